@@ -1,0 +1,63 @@
+# Helpers that give every target of this project the same language level, warnings and sanitizers.
+
+function(dsv4rt_compile_settings target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
+                        CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-psabi)
+  # Contraction would make results depend on what the compiler fuses: fused operations are written out.
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  if(DSV4RT_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(DSV4RT_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${DSV4RT_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${DSV4RT_SANITIZE})
+    if(DSV4RT_SANITIZE MATCHES "undefined")
+      target_compile_options(${target} PRIVATE -fno-sanitize-recover=undefined)
+    endif()
+  endif()
+  if(DSV4RT_COVERAGE)
+    target_compile_options(${target} PRIVATE --coverage -O0)
+    target_link_options(${target} PRIVATE --coverage)
+  endif()
+endfunction()
+
+# dsv4rt_module(<name> SOURCES <file>... [DEPENDS <module>...] [LINKS <library>...])
+# Declares the internal library dsv4rt_<name> of one folder of src. Its objects also go into the
+# installed libraries. DEPENDS names modules whose headers this one may include; LINKS names
+# third-party targets.
+function(dsv4rt_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LINKS" ${ARGN})
+  add_library(dsv4rt_${name}_objects OBJECT ${arg_SOURCES})
+  dsv4rt_compile_settings(dsv4rt_${name}_objects)
+  target_include_directories(dsv4rt_${name}_objects PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(dsv4rt_${name}_objects PRIVATE ${arg_LINKS})
+
+  add_library(dsv4rt_${name} STATIC $<TARGET_OBJECTS:dsv4rt_${name}_objects>)
+  set_target_properties(dsv4rt_${name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_include_directories(dsv4rt_${name} INTERFACE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+  target_compile_features(dsv4rt_${name} INTERFACE cxx_std_20)
+  list(TRANSFORM arg_DEPENDS PREPEND dsv4rt_ OUTPUT_VARIABLE depends)
+  target_link_libraries(dsv4rt_${name} PUBLIC ${depends} PRIVATE ${arg_LINKS})
+
+  set_property(GLOBAL APPEND PROPERTY DSV4RT_MODULE_OBJECTS $<TARGET_OBJECTS:dsv4rt_${name}_objects>)
+  set_property(GLOBAL APPEND PROPERTY DSV4RT_MODULE_LINKS ${arg_LINKS})
+endfunction()
+
+# dsv4rt_test(<name> SOURCES <file>... MODULES <module>... LABELS <label>... [LINKS <library>...] [TIMEOUT <s>])
+# A GoogleTest program, one ctest entry, linked against the modules it tests.
+function(dsv4rt_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;MODULES;LABELS;LINKS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  dsv4rt_compile_settings(${name})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  list(TRANSFORM arg_MODULES PREPEND dsv4rt_ OUTPUT_VARIABLE modules)
+  target_link_libraries(${name} PRIVATE ${modules} ${arg_LINKS} GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE DSV4RT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()
