@@ -1,0 +1,87 @@
+// CacheLayout: every region of cache a model needs, derived from the schedule by one role table.
+//
+// Two lifetimes exist. Paged roles grow with the sequence: a pool of blocks per layer and role, and
+// a block table per sequence. Slot roles are rings of fixed size per sequence: every live sequence
+// owns one slot, and the ring row of position p is p % ring_rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "dsv4rt/model.h"
+#include "layout/row_format.h"
+
+namespace dsv4rt {
+
+// "SWA_KV", "CSA_KV", "INDEX_K", "HCA_KV", "CSA_STATE", "INDEX_STATE", "HCA_STATE".
+std::string_view cache_role_name(CacheRole role) noexcept;
+
+struct CacheFormats {
+  RowFormat rows = RowFormat::kFp8DsMla;                  // window and compressed rows
+  IndexKeyFormat index_keys = IndexKeyFormat::kMxfp4;
+  std::int32_t csa_rows_per_block = 64;  // compressed rows and index keys of CSA layers
+  std::int32_t hca_rows_per_block = 64;  // may span several sharing units; a shared partial block is copied on write
+  // Tokens beyond the last committed one that a step may write and later reject (verify width - 1).
+  std::int32_t draft_budget_tokens = 0;
+};
+
+// One paged region: its index in CacheLayout::pools is its pool id and its block-table id.
+struct PoolSpec {
+  LayerId layer;
+  CacheRole role = CacheRole::kCsaKv;
+  std::int32_t ratio = 0;             // tokens per row
+  std::int32_t ratio_class = 0;       // index into LayerSchedule::ratios()
+  BlockShape shape;                   // rows per block and bytes
+};
+
+// One ring per sequence slot.
+struct SlotSpec {
+  LayerId layer;
+  CacheRole role = CacheRole::kSwaKv;
+  std::int32_t needed_rows = 0;       // rows before the next position that must survive
+  std::int32_t ring_rows = 0;         // >= needed_rows + draft budget
+  std::int32_t ratio = 0;             // of the compressor; 0 for the window
+  bool overlap = false;
+  std::int64_t row_bytes = 0;         // unpadded: the figure that budgets are stated in
+  std::int64_t slot_bytes = 0;        // bytes of one sequence's ring, padding included
+  BlockShape shape;                   // kSwaKv: the ring is one block of ring_rows rows
+  std::int32_t state_width = 0;       // state roles: FP32 values of kv (and again of score) per row
+};
+
+class CacheLayout {
+ public:
+  // Errors: rows per block that does not divide into the sharing unit's multiples, non-positive
+  // sizes, a draft budget out of [0, 64]; each names field, value and what is accepted.
+  static Result<CacheLayout> create(const ModelConfig& config, const LayerSchedule& schedule,
+                                    const CacheFormats& formats);
+
+  [[nodiscard]] const CacheFormats& formats() const noexcept { return formats_; }
+  [[nodiscard]] std::span<const PoolSpec> pools() const noexcept { return pools_; }
+  [[nodiscard]] std::span<const SlotSpec> slots() const noexcept { return slots_; }
+  // Index into pools() / slots() for a layer's role; -1 when the layer does not have it.
+  [[nodiscard]] int pool_index(LayerId layer, CacheRole role) const noexcept;
+  [[nodiscard]] int slot_index(LayerId layer, CacheRole role) const noexcept;
+
+  // Unpadded row bytes that one more token costs, summed over pools (Flash: 3514.25 with mxfp4 keys).
+  [[nodiscard]] double bytes_per_token() const noexcept;
+  // Bytes of one sequence's slot over all layers, padding included.
+  [[nodiscard]] std::int64_t bytes_per_sequence() const noexcept;
+  // Tokens that blocks are shared by: 256, a multiple of the schedule's alignment. The smallest
+  // common prefix that two sequences can share through whole rows of every pool.
+  [[nodiscard]] std::int64_t sharing_unit_tokens() const noexcept { return sharing_unit_tokens_; }
+
+ private:
+  CacheFormats formats_;
+  std::vector<PoolSpec> pools_;
+  std::vector<SlotSpec> slots_;
+  std::int64_t sharing_unit_tokens_ = 0;
+};
+
+// The oldest ring row a sequence of `length` tokens still needs for its next token: positions
+// [first_needed_position(spec, length), length) must be in the ring.
+// Window: length - window + 1. CSA-like: start of the previous block. HCA-like: start of the current block.
+std::int64_t first_needed_position(const SlotSpec& spec, std::int64_t length) noexcept;
+
+}  // namespace dsv4rt

@@ -1,0 +1,112 @@
+// KVCacheManager: who owns which block, slot and row. It decides ids and never touches cache bytes.
+//
+// Life of a step:   prepare_forward -> (backend runs the step) -> commit, or abandon when it was
+// never run. One step may be outstanding; every other mutation is refused meanwhile.
+//
+// Invariants, after every operation, in every pool:
+//   free + live = blocks - 1        (block 0, the null block, is never handed out)
+//   a block's reference count = the number of sequences whose table holds it
+//   a sequence of L tokens holds exactly ceil((L / ratio) / rows_per_block) blocks
+//   free >= blocks still owed to sequences that were created with a reservation
+//
+// Not thread-safe: one thread (the scheduler) owns it. After create() nothing is allocated on the
+// steady path (prepare_forward, commit).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/memory_plan.h"
+#include "dsv4rt/model.h"
+#include "dsv4rt/types.h"
+#include "layout/step_metadata.h"
+
+namespace dsv4rt {
+
+struct CacheStepEntry {
+  SequenceId sequence;
+  std::int32_t tokens = 0;  // appended at the sequence's end: 1 decode, k verify, many prefill
+};
+
+struct StepOptions {
+  std::int32_t pad_to_tokens = 0;  // rows of x incl. padding rows; 0: no padding
+};
+
+// A prepared step. The metadata bytes belong to the manager and stay valid until the next
+// prepare_forward.
+struct StepPlan {
+  std::uint64_t serial = 0;                   // names this step in commit/abandon
+  StepHeader counts{};
+  std::span<const std::byte> metadata;        // packed buffer, StepOffsets of the manager
+};
+
+// What the backend must do at once when a sequence is forked: duplicate the slot's rings and the
+// block-table rows, before the next step.
+struct ForkResult {
+  SequenceId child;
+  SlotId source;
+  SlotId target;
+};
+
+struct PoolUsage {
+  std::int64_t total = 0;     // blocks, null block excluded
+  std::int64_t free = 0;
+  std::int64_t live = 0;      // reference count > 0
+  std::int64_t reserved = 0;  // owed to sequences with reservations, part of free
+};
+
+class KVCacheManager {
+ public:
+  // Takes all host memory it will ever need.
+  static Result<std::unique_ptr<KVCacheManager>> create(const LayerSchedule& schedule, const CacheLayout& layout,
+                                                        const MemoryPlan& plan);
+  ~KVCacheManager();
+  KVCacheManager(const KVCacheManager&) = delete;
+  KVCacheManager& operator=(const KVCacheManager&) = delete;
+
+  // An empty sequence. With reserve_tokens > 0 every pool sets aside the blocks that so many tokens
+  // need in the worst case, so that appends up to there cannot fail; kResourceExhausted names role,
+  // layer, blocks and bytes that are missing, and nothing changes.
+  Result<SequenceId> create_sequence(std::int64_t reserve_tokens = 0);
+  // Whether create_sequence(tokens) would succeed now: admission looks at every role.
+  [[nodiscard]] Status can_admit(std::int64_t tokens) const;
+  // A second sequence with the same content; blocks are shared, copied when first written.
+  Result<ForkResult> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
+  // Drops tokens from the end. Allowed to 0, or as far back as every ring still holds what the
+  // remaining tokens need; otherwise kFailedPrecondition naming the earliest length possible.
+  Status truncate(SequenceId sequence, std::int64_t new_length);
+  Status release(SequenceId sequence);
+
+  [[nodiscard]] Result<std::int64_t> length(SequenceId sequence) const;
+  [[nodiscard]] Result<SlotId> slot(SequenceId sequence) const;
+  [[nodiscard]] Result<std::int64_t> earliest_truncation(SequenceId sequence) const;
+  // The sequence's blocks in one pool, in row order.
+  [[nodiscard]] Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
+
+  // Appends tokens to sequences: the only place that allocates blocks. All or nothing: on any error
+  // (stale id, duplicate sequence, non-positive count, over a limit, blocks short in a pool) nothing
+  // has changed. Each sequence may appear once.
+  Result<StepPlan> prepare_forward(std::span<const CacheStepEntry> batch, const StepOptions& options = {});
+  // Ends the step. accepted[i] in [0, tokens of entry i]: how many of the entry's tokens stay; the
+  // rest are rolled back. Rejecting more than the draft budget is refused (kInvalidArgument) unless
+  // the entry keeps everything its rings need. Empty span: all accepted.
+  Status commit(std::uint64_t serial, std::span<const std::int32_t> accepted = {});
+  // Undoes a prepared step that was never run; the state is as before prepare_forward.
+  Status abandon(std::uint64_t serial);
+
+  [[nodiscard]] const StepOffsets& step_offsets() const noexcept;
+  [[nodiscard]] PoolUsage usage(int pool) const;
+  [[nodiscard]] std::int32_t live_sequences() const noexcept;
+  [[nodiscard]] std::int32_t table_stride(int pool) const;  // columns of the pool's device block table
+  // Verifies every invariant from scratch; kInternal naming the first that is broken.
+  [[nodiscard]] Status check_invariants() const;
+
+ private:
+  KVCacheManager();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dsv4rt
