@@ -1,0 +1,78 @@
+// Backend: where cache bytes and weights live and who computes on them.
+//
+// A backend owns memory and one in-order stream of work. All Ops calls of one backend are issued
+// from one thread; they are enqueued in order and may return before they ran (the CPU backend runs
+// them at once). download() waits for everything enqueued before it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "backend/ops.h"
+#include "checkpoint/host_linear.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt {
+
+class Backend;
+
+// Owner of backend memory, 256-byte aligned. Movable; frees on destruction. The backend outlives it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Backend* backend, std::byte* data, std::size_t bytes) : backend_(backend), data_(data), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  template <class T>
+  [[nodiscard]] T* as() const noexcept {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Backend* backend_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  // Zero-filled memory. kResourceExhausted naming `purpose` and the bytes asked. Only at start.
+  virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
+  virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;
+  virtual Status download(void* host_target, const void* source, std::size_t bytes) = 0;
+
+  // Repacks a checkpoint matrix for this backend; keeps its precision (FP8 stays FP8). The source
+  // may be unmapped afterwards. Errors: kUnsupported/kBadInput naming the tensor.
+  virtual Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) = 0;
+
+  virtual Ops& ops() noexcept = 0;
+
+ private:
+  friend class Buffer;
+  virtual void release(std::byte* data, std::size_t bytes) noexcept = 0;
+};
+
+inline Buffer::~Buffer() {
+  if (data_ != nullptr) backend_->release(data_, bytes_);
+}
+
+}  // namespace dsv4rt

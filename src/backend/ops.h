@@ -1,0 +1,259 @@
+// Ops: the dozen operations that one attention layer is made of.
+//
+// CPU and CUDA implement the same contract and the same tests run on both. Shapes stand in
+// brackets: T tokens of the step (padding included), B sequences, h query heads, d hidden size.
+// Unless said otherwise arrays are dense row-major in backend memory, pointers are not null, inputs
+// and outputs do not overlap, and padding tokens produce rows of unspecified finite content and
+// change no cache byte.
+//
+// Determinism: the value computed for a token depends only on that token's inputs and its
+// sequence's cache, never on T, on other tokens of the step or on the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/bfloat16.h"
+#include "dsv4rt/model.h"
+#include "dsv4rt/status.h"
+#include "layout/row_format.h"
+#include "layout/step_metadata.h"
+
+namespace dsv4rt {
+
+// A weight matrix in the backend's own order. Made by Backend::pack_linear.
+class PackedLinear {
+ public:
+  virtual ~PackedLinear() = default;
+  [[nodiscard]] std::int64_t out_features() const noexcept { return out_features_; }
+  [[nodiscard]] std::int64_t in_features() const noexcept { return in_features_; }
+  [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }  // weight and scales as held
+
+ protected:
+  std::int64_t out_features_ = 0;
+  std::int64_t in_features_ = 0;
+  std::int64_t bytes_ = 0;
+};
+
+enum class OutputType : std::uint8_t { kBf16, kF32 };
+
+// y[t, :] = weight * round(x[t, :]); FP32 accumulation in an order that is fixed per output.
+// Activation rounding (none or E4M3 per 128) is a property of the weight.
+struct LinearCall {
+  const bf16* x = nullptr;          // [T, in_features], rows x_stride values apart
+  std::int64_t x_stride = 0;
+  const PackedLinear* weight = nullptr;
+  void* y = nullptr;                // [T, out_features] of bf16 or float, rows y_stride values apart
+  std::int64_t y_stride = 0;
+  OutputType output = OutputType::kBf16;
+};
+
+// y = x * rsqrt(mean(x^2) + eps) * weight in FP32, rounded to BF16.
+struct RmsNormParams {
+  std::int32_t tokens = 0;
+  std::int32_t width = 0;
+  const bf16* x = nullptr;       // [T, width]
+  const bf16* weight = nullptr;  // [width]
+  float eps = 0;
+  bf16* y = nullptr;             // [T, width]; may equal x
+};
+
+// Rotation of the last kRopeDim values of a vector at a position: interleaved pairs (2i, 2i+1),
+// angle = float(position) * inverse_frequency[i] in FP32; result rounded to BF16.
+struct RopeParams {
+  const float* inverse_frequency = nullptr;  // [kRopeDim / 2]; null: no rotation
+  bool inverse = false;                      // conjugate rotation
+};
+
+// In place on q: per head x *= rsqrt(mean(x^2) + eps) over kHeadDim without weight, then RoPE.
+struct QueryParams {
+  StepView step;
+  std::int32_t heads = 0;
+  bf16* q = nullptr;  // [T, h, kHeadDim]
+  float eps = 0;
+  RopeParams rope;
+};
+
+// In place: rotates the last kRopeDim values of every head by the token's position.
+struct RotateHeadsParams {
+  StepView step;
+  std::int32_t heads = 0;
+  std::int32_t head_dim = 0;
+  bf16* x = nullptr;  // [T, heads, head_dim]
+  RopeParams rope;
+};
+
+// Window rows of the step's tokens: RMSNorm with weight, RoPE, encode. They are staged apart from the
+// ring, because a chunk may be longer than the ring and its tokens need the rows it will overwrite.
+struct WindowRowsParams {
+  StepView step;
+  const bf16* kv = nullptr;           // [T, kHeadDim]
+  const bf16* norm_weight = nullptr;  // [kHeadDim]
+  float eps = 0;
+  RopeParams rope;
+  RowFormat format = RowFormat::kFp8DsMla;
+  BlockShape staged_shape;            // one block of >= T rows
+  std::byte* staged = nullptr;        // row t = token t
+};
+
+// A ring per slot: the row of position p is p % ring_rows of slot_base + slot * slot_bytes.
+struct WindowRing {
+  std::byte* base = nullptr;
+  std::int64_t slot_bytes = 0;
+  BlockShape shape;                   // the ring is one block of ring_rows rows
+  RowFormat format = RowFormat::kFp8DsMla;
+};
+
+// Moves the step's last ring_rows staged rows of every sequence into its ring.
+struct WindowStoreParams {
+  StepView step;
+  BlockShape staged_shape;
+  const std::byte* staged = nullptr;
+  WindowRing ring;
+};
+
+// Compressor ring of one role: FP32 [ring_rows][2][width] per slot, kv then score + ape.
+struct StateRing {
+  std::byte* base = nullptr;
+  std::int64_t slot_bytes = 0;
+  std::int32_t ring_rows = 0;
+};
+
+// A paged region: blocks of `shape`, and the device block table, one row per slot.
+struct PagedRows {
+  std::byte* blocks = nullptr;               // [num_blocks][shape.block_bytes]
+  BlockShape shape;
+  const std::int32_t* block_table = nullptr; // [max_sequences, table_stride] block ids
+  std::int64_t table_stride = 0;
+};
+
+// The step's fresh compressor projections.
+struct CompressorInput {
+  const float* kv = nullptr;      // [T, width], rows stride values apart
+  const float* score = nullptr;   // [T, width], without ape
+  std::int64_t stride = 0;
+  const float* ape = nullptr;     // [ratio, width], added to the score by position % ratio
+  std::int32_t ratio = 0;
+  std::int32_t ratio_class = 0;   // index into StepView::valid_mask / row_index
+  std::int32_t dim = 0;           // values of a compressed row: kHeadDim or kIndexHeadDim
+  bool overlap = false;           // width = 2 * dim, columns [previous | current]; otherwise width = dim
+};
+
+// For every token t with valid_mask: pools the block that t completes (rows from the state ring for
+// positions before the step, fresh rows otherwise), per channel softmax over positions in FP32 in
+// position order (previous block first), rounds to BF16, optional RMSNorm, RoPE at the block's
+// anchor, optional Hadamard, encodes, writes row row_index[t] of the sequence. Exactly those rows'
+// bytes change.
+struct CompressParams {
+  StepView step;
+  CompressorInput input;
+  StateRing state;
+  const bf16* norm_weight = nullptr;  // [dim]; null: no norm (profile `seed`)
+  float eps = 0;
+  RopeParams rope;
+  Profile::RopeAnchor anchor = Profile::RopeAnchor::kFirstToken;
+  bool hadamard = false;
+  bool is_index_key = false;          // which of the two formats below applies
+  RowFormat row_format = RowFormat::kFp8DsMla;
+  IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
+  PagedRows rows;
+};
+
+// Writes the step's last ring_rows tokens of every sequence into its state ring (kv, score + ape).
+// Runs after compress of the same step.
+struct StateStoreParams {
+  StepView step;
+  CompressorInput input;
+  StateRing state;
+};
+
+// In place on indexer queries: RoPE, optional Hadamard, rounding through the key format.
+struct IndexQueryParams {
+  StepView step;
+  std::int32_t heads = 0;
+  bf16* q = nullptr;  // [T, heads, kIndexHeadDim]
+  RopeParams rope;
+  bool hadamard = false;
+  IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
+};
+
+// score[s] = sum over heads of w[h] * scale * relu(q[h] . k[s]) in FP32 over the visible rows
+// s < (position + 1) / ratio; the top_k best, equal scores lowest row first, NaN below everything.
+// With no more than top_k visible rows all are selected without scoring.
+struct SelectRowsParams {
+  StepView step;
+  std::int32_t heads = 0;
+  std::int32_t ratio = 0;
+  std::int32_t top_k = 0;
+  const bf16* q = nullptr;              // [T, heads, kIndexHeadDim]
+  const bf16* head_weight = nullptr;    // [T, heads], rows head_weight_stride values apart
+  std::int64_t head_weight_stride = 0;
+  float head_scale = 0;                 // 128^-0.5 * heads^-0.5
+  IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
+  PagedRows keys;
+  std::int32_t* selected = nullptr;     // [T, top_k] row numbers, ascending; entries past the count: -1
+  std::int32_t* selected_count = nullptr;  // [T]
+};
+
+// One softmax over the window entries and the chosen compressed rows, sink in the denominator only:
+// o = sum(exp(s - max) v) / (sum(exp(s - max)) + exp(sink - max)), s = q.k * kHeadDim^-0.5, K = V.
+// Window: the last `window` positions up to the token's own (ring before the step, staged rows
+// within it). Compressed rows: `selected` when given, otherwise all visible ones; none if ratio = 0.
+// Order of summation: compressed rows ascending after window rows, oldest first.
+struct AttendParams {
+  StepView step;
+  std::int32_t heads = 0;
+  std::int32_t window = 0;
+  const bf16* q = nullptr;               // [T, h, kHeadDim]
+  const float* sink = nullptr;           // [h]
+  WindowRing ring;
+  BlockShape staged_shape;
+  const std::byte* staged = nullptr;
+  std::int32_t ratio = 0;
+  RowFormat row_format = RowFormat::kFp8DsMla;
+  PagedRows rows;                        // ratio > 0
+  const std::int32_t* selected = nullptr;        // [T, selected_stride] or null
+  const std::int32_t* selected_count = nullptr;  // [T]
+  std::int64_t selected_stride = 0;
+  bf16* o = nullptr;                     // [T, h, kHeadDim]
+};
+
+// Device block tables and pools of the whole cache, for the operations that span layers.
+struct CacheTable {
+  std::int32_t* block_table = nullptr;  // [max_sequences, stride]
+  std::int64_t stride = 0;
+  std::byte* blocks = nullptr;
+  std::int64_t block_bytes = 0;
+};
+struct CacheRings {
+  std::byte* base = nullptr;
+  std::int64_t slot_bytes = 0;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // Several linears over the same step; calls that share x read and round it once.
+  virtual Status linear(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
+  virtual Status rms_norm(const RmsNormParams& params) = 0;
+  virtual Status query(const QueryParams& params) = 0;
+  virtual Status rotate_heads(const RotateHeadsParams& params) = 0;
+  virtual Status window_rows(const WindowRowsParams& params) = 0;
+  virtual Status window_store(const WindowStoreParams& params) = 0;
+  virtual Status compress(const CompressParams& params) = 0;
+  virtual Status state_store(const StateStoreParams& params) = 0;
+  virtual Status index_query(const IndexQueryParams& params) = 0;
+  virtual Status select_rows(const SelectRowsParams& params) = 0;
+  virtual Status attend(const AttendParams& params) = 0;
+
+  // Start of a step: applies the step's table deltas, then its copy-on-write block copies.
+  // tables[i] belongs to pool i.
+  virtual Status begin_step(const StepView& step, std::span<const CacheTable> tables) = 0;
+  // Fork: duplicates slot `source` of every ring and its block-table rows into slot `target`.
+  virtual Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
+                           std::span<const CacheRings> rings) = 0;
+};
+
+}  // namespace dsv4rt
