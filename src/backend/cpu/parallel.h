@@ -2,17 +2,30 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <type_traits>
 
 namespace dsv4rt::cpu {
 
-// Number of threads parallel_for uses; at least 1. Set once before work starts.
-void set_thread_count(int threads);
-int thread_count();
+// A team of worker threads. One thread at a time may issue work to a team.
+class ThreadTeam {
+ public:
+  // threads >= 1.
+  explicit ThreadTeam(int threads) : threads_(threads) {}
+  [[nodiscard]] int threads() const noexcept { return threads_; }
 
-// Calls body(begin, end, worker) on disjoint ranges that cover [0, items). `grain` items are never
-// split. Items must be independent: which worker runs an item must not change its result.
-void parallel_for(std::int64_t items, std::int64_t grain,
-                  const std::function<void(std::int64_t begin, std::int64_t end, int worker)>& body);
+  // Calls body(begin, end, worker) on ranges that cover [0, items) without overlap, worker in
+  // [0, threads). Items must be independent: which worker runs an item must not change its result.
+  template <class Body>
+  void parallel_for(std::int64_t items, const Body& body) const {
+    run(items, [](const void* object, std::int64_t begin, std::int64_t end,
+                  int worker) { (*static_cast<const Body*>(object))(begin, end, worker); },
+        &body);
+  }
+
+ private:
+  using Trampoline = void (*)(const void* body, std::int64_t begin, std::int64_t end, int worker);
+  void run(std::int64_t items, Trampoline trampoline, const void* body) const;
+  int threads_;
+};
 
 }  // namespace dsv4rt::cpu
