@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4rt/memory_plan.h"
 #include "dsv4rt/model.h"
 #include "layout/row_format.h"
 
@@ -17,15 +18,6 @@ namespace dsv4rt {
 
 // "SWA_KV", "CSA_KV", "INDEX_K", "HCA_KV", "CSA_STATE", "INDEX_STATE", "HCA_STATE".
 std::string_view cache_role_name(CacheRole role) noexcept;
-
-struct CacheFormats {
-  RowFormat rows = RowFormat::kFp8DsMla;                  // window and compressed rows
-  IndexKeyFormat index_keys = IndexKeyFormat::kMxfp4;
-  std::int32_t csa_rows_per_block = 64;  // compressed rows and index keys of CSA layers
-  std::int32_t hca_rows_per_block = 64;  // may span several sharing units; a shared partial block is copied on write
-  // Tokens beyond the last committed one that a step may write and later reject (verify width - 1).
-  std::int32_t draft_budget_tokens = 0;
-};
 
 // One paged region: its index in CacheLayout::pools is its pool id and its block-table id.
 struct PoolSpec {
