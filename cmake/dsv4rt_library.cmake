@@ -1,8 +1,17 @@
 # The installed libraries: dsv4rt::shared and dsv4rt::static, both named libdsv4rt, made of the
-# objects of every module.
+# objects of every module. dsv4rt::dsv4rt is the shared one.
 get_property(module_objects GLOBAL PROPERTY DSV4RT_MODULE_OBJECTS)
 get_property(module_links GLOBAL PROPERTY DSV4RT_MODULE_LINKS)
+list(APPEND module_links Threads::Threads)
 list(REMOVE_DUPLICATES module_links)
+# Header-only libraries are already inside the objects: a user of libdsv4rt does not need them.
+foreach(link IN LISTS module_links)
+  get_target_property(link_type ${link} TYPE)
+  get_target_property(link_libraries ${link} INTERFACE_LINK_LIBRARIES)
+  if(link_type STREQUAL "INTERFACE_LIBRARY" AND NOT link_libraries AND NOT link STREQUAL "Threads::Threads")
+    list(REMOVE_ITEM module_links ${link})
+  endif()
+endforeach()
 
 foreach(kind shared static)
   string(TOUPPER ${kind} kind_upper)
@@ -15,3 +24,5 @@ foreach(kind shared static)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(dsv4rt_${kind} PRIVATE ${module_links})
 endforeach()
+add_library(dsv4rt::dsv4rt ALIAS dsv4rt_shared)
+set(DSV4RT_LIBRARY_LINKS ${module_links})

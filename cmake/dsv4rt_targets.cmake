@@ -1,5 +1,12 @@
 # Helpers that give every target of this project the same language level, warnings and sanitizers.
 
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)  # for clang-tidy, and for the test that every source is built
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+  endif()
+endif()
+
 function(dsv4rt_compile_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
@@ -16,9 +23,14 @@ function(dsv4rt_compile_settings target)
     if(DSV4RT_SANITIZE MATCHES "undefined")
       target_compile_options(${target} PRIVATE -fno-sanitize-recover=undefined)
     endif()
+    if(DSV4RT_SANITIZE MATCHES "thread")
+      # GCC's OpenMP runtime is not instrumented: TSan would see its barriers as races. The CPU
+      # backend's parallel_for then runs the same partition on std::thread, which TSan understands.
+      target_compile_definitions(${target} PRIVATE DSV4RT_PARALLEL_STD_THREADS=1)
+    endif()
   endif()
   if(DSV4RT_COVERAGE)
-    target_compile_options(${target} PRIVATE --coverage -O0)
+    target_compile_options(${target} PRIVATE --coverage -O0 -fprofile-update=atomic)
     target_link_options(${target} PRIVATE --coverage)
   endif()
 endfunction()

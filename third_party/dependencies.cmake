@@ -15,4 +15,23 @@ endif()
 if(DSV4RT_BUILD_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)                  # model-based property tests
+  find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)  # the tidy tests; standard library only
+endif()
+
+# DSV4RT_HAVE_CUDA: whether targets may link CUDA:: libraries.
+set(DSV4RT_HAVE_CUDA OFF)
+if(DSV4RT_CUDA STREQUAL "AUTO")
+  find_package(CUDAToolkit QUIET)
+elseif(DSV4RT_CUDA STREQUAL "ON")
+  find_package(CUDAToolkit REQUIRED)
+elseif(NOT DSV4RT_CUDA STREQUAL "OFF")
+  message(FATAL_ERROR "DSV4RT_CUDA is '${DSV4RT_CUDA}'; it must be AUTO, ON or OFF")
+endif()
+if(DSV4RT_CUDA STREQUAL "OFF")
+  message(STATUS "dsv4rt: CUDA off (DSV4RT_CUDA=OFF)")
+elseif(CUDAToolkit_FOUND)
+  set(DSV4RT_HAVE_CUDA ON)
+  message(STATUS "dsv4rt: CUDA ${CUDAToolkit_VERSION} in ${CUDAToolkit_BIN_DIR} (DSV4RT_CUDA=${DSV4RT_CUDA})")
+else()
+  message(STATUS "dsv4rt: no CUDA toolkit found, CPU only (DSV4RT_CUDA=AUTO)")
 endif()
