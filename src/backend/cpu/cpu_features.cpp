@@ -1,0 +1,36 @@
+#include "backend/cpu/cpu_features.h"
+
+#include <array>
+
+namespace dsv4rt::cpu {
+namespace {
+
+constexpr std::array<std::string_view, 3> kNames = {"portable", "avx2", "avx512"};
+
+}  // namespace
+
+IsaLevel detect_isa_level() {
+#if defined(__x86_64__)
+  // These also ask the operating system (XGETBV) whether it saves the registers.
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16")) {
+    return IsaLevel::kAvx512;
+  }
+  if (avx2) return IsaLevel::kAvx2;
+#endif
+  return IsaLevel::kPortable;
+}
+
+std::string_view isa_level_name(IsaLevel level) noexcept { return kNames[static_cast<std::size_t>(level)]; }
+
+std::optional<IsaLevel> isa_level_from_name(std::string_view name) noexcept {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<IsaLevel>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace dsv4rt::cpu

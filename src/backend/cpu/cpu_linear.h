@@ -1,0 +1,4 @@
+#pragma once
+namespace dsv4rt::cpu {
+class LinearExecutor {};
+}  // namespace dsv4rt::cpu
