@@ -1,1 +1,237 @@
-// being written
+#include "attention/attention_layer.h"
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "base/try.h"
+
+namespace dsv4rt {
+
+AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpec& spec, int ratio_class,
+                               LayerWeights weights, const LayerCache& cache, const float* inverse_frequency)
+    : settings_(settings),
+      spec_(spec),
+      ratio_class_(ratio_class),
+      weights_(std::move(weights)),
+      cache_(cache),
+      rope_{.inverse_frequency = inverse_frequency, .inverse = false} {}
+
+// The whole layer. Window rows are staged before attention and enter the ring after it, because a
+// chunk longer than the ring would overwrite rows that its own first tokens still read.
+Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out,
+                               const Workspace& ws) const {
+  DSV4RT_RETURN_IF_ERROR(project(ops, step, x, ws));
+  DSV4RT_RETURN_IF_ERROR(make_queries(ops, step, ws));
+  DSV4RT_RETURN_IF_ERROR(stage_window_rows(ops, step, ws));
+  if (spec_.ratio > 0) DSV4RT_RETURN_IF_ERROR(compress(ops, step, ws));
+  if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(select_rows(ops, step, ws));
+  DSV4RT_RETURN_IF_ERROR(attend(ops, step, ws));
+  DSV4RT_RETURN_IF_ERROR(store_window(ops, step, ws));
+  return project_output(ops, step, out, ws);
+}
+
+// Everything that reads x, in one call so that x is read (and rounded to FP8) once.
+Status AttentionLayer::project(Ops& ops, const StepView& step, const bf16* x, const Workspace& ws) const {
+  std::array<LinearCall, 7> calls;
+  std::size_t count = 0;
+  const auto add = [&](const PackedLinear& weight, void* y, OutputType output) {
+    calls[count++] = {.x = x,
+                      .x_stride = settings_.config.hidden_size,
+                      .weight = &weight,
+                      .y = y,
+                      .y_stride = weight.out_features(),
+                      .output = output};
+  };
+  add(*weights_.wq_a, ws.q_latent, OutputType::kBf16);
+  add(*weights_.wkv, ws.kv, OutputType::kBf16);
+  if (weights_.compressor) {
+    add(*weights_.compressor->wkv, ws.compressor_kv, OutputType::kF32);
+    add(*weights_.compressor->wgate, ws.compressor_score, OutputType::kF32);
+  }
+  if (weights_.indexer) {
+    add(*weights_.indexer->compressor.wkv, ws.index_kv, OutputType::kF32);
+    add(*weights_.indexer->compressor.wgate, ws.index_score, OutputType::kF32);
+    add(*weights_.indexer->weights_proj, ws.index_head_weight, OutputType::kBf16);
+  }
+  return ops.linear(step.counts.tokens, std::span(calls.data(), count));
+}
+
+// Latent norm, then attention and indexer queries from the same latent.
+Status AttentionLayer::make_queries(Ops& ops, const StepView& step, const Workspace& ws) const {
+  const ModelConfig& config = settings_.config;
+  const auto eps = static_cast<float>(config.rms_norm_eps);
+  DSV4RT_RETURN_IF_ERROR(ops.rms_norm({.tokens = step.counts.tokens,
+                                       .width = static_cast<std::int32_t>(config.q_lora_rank),
+                                       .x = ws.q_latent,
+                                       .weight = weights_.q_norm.as<bf16>(),
+                                       .eps = eps,
+                                       .y = ws.q_latent}));
+  std::array<LinearCall, 2> calls;
+  std::size_t count = 0;
+  const auto add = [&](const PackedLinear& weight, bf16* y) {
+    calls[count++] = {.x = ws.q_latent,
+                      .x_stride = config.q_lora_rank,
+                      .weight = &weight,
+                      .y = y,
+                      .y_stride = weight.out_features(),
+                      .output = OutputType::kBf16};
+  };
+  add(*weights_.wq_b, ws.q);
+  if (weights_.indexer) add(*weights_.indexer->wq_b, ws.index_q);
+  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(calls.data(), count)));
+
+  DSV4RT_RETURN_IF_ERROR(ops.query({.step = step,
+                                    .heads = static_cast<std::int32_t>(config.num_attention_heads),
+                                    .q = ws.q,
+                                    .eps = eps,
+                                    .rope = rope_}));
+  if (!weights_.indexer) return {};
+  return ops.index_query({.step = step,
+                          .heads = static_cast<std::int32_t>(config.index_n_heads),
+                          .q = ws.index_q,
+                          .rope = settings_.profile.index_rope ? rope_ : RopeParams{},
+                          .hadamard = settings_.profile.index_hadamard,
+                          .key_format = settings_.index_format});
+}
+
+Status AttentionLayer::stage_window_rows(Ops& ops, const StepView& step, const Workspace& ws) const {
+  return ops.window_rows({.step = step,
+                          .kv = ws.kv,
+                          .norm_weight = weights_.kv_norm.as<bf16>(),
+                          .eps = static_cast<float>(settings_.config.rms_norm_eps),
+                          .rope = rope_,
+                          .format = settings_.row_format,
+                          .staged_shape = ws.staged_shape,
+                          .staged = ws.staged_rows});
+}
+
+CompressorInput AttentionLayer::main_input(const Workspace& ws) const {
+  return {.kv = ws.compressor_kv,
+          .score = ws.compressor_score,
+          .stride = weights_.compressor->wkv->out_features(),
+          .ape = weights_.compressor->ape.as<float>(),
+          .ratio = spec_.ratio,
+          .ratio_class = ratio_class_,
+          .dim = kHeadDim,
+          .overlap = spec_.overlap};
+}
+
+CompressorInput AttentionLayer::index_input(const Workspace& ws) const {
+  return {.kv = ws.index_kv,
+          .score = ws.index_score,
+          .stride = weights_.indexer->compressor.wkv->out_features(),
+          .ape = weights_.indexer->compressor.ape.as<float>(),
+          .ratio = spec_.ratio,
+          .ratio_class = ratio_class_,
+          .dim = kIndexHeadDim,
+          .overlap = spec_.overlap};
+}
+
+// Blocks that complete in this step become rows; then the fresh projections enter the state ring.
+Status AttentionLayer::compress(Ops& ops, const StepView& step, const Workspace& ws) const {
+  const Profile& profile = settings_.profile;
+  CompressParams params{.step = step,
+                        .input = main_input(ws),
+                        .state = cache_.state,
+                        .norm_weight = profile.compressor_norm ? weights_.compressor->norm.as<bf16>() : nullptr,
+                        .eps = static_cast<float>(settings_.config.rms_norm_eps),
+                        .rope = rope_,
+                        .anchor = profile.rope_anchor,
+                        .hadamard = false,
+                        .is_index_key = false,
+                        .row_format = settings_.row_format,
+                        .key_format = settings_.index_format,
+                        .rows = cache_.rows};
+  DSV4RT_RETURN_IF_ERROR(ops.compress(params));
+  DSV4RT_RETURN_IF_ERROR(ops.state_store({.step = step, .input = params.input, .state = cache_.state}));
+  if (!spec_.indexer) return {};
+
+  params.input = index_input(ws);
+  params.state = cache_.index_state;
+  params.norm_weight = profile.compressor_norm ? weights_.indexer->compressor.norm.as<bf16>() : nullptr;
+  params.rope = profile.index_rope ? rope_ : RopeParams{};
+  params.hadamard = profile.index_hadamard;
+  params.is_index_key = true;
+  params.rows = cache_.index_keys;
+  DSV4RT_RETURN_IF_ERROR(ops.compress(params));
+  return ops.state_store({.step = step, .input = params.input, .state = cache_.index_state});
+}
+
+Status AttentionLayer::select_rows(Ops& ops, const StepView& step, const Workspace& ws) const {
+  const ModelConfig& config = settings_.config;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(kIndexHeadDim) * static_cast<float>(config.index_n_heads));
+  return ops.select_rows({.step = step,
+                          .heads = static_cast<std::int32_t>(config.index_n_heads),
+                          .ratio = spec_.ratio,
+                          .top_k = static_cast<std::int32_t>(config.index_topk),
+                          .q = ws.index_q,
+                          .head_weight = ws.index_head_weight,
+                          .head_weight_stride = config.index_n_heads,
+                          .head_scale = scale,
+                          .key_format = settings_.index_format,
+                          .keys = cache_.index_keys,
+                          .selected = ws.selected,
+                          .selected_count = ws.selected_count});
+}
+
+Status AttentionLayer::attend(Ops& ops, const StepView& step, const Workspace& ws) const {
+  const ModelConfig& config = settings_.config;
+  return ops.attend({.step = step,
+                     .heads = static_cast<std::int32_t>(config.num_attention_heads),
+                     .window = static_cast<std::int32_t>(config.sliding_window),
+                     .q = ws.q,
+                     .sink = weights_.attn_sink.as<float>(),
+                     .ring = cache_.window,
+                     .staged_shape = ws.staged_shape,
+                     .staged = ws.staged_rows,
+                     .ratio = spec_.ratio,
+                     .row_format = settings_.row_format,
+                     .rows = cache_.rows,
+                     .selected = spec_.indexer ? ws.selected : nullptr,
+                     .selected_count = spec_.indexer ? ws.selected_count : nullptr,
+                     .selected_stride = config.index_topk,
+                     .o = ws.o});
+}
+
+Status AttentionLayer::store_window(Ops& ops, const StepView& step, const Workspace& ws) const {
+  return ops.window_store(
+      {.step = step, .staged_shape = ws.staged_shape, .staged = ws.staged_rows, .ring = cache_.window});
+}
+
+// Undo the rotation that K = V carries, then the grouped low-rank output projection.
+Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const {
+  const ModelConfig& config = settings_.config;
+  DSV4RT_RETURN_IF_ERROR(
+      ops.rotate_heads({.step = step,
+                        .heads = static_cast<std::int32_t>(config.num_attention_heads),
+                        .head_dim = kHeadDim,
+                        .x = ws.o,
+                        .rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true}}));
+
+  const std::int64_t o_width = config.num_attention_heads * kHeadDim;
+  const std::int64_t group_width = o_width / config.o_groups;
+  const std::int64_t latent_width = config.o_groups * config.o_lora_rank;
+  std::vector<LinearCall> groups;
+  groups.reserve(weights_.wo_a.size());
+  for (std::size_t g = 0; g < weights_.wo_a.size(); ++g) {
+    const auto group = static_cast<std::int64_t>(g);
+    groups.push_back({.x = ws.o + group * group_width,
+                      .x_stride = o_width,
+                      .weight = weights_.wo_a[g].get(),
+                      .y = ws.o_latent + group * config.o_lora_rank,
+                      .y_stride = latent_width,
+                      .output = OutputType::kBf16});
+  }
+  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, groups));
+
+  const LinearCall down{.x = ws.o_latent,
+                        .x_stride = latent_width,
+                        .weight = weights_.wo_b.get(),
+                        .y = out,
+                        .y_stride = config.hidden_size,
+                        .output = OutputType::kBf16};
+  return ops.linear(step.counts.tokens, std::span(&down, 1));
+}
+
+}  // namespace dsv4rt

@@ -66,7 +66,9 @@ struct RopeParams {
   bool inverse = false;                      // conjugate rotation
 };
 
-// In place on q: per head x *= rsqrt(mean(x^2) + eps) over kHeadDim without weight, then RoPE.
+// In place on q: per head x *= rsqrt(mean(x^2) + eps) over kHeadDim without weight, then RoPE. Every
+// step of the norm rounds to BF16, as the reference does on its BF16 tensors:
+// t = b(x * x), m = b(b(mean(t)) + eps), x = b(x * b(1 / sqrt(m))).
 struct QueryParams {
   StepView step;
   std::int32_t heads = 0;
@@ -200,7 +202,9 @@ struct SelectRowsParams {
 // o = sum(exp(s - max) v) / (sum(exp(s - max)) + exp(sink - max)), s = q.k * kHeadDim^-0.5, K = V.
 // Window: the last `window` positions up to the token's own (ring before the step, staged rows
 // within it). Compressed rows: `selected` when given, otherwise all visible ones; none if ratio = 0.
-// Order of summation: compressed rows ascending after window rows, oldest first.
+// Order of summation: compressed rows ascending after window rows, oldest first. The maximum is
+// taken over all rows first; the product with v uses exp(s - max) rounded to BF16 and unnormalised,
+// the denominator sums it unrounded (the reference's rounding points).
 struct AttendParams {
   StepView step;
   std::int32_t heads = 0;

@@ -1,0 +1,63 @@
+// One attention layer of any kind, written once over Ops.
+#pragma once
+
+#include "attention/layer_weights.h"
+#include "attention/workspace.h"
+#include "dsv4rt/model.h"
+
+namespace dsv4rt {
+
+// Where a layer's cache lies. Parts that the layer's kind does not have stay empty.
+struct LayerCache {
+  WindowRing window;
+  PagedRows rows;        // compressed rows
+  PagedRows index_keys;
+  StateRing state;
+  StateRing index_state;
+};
+
+// Settings that all layers of an engine share.
+struct AttentionSettings {
+  ModelConfig config;
+  Profile profile;
+  RowFormat row_format = RowFormat::kFp8DsMla;
+  IndexKeyFormat index_format = IndexKeyFormat::kMxfp4;
+};
+
+class AttentionLayer {
+ public:
+  // `inverse_frequency` ([32] float, backend memory) is the layer's rope choice; ratio_class as in
+  // the step's metadata. The settings and frequencies outlive the layer.
+  AttentionLayer(const AttentionSettings& settings, const LayerSpec& spec, int ratio_class, LayerWeights weights,
+                 const LayerCache& cache, const float* inverse_frequency);
+
+  // out[t] = attention(x[t]); x and out are [T, d] in backend memory and may not overlap. Appends
+  // the step's tokens to the layer's cache. Stream-ordered.
+  Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace) const;
+
+  [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
+  [[nodiscard]] const LayerWeights& weights() const noexcept { return weights_; }
+  [[nodiscard]] const LayerCache& cache() const noexcept { return cache_; }
+
+ private:
+  Status project(Ops& ops, const StepView& step, const bf16* x, const Workspace& ws) const;
+  Status make_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status stage_window_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status compress(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status select_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;
+
+  [[nodiscard]] CompressorInput main_input(const Workspace& ws) const;
+  [[nodiscard]] CompressorInput index_input(const Workspace& ws) const;
+
+  const AttentionSettings& settings_;
+  LayerSpec spec_;
+  int ratio_class_;
+  LayerWeights weights_;
+  LayerCache cache_;
+  RopeParams rope_;
+};
+
+}  // namespace dsv4rt

@@ -1,0 +1,46 @@
+// The weights of one attention layer in backend memory.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "checkpoint/attention_weights.h"
+
+namespace dsv4rt {
+
+struct CompressorWeights {
+  std::unique_ptr<PackedLinear> wkv;    // d -> width
+  std::unique_ptr<PackedLinear> wgate;  // d -> width
+  Buffer ape;                           // float [ratio, width]
+  Buffer norm;                          // bf16 [dim]
+};
+
+struct IndexerWeights {
+  std::unique_ptr<PackedLinear> wq_b;          // r -> index heads * 128
+  std::unique_ptr<PackedLinear> weights_proj;  // d -> index heads
+  CompressorWeights compressor;
+};
+
+struct LayerWeights {
+  Buffer attn_sink;                                 // float [h]
+  std::unique_ptr<PackedLinear> wq_a;               // d -> r
+  Buffer q_norm;                                    // bf16 [r]
+  std::unique_ptr<PackedLinear> wq_b;               // r -> h * 512
+  std::unique_ptr<PackedLinear> wkv;                // d -> 512
+  Buffer kv_norm;                                   // bf16 [512]
+  std::vector<std::unique_ptr<PackedLinear>> wo_a;  // one per group: h * 512 / g -> o_lora_rank
+  std::unique_ptr<PackedLinear> wo_b;               // g * o_lora_rank -> d
+  std::optional<CompressorWeights> compressor;
+  std::optional<IndexerWeights> indexer;
+
+  // Bytes of every matrix and vector as held.
+  [[nodiscard]] std::int64_t bytes() const;
+};
+
+// Packs and uploads; the host views are not needed afterwards.
+Result<LayerWeights> upload_layer_weights(Backend& backend, const ModelConfig& config,
+                                          const HostAttentionWeights& host);
+
+}  // namespace dsv4rt

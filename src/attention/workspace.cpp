@@ -1,0 +1,84 @@
+#include "attention/workspace.h"
+
+#include <algorithm>
+
+#include "base/arithmetic.h"
+
+namespace dsv4rt {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+// Lays arrays one after the other; with a null base it only measures.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+
+  template <class T>
+  T* take(std::int64_t count) {
+    const std::size_t at = used_;
+    used_ = round_up(used_ + static_cast<std::size_t>(count) * sizeof(T), kAlignment);
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
+  }
+  [[nodiscard]] std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+Workspace carve(const WorkspaceShape& shape, Carver& carver) {
+  const std::int64_t tokens = shape.max_tokens;
+  Workspace ws;
+  ws.q_latent = carver.take<bf16>(tokens * shape.q_lora_rank);
+  ws.q = carver.take<bf16>(tokens * shape.heads * kHeadDim);
+  ws.kv = carver.take<bf16>(tokens * kHeadDim);
+  ws.staged_shape = block_shape(shape.row_format, shape.max_tokens);
+  ws.staged_rows = carver.take<std::byte>(ws.staged_shape.block_bytes);
+  ws.compressor_kv = carver.take<float>(tokens * shape.compressor_width);
+  ws.compressor_score = carver.take<float>(tokens * shape.compressor_width);
+  ws.index_kv = carver.take<float>(tokens * shape.index_width);
+  ws.index_score = carver.take<float>(tokens * shape.index_width);
+  ws.index_q = carver.take<bf16>(tokens * shape.index_heads * kIndexHeadDim);
+  ws.index_head_weight = carver.take<bf16>(tokens * shape.index_heads);
+  ws.selected = carver.take<std::int32_t>(tokens * shape.top_k);
+  ws.selected_count = carver.take<std::int32_t>(tokens);
+  ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
+  ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
+  return ws;
+}
+
+}  // namespace
+
+WorkspaceShape WorkspaceShape::of(const ModelConfig& config, const LayerSchedule& schedule, RowFormat row_format,
+                                  std::int32_t max_tokens) {
+  WorkspaceShape shape;
+  shape.max_tokens = max_tokens;
+  shape.q_lora_rank = config.q_lora_rank;
+  shape.heads = config.num_attention_heads;
+  shape.output_rank = config.o_groups * config.o_lora_rank;
+  shape.row_format = row_format;
+  for (const LayerSpec& layer : schedule.layers()) {
+    if (layer.ratio == 0) continue;
+    const std::int64_t columns = layer.overlap ? 2 : 1;
+    shape.compressor_width = std::max(shape.compressor_width, columns * kHeadDim);
+    if (!layer.indexer) continue;
+    shape.index_width = columns * kIndexHeadDim;
+    shape.index_heads = config.index_n_heads;
+    shape.top_k = config.index_topk;
+  }
+  return shape;
+}
+
+std::size_t workspace_bytes(const WorkspaceShape& shape) {
+  Carver measure(nullptr);
+  carve(shape, measure);
+  return measure.used();
+}
+
+Workspace workspace_at(const WorkspaceShape& shape, std::byte* base) {
+  Carver carver(base);
+  return carve(shape, carver);
+}
+
+}  // namespace dsv4rt
