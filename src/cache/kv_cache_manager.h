@@ -20,19 +20,13 @@
 
 #include "cache/memory_plan.h"
 #include "dsv4rt/model.h"
+#include "dsv4rt/step.h"
 #include "dsv4rt/types.h"
 #include "layout/step_metadata.h"
 
 namespace dsv4rt {
 
-struct CacheStepEntry {
-  SequenceId sequence;
-  std::int32_t tokens = 0;  // appended at the sequence's end: 1 decode, k verify, many prefill
-};
-
-struct StepOptions {
-  std::int32_t pad_to_tokens = 0;  // rows of x incl. padding rows; 0: no padding
-};
+using CacheStepEntry = StepEntry;
 
 // A prepared step. The metadata bytes belong to the manager and stay valid until the next
 // prepare_forward.
@@ -88,7 +82,7 @@ class KVCacheManager {
   // Appends tokens to sequences: the only place that allocates blocks. All or nothing: on any error
   // (stale id, duplicate sequence, non-positive count, over a limit, blocks short in a pool) nothing
   // has changed. Each sequence may appear once.
-  Result<StepPlan> prepare_forward(std::span<const CacheStepEntry> batch, const StepOptions& options = {});
+  Result<StepPlan> prepare_forward(std::span<const StepEntry> batch, const StepOptions& options = {});
   // Ends the step. accepted[i] in [0, tokens of entry i]: how many of the entry's tokens stay; the
   // rest are rolled back. Rejecting more than the draft budget is refused (kInvalidArgument) unless
   // the entry keeps everything its rings need. Empty span: all accepted.

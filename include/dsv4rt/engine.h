@@ -1,0 +1,146 @@
+// Engine: attention layers of a checkpoint together with the cache they own.
+//
+// A serving stack creates sequences, prepares a step, calls forward_layer for every layer (its
+// experts run in between) or step() for all of them, and commits. Nothing is allocated between
+// create() and destruction except host bookkeeping of one step.
+//
+// Threads: one thread at a time. Streams: work is enqueued in order; pointers named "backend
+// memory" are host pointers with the CPU backend.
+//
+//   auto engine = Engine::create(options);
+//   auto seq = (*engine)->create_sequence();
+//   StepEntry entry{*seq, tokens};
+//   auto step = (*engine)->prepare({&entry, 1});
+//   for (LayerId layer : (*engine)->layers()) (*engine)->forward_layer(*step, layer, x, out);
+//   (*engine)->commit(*step);
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dsv4rt/export.h"
+#include "dsv4rt/memory_plan.h"
+#include "dsv4rt/model.h"
+#include "dsv4rt/status.h"
+#include "dsv4rt/step.h"
+#include "dsv4rt/types.h"
+
+namespace dsv4rt {
+
+struct EngineOptions {
+  // Directory with config.json and model.safetensors or model.safetensors.index.json. Read once at
+  // create(); not needed afterwards.
+  std::filesystem::path checkpoint;
+
+  // "deepseek-v4" (the released checkpoints) or "seed"; see docs/model.md.
+  std::string profile = "deepseek-v4";
+
+  // "cpu". "cuda" is refused (kUnsupported) by builds without it.
+  std::string backend = "cpu";
+
+  // CPU threads; 0: as many as the machine offers. Results do not depend on it.
+  std::int32_t threads = 0;
+
+  // Layers to load: [first_layer, first_layer + layer_count); count 0: to the last one. Fewer
+  // layers take less memory; layers are independent of each other.
+  std::int32_t first_layer = 0;
+  std::int32_t layer_count = 0;
+
+  // Limits of the cache; see CacheLimits. They fix every allocation.
+  CacheLimits limits;
+
+  // Cache formats; unset: the profile's.
+  std::optional<RowFormat> row_format;
+  std::optional<IndexKeyFormat> index_format;
+
+  // Rows per block of compressed rows. Larger blocks copy faster, smaller ones waste less.
+  std::int32_t csa_rows_per_block = 64;
+  std::int32_t hca_rows_per_block = 64;
+
+  // Draft tokens that a step may carry beyond what is accepted; rings are padded by it.
+  std::int32_t draft_budget_tokens = 0;
+
+  // Refuse (kResourceExhausted, before allocating) when the memory plan exceeds this; 0: no limit.
+  std::int64_t memory_limit_bytes = 0;
+};
+
+// Bytes the engine holds, planned before they are taken.
+struct EngineMemory {
+  MemoryPlan cache;
+  std::int64_t weight_bytes = 0;     // as packed by the backend
+  std::int64_t workspace_bytes = 0;  // intermediates of the largest step
+  std::int64_t total_bytes = 0;
+};
+
+// A prepared step.
+struct Step {
+  std::uint64_t serial = 0;
+  std::int32_t tokens = 0;        // rows of x and of the output, padding included
+  std::int32_t valid_tokens = 0;  // rows that belong to sequences; they come first
+};
+
+// BF16 as its 16 bits.
+using Bf16Bits = std::uint16_t;
+
+// Called by Engine::step after each layer. `output` [tokens, d] is the layer's attention output;
+// the hook fills `next_input` [tokens, d] with the next layer's input (null after the last layer).
+// A failed Status ends the step; call cancel() then.
+struct LayerOutput {
+  LayerId layer;
+  const Bf16Bits* output = nullptr;
+  Bf16Bits* next_input = nullptr;
+};
+using LayerHook = std::function<Status(const LayerOutput&)>;
+
+class Engine {
+ public:
+  // Loads, plans, checks the plan, then allocates. Errors name file, tensor, key or role.
+  DSV4RT_EXPORT static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
+  DSV4RT_EXPORT ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] DSV4RT_EXPORT const ModelConfig& config() const noexcept;  // of the loaded layers
+  [[nodiscard]] DSV4RT_EXPORT std::span<const LayerId> layers() const noexcept;
+  [[nodiscard]] DSV4RT_EXPORT const EngineMemory& memory() const noexcept;
+
+  // Sequences. reserve_tokens > 0 sets blocks aside so that appends up to there cannot fail.
+  DSV4RT_EXPORT Result<SequenceId> create_sequence(std::int64_t reserve_tokens = 0);
+  DSV4RT_EXPORT Result<SequenceId> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
+  DSV4RT_EXPORT Status truncate(SequenceId sequence, std::int64_t new_length);
+  DSV4RT_EXPORT Status release(SequenceId sequence);
+  [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
+  [[nodiscard]] DSV4RT_EXPORT Status can_admit(std::int64_t tokens) const;
+
+  // Appends tokens to sequences, all or nothing. One step may be outstanding.
+  DSV4RT_EXPORT Result<Step> prepare(std::span<const StepEntry> entries, const StepOptions& options = {});
+
+  // Runs one layer of the outstanding step: x and out are [step.tokens, hidden_size] BF16 in backend
+  // memory. Every layer runs exactly once per step, in any order.
+  DSV4RT_EXPORT Status forward_layer(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
+
+  // Runs all layers in order; x is the first layer's input.
+  DSV4RT_EXPORT Status step(const Step& step, const Bf16Bits* x, const LayerHook& hook);
+
+  // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty);
+  // rejecting more than the draft budget allows is refused and changes nothing.
+  DSV4RT_EXPORT Status commit(const Step& step, std::span<const std::int32_t> accepted = {});
+
+  // Ends the step at any point without keeping its tokens. Sequences whose rings were already
+  // overwritten beyond the draft budget cannot go back: they are emptied and returned.
+  DSV4RT_EXPORT Result<std::vector<SequenceId>> cancel(const Step& step);
+
+ private:
+  friend class EngineInspector;  // src/runtime/engine_inspector.h: reads caches for checks and digests
+  Engine();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dsv4rt

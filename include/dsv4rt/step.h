@@ -1,0 +1,22 @@
+// What a step is made of: which sequences advance by how many tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4rt/types.h"
+
+namespace dsv4rt {
+
+// One sequence's part of a step. Rows of x follow the order of the entries; tokens of one entry are
+// consecutive. 1 token is a decode, k a speculative verify, many a prefill chunk; mixed freely.
+struct StepEntry {
+  SequenceId sequence;
+  std::int32_t tokens = 0;
+};
+
+struct StepOptions {
+  // Rows of x including padding rows after the real ones (a captured batch bucket); 0: no padding.
+  std::int32_t pad_to_tokens = 0;
+};
+
+}  // namespace dsv4rt
