@@ -1,0 +1,55 @@
+// What an Engine is made of. Private to src/runtime.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/attention_layer.h"
+#include "backend/backend.h"
+#include "cache/kv_cache_manager.h"
+#include "dsv4rt/engine.h"
+#include "runtime/cache_memory.h"
+
+namespace dsv4rt {
+
+struct Engine::Impl {
+  EngineOptions options;
+  AttentionSettings settings;           // config restricted to the loaded layers
+  LayerSchedule schedule;               // layer 0 of it is options.first_layer of the model
+  std::vector<LayerId> layer_ids;       // numbering of the model
+  CacheLayout layout;
+  EngineMemory memory;
+
+  std::unique_ptr<Backend> backend;     // outlives everything below
+  CacheMemory cache;
+  Buffer plain_frequencies;             // float [32]
+  Buffer compressed_frequencies;        // float [32]
+  Buffer workspace_memory;
+  Workspace workspace;
+  Buffer metadata;                      // the step's packed buffer, backend side
+  Buffer layer_input;                   // bf16 [max_step_tokens, d], used by Engine::step
+  Buffer layer_output;
+  std::vector<AttentionLayer> layers;
+  std::unique_ptr<KVCacheManager> manager;
+
+  // The outstanding step, if plan.serial != 0.
+  struct Outstanding {
+    StepPlan plan;
+    StepView view;                      // backend pointers
+    std::vector<StepEntry> entries;
+    std::vector<bool> layer_done;       // by local layer index
+    bool started = false;               // metadata uploaded, block copies made
+  };
+  Outstanding step;
+  Status fault;                         // first device error; every later call returns it
+
+  Status load(const EngineOptions& requested);
+  Status plan_and_allocate();
+  Status start_step();
+  [[nodiscard]] Status check_outstanding(const Step& given) const;
+  // Index into `layers`, or kInvalidArgument naming the layers there are.
+  [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
+  void clear_step();
+};
+
+}  // namespace dsv4rt

@@ -1,0 +1,46 @@
+// Reads what an engine has cached, for checks against recorded values and for digests.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4rt/engine.h"
+#include "runtime/sha256.h"
+
+namespace dsv4rt {
+
+// Compressed rows that each token of a step attended to in one layer.
+struct SelectedRows {
+  std::int32_t top_k = 0;
+  std::vector<std::int32_t> rows;    // [tokens, top_k], ascending, -1 after the count
+  std::vector<std::int32_t> counts;  // [tokens]
+};
+
+class EngineInspector {
+ public:
+  explicit EngineInspector(Engine& engine) : impl_(*engine.impl_) {}
+
+  // De-quantized values of the sequence's rows in a paged role: [rows, 512 or 128], oldest first.
+  // kNotFound when the layer has no such role.
+  Result<std::vector<float>> paged_values(LayerId layer, CacheRole role, SequenceId sequence);
+  // De-quantized window rows of the last min(length, window) positions, oldest first: [n, 512].
+  Result<std::vector<float>> window_values(LayerId layer, SequenceId sequence);
+  // Selection of the layer that ran last in a step (the workspace is shared by all layers).
+  Result<SelectedRows> last_selection(LayerId layer, std::int32_t tokens);
+
+  // Feeds everything the sequence's future depends on in one layer into `digest`: bytes of every
+  // compressed row, window row and state row up to its length, in logical order. Two caches with the
+  // same digest behave the same; block ids, slots and bytes of dead rows do not enter.
+  Status digest_cache(LayerId layer, SequenceId sequence, Sha256& digest);
+
+ private:
+  Result<std::vector<std::byte>> block_bytes(int pool, BlockId block);
+  Result<std::vector<std::byte>> ring_bytes(int slot_spec, SequenceId sequence);
+  Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
+  Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
+
+  Engine::Impl& impl_;
+};
+
+}  // namespace dsv4rt
