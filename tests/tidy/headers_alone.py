@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Compiles every header alone, included twice: python3 headers_alone.py --root DIR --compiler CXX [-- <flag>...]
+
+A header under src/, include/, tools/ or tests/ must bring what it uses and survive repetition. Public C headers
+(c_api*.h) are also compiled as C11.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+
+import tidy
+import tidy_code
+
+C_FLAGS = ["-x", "c", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+CXX_FLAGS = ["-x", "c++", "-std=c++20", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
+
+
+def include_name(path):
+    """How other files write the header in an #include; None for folders that have no such rule."""
+    parts = path.parts
+    return "/".join(parts[1:]) if parts[0] in ("include", "src") else path.as_posix()
+
+
+def compile_alone(root, compiler, flags, path):
+    own_folder = (root / path).parent
+    command = [compiler, "-fsyntax-only", *flags, "-I", str(root / "include"), "-I", str(root / "src"),
+               "-I", str(root), "-I", str(root / "tests"), "-I", str(root / "tools")]
+    if path.parts[0] in ("tools", "tests"):
+        command += ["-I", str(own_folder)]
+    line = f'#include "{include_name(path)}"\n'
+    run = subprocess.run([*command, "-"], input=line * 2, capture_output=True, text=True, check=False)
+    return run.returncode == 0, run.stderr
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=pathlib.Path, required=True)
+    parser.add_argument("--compiler", required=True)
+    parser.add_argument("--not-built", action="append", default=[], help="folder that this build leaves out")
+    parser.add_argument("flags", nargs="*", help="further compiler flags")
+    arguments = parser.parse_args()
+
+    skipped = tuple(folder.rstrip("/") + "/" for folder in arguments.not_built)
+    headers = [path for path in tidy.tree_files(arguments.root)
+               if path.suffix in tidy_code.HEADER_SUFFIXES and path.parts[0] in ("include", "src", "tools", "tests")
+               and not path.as_posix().startswith(skipped)]
+    jobs = [(path, CXX_FLAGS + arguments.flags) for path in headers]
+    jobs += [(path, C_FLAGS) for path in headers if path.parts[0] == "include" and path.name.startswith("c_api")]
+    failures = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda job: compile_alone(arguments.root, arguments.compiler, job[1], job[0]), jobs)
+        for (path, flags), (passed, messages) in zip(jobs, results):
+            if not passed:
+                failures += 1
+                print(f"{path} does not compile alone as {flags[1]}:\n{messages}")
+    print(f"{len(jobs)} header compilation(s), {failures} failure(s)")
+    return 1 if failures or not headers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
