@@ -19,6 +19,7 @@ struct Engine::Impl {
   std::vector<LayerId> layer_ids;       // numbering of the model
   CacheLayout layout;
   EngineMemory memory;
+  bool quantized_linears = false;       // some linear is not plain BF16
 
   std::unique_ptr<Backend> backend;     // outlives everything below
   CacheMemory cache;

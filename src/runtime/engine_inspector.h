@@ -21,6 +21,13 @@ class EngineInspector {
  public:
   explicit EngineInspector(Engine& engine) : impl_(*engine.impl_) {}
 
+  [[nodiscard]] RowFormat row_format() const noexcept;
+  [[nodiscard]] IndexKeyFormat index_format() const noexcept;
+  // Whether any linear rounds its input or weights to fewer bits than BF16.
+  [[nodiscard]] bool quantized_linears() const noexcept;
+  // Precondition: the layer is loaded.
+  [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;
+
   // De-quantized values of the sequence's rows in a paged role: [rows, 512 or 128], oldest first.
   // kNotFound when the layer has no such role.
   Result<std::vector<float>> paged_values(LayerId layer, CacheRole role, SequenceId sequence);

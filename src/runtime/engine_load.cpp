@@ -105,7 +105,10 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<HostAttentionWeights> host,
                           load_attention_weights(checkpoint, settings.config, specs));
-  for (const HostAttentionWeights& weights : host) memory.weight_bytes += host_weight_bytes(weights);
+  for (const HostAttentionWeights& weights : host) {
+    memory.weight_bytes += host_weight_bytes(weights);
+    quantized_linears |= weights.wq_b.encoding != WeightEncoding::kBf16;
+  }
 
   DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
   DSV4RT_RETURN_IF_ERROR(plan_and_allocate());
