@@ -49,35 +49,40 @@ bool to_text(const Json& json, std::string& value) {
   return true;
 }
 
-bool to_ratio_list(const Json& json, std::vector<std::int32_t>& values) {
-  if (!json.is_array() || json.size() > kMaxListEntries) return false;
-  for (const Json& entry : json) {
-    std::int64_t wide = 0;
-    if (!to_integer(entry, wide) || wide < 0 || wide > std::numeric_limits<std::int32_t>::max()) return false;
-    values.push_back(static_cast<std::int32_t>(wide));
-  }
+bool to_boolean(const Json& json, bool& value) {
+  if (!json.is_boolean()) return false;
+  value = json.get<bool>();
   return true;
 }
 
-bool to_text_list(const Json& json, std::vector<std::string>& values) {
+// Any count of tokens: which ratios have a meaning is the layer schedule's knowledge.
+bool to_ratio(const Json& json, std::int32_t& value) {
+  std::int64_t wide = 0;
+  if (!to_integer(json, wide) || wide < 0 || wide > std::numeric_limits<std::int32_t>::max()) return false;
+  value = static_cast<std::int32_t>(wide);
+  return true;
+}
+
+template <class Entry>
+bool to_list(const Json& json, std::vector<Entry>& values, bool (*convert_entry)(const Json&, Entry&)) {
   if (!json.is_array() || json.size() > kMaxListEntries) return false;
   for (const Json& entry : json) {
-    std::string text;
-    if (!to_text(entry, text)) return false;
-    values.push_back(std::move(text));
+    if (!convert_entry(entry, values.emplace_back())) return false;
   }
   return true;
 }
 
 // Points at the entry that spoils a list, so that the message need not show the whole list.
-std::string describe_list(const Json& json) {
-  if (!json.is_array() || json.size() > kMaxListEntries) return describe_json(json);
+template <class Entry>
+std::string describe_list(const Json& json, bool (*convert_entry)(const Json&, Entry&)) {
+  std::string text = describe_json(json);
+  if (!json.is_array() || json.size() > kMaxListEntries) return text;
+  Entry ignored{};
   for (std::size_t i = 0; i < json.size(); ++i) {
-    std::int64_t wide = 0;
-    const bool plausible = json[i].is_string() || (to_integer(json[i], wide) && wide >= 0 && wide <= INT32_MAX);
-    if (!plausible) return describe_json(json) + " with entry " + std::to_string(i) + " = " + describe_json(json[i]);
+    if (convert_entry(json[i], ignored)) continue;
+    return text.append(" with entry ").append(std::to_string(i)).append(" = ").append(describe_json(json[i]));
   }
-  return describe_json(json);
+  return text;
 }
 
 }  // namespace
@@ -118,8 +123,8 @@ const Json* ConfigReader::find(std::string_view path) {
   }
 }
 
-template <class T, class Convert>
-std::optional<Found<T>> ConfigReader::read(Keys keys, std::string_view accepted, Convert convert) {
+template <class T, class Convert, class Describe>
+std::optional<Found<T>> ConfigReader::read(Keys keys, std::string_view accepted, Convert convert, Describe describe) {
   std::optional<Found<T>> found;
   std::string found_text;
   for (const std::string_view key : keys) {
@@ -127,7 +132,7 @@ std::optional<Found<T>> ConfigReader::read(Keys keys, std::string_view accepted,
     if (node == nullptr) continue;
     T value{};
     if (!convert(*node, value)) {
-      fail(StatusCode::kBadInput, key, describe_list(*node), accepted);
+      fail(StatusCode::kBadInput, key, describe(*node), accepted);
     } else if (!found) {
       found = Found<T>{std::move(value), std::string(key)};
       found_text = describe_json(*node);
@@ -141,34 +146,35 @@ std::optional<Found<T>> ConfigReader::read(Keys keys, std::string_view accepted,
 }
 
 std::optional<Found<std::int64_t>> ConfigReader::integer(Keys keys) {
-  return read<std::int64_t>(keys, kAcceptedInteger, to_integer);
+  return read<std::int64_t>(keys, kAcceptedInteger, to_integer, describe_json);
 }
 
 std::optional<Found<double>> ConfigReader::number(Keys keys) {
-  return read<double>(keys, kAcceptedNumber, to_number);
+  return read<double>(keys, kAcceptedNumber, to_number, describe_json);
 }
 
 std::optional<Found<std::string>> ConfigReader::text(Keys keys) {
-  return read<std::string>(keys, "a string is accepted", to_text);
+  return read<std::string>(keys, "a string is accepted", to_text, describe_json);
 }
 
 std::optional<Found<bool>> ConfigReader::boolean(Keys keys) {
-  return read<bool>(keys, "true or false is accepted", [](const Json& json, bool& value) {
-    if (!json.is_boolean()) return false;
-    value = json.get<bool>();
-    return true;
-  });
+  return read<bool>(keys, "true or false is accepted", to_boolean, describe_json);
 }
 
 std::optional<Found<std::vector<std::int32_t>>> ConfigReader::integers(Keys keys) {
-  return read<std::vector<std::int32_t>>(
+  using List = std::vector<std::int32_t>;
+  return read<List>(
       keys, "an array of at most " + std::to_string(kMaxListEntries) + " integers from 0 to 2147483647 is accepted",
-      to_ratio_list);
+      [](const Json& json, List& values) { return to_list(json, values, to_ratio); },
+      [](const Json& json) { return describe_list(json, to_ratio); });
 }
 
 std::optional<Found<std::vector<std::string>>> ConfigReader::texts(Keys keys) {
-  return read<std::vector<std::string>>(
-      keys, "an array of at most " + std::to_string(kMaxListEntries) + " strings is accepted", to_text_list);
+  using List = std::vector<std::string>;
+  return read<List>(
+      keys, "an array of at most " + std::to_string(kMaxListEntries) + " strings is accepted",
+      [](const Json& json, List& values) { return to_list(json, values, to_text); },
+      [](const Json& json) { return describe_list(json, to_text); });
 }
 
 std::optional<Found<std::int64_t>> ConfigReader::required_integer(Keys keys) {

@@ -60,8 +60,8 @@ class ConfigReader {
   const nlohmann::json* find(std::string_view path);
   void fail_missing(Keys keys, std::string_view accepted);
 
-  template <class T, class Convert>
-  std::optional<Found<T>> read(Keys keys, std::string_view accepted, Convert convert);
+  template <class T, class Convert, class Describe>
+  std::optional<Found<T>> read(Keys keys, std::string_view accepted, Convert convert, Describe describe);
 
   const nlohmann::json& root_;
   std::string_view source_;
