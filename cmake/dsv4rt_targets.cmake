@@ -23,11 +23,6 @@ function(dsv4rt_compile_settings target)
     if(DSV4RT_SANITIZE MATCHES "undefined")
       target_compile_options(${target} PRIVATE -fno-sanitize-recover=undefined)
     endif()
-    if(DSV4RT_SANITIZE MATCHES "thread")
-      # GCC's OpenMP runtime is not instrumented: TSan would see its barriers as races. The CPU
-      # backend's parallel_for then runs the same partition on std::thread, which TSan understands.
-      target_compile_definitions(${target} PRIVATE DSV4RT_PARALLEL_STD_THREADS=1)
-    endif()
   endif()
   if(DSV4RT_COVERAGE)
     target_compile_options(${target} PRIVATE --coverage -O0 -fprofile-update=atomic)

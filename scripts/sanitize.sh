@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds and tests under sanitizers: scripts/sanitize.sh [asan-ubsan|tsan]... [-- <ctest argument>...]
+# Without a name both run. Without ctest arguments the CPU tests run: unit, golden and property under
+# ASan and UBSan; unit and golden under TSan.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+presets=()
+while (($# > 0)) && [[ $1 != -- ]]; do
+  case "$1" in
+    asan-ubsan | tsan) presets+=("$1") ;;
+    *) echo "usage: $0 [asan-ubsan|tsan]... [-- <ctest argument>...]" >&2; exit 2 ;;
+  esac
+  shift
+done
+[[ ${1:-} == -- ]] && shift
+((${#presets[@]} > 0)) || presets=(asan-ubsan tsan)
+
+declare -A labels=([asan-ubsan]='^(unit|golden|property)$' [tsan]='^(unit|golden)$')
+for preset in "${presets[@]}"; do
+  build_preset "$preset"
+  if (($# > 0)); then
+    ctest --preset "$preset" --parallel "$(nproc)" "$@"
+  else
+    ctest --preset "$preset" --parallel "$(nproc)" -L "${labels[$preset]}"
+  fi
+done
