@@ -44,8 +44,8 @@ Result<IndexKeyFormat> index_key_format_from_name(std::string_view name);
 void encode_row(RowFormat format, const BlockShape& shape, const float* values, std::byte* block, std::int64_t row);
 void encode_row(IndexKeyFormat format, const BlockShape& shape, const float* values, std::byte* block,
                 std::int64_t row);
-// Inverse: the FP32 value of every code times its scale (exact for every format but fp8_row and
-// index fp8, where it is the correctly rounded FP32 product).
+// Inverse: the FP32 value of every code times its scale (exact for every format but fp8_row, where it
+// is the correctly rounded FP32 product).
 void decode_row(RowFormat format, const BlockShape& shape, const std::byte* block, std::int64_t row, float* values);
 void decode_row(IndexKeyFormat format, const BlockShape& shape, const std::byte* block, std::int64_t row,
                 float* values);
