@@ -24,5 +24,8 @@ foreach(kind shared static)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(dsv4rt_${kind} PRIVATE ${module_links})
 endforeach()
+if(NOT DSV4RT_SANITIZE)  # a sanitizer's runtime may be resolved by the program only
+  target_link_options(dsv4rt_shared PRIVATE LINKER:--no-undefined)
+endif()
 add_library(dsv4rt::dsv4rt ALIAS dsv4rt_shared)
 set(DSV4RT_LIBRARY_LINKS ${module_links})

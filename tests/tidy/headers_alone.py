@@ -30,7 +30,7 @@ def compile_alone(root, compiler, flags, path):
     command = [compiler, "-fsyntax-only", *flags, "-I", str(root / "include"), "-I", str(root / "src"),
                "-I", str(root), "-I", str(root / "tests"), "-I", str(root / "tools")]
     if path.parts[0] in ("tools", "tests"):
-        command += ["-I", str(own_folder)]
+        command += ["-I", str(own_folder), f'-DDSV4RT_SOURCE_DIR="{root}"']
     line = f'#include "{include_name(path)}"\n'
     run = subprocess.run([*command, "-"], input=line * 2, capture_output=True, text=True, check=False)
     return run.returncode == 0, run.stderr
