@@ -28,6 +28,9 @@ bool EngineInspector::quantized_linears() const noexcept { return impl_.quantize
 const LayerSpec& EngineInspector::layer_spec(LayerId layer) const {
   return impl_.schedule.layers()[impl_.local_layer(layer).value()];
 }
+std::int64_t EngineInspector::layer_weight_bytes(LayerId layer) const {
+  return impl_.layers[impl_.local_layer(layer).value()].weights().bytes();
+}
 
 Result<std::vector<std::byte>> EngineInspector::block_bytes(int pool, BlockId block) {
   const CacheTable& table = impl_.cache.tables()[static_cast<std::size_t>(pool)];

@@ -27,6 +27,7 @@ class EngineInspector {
   [[nodiscard]] bool quantized_linears() const noexcept;
   // Precondition: the layer is loaded.
   [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;
+  [[nodiscard]] std::int64_t layer_weight_bytes(LayerId layer) const;  // as packed
 
   // De-quantized values of the sequence's rows in a paged role: [rows, 512 or 128], oldest first.
   // kNotFound when the layer has no such role.

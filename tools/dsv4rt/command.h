@@ -1,0 +1,23 @@
+// A subcommand: adds its flags to the parser and runs when the parser chose it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+
+#include "dsv4rt/status.h"
+
+namespace dsv4rt::cli {
+
+// Runs the chosen command; its Status becomes the exit code and, when not ok, a line on stderr.
+using Action = std::function<Status()>;
+
+// Each declares `dsv4rt <name>` on `app` and stores its action in `chosen` when it is parsed.
+void add_run_command(CLI::App& app, Action& chosen);
+void add_inspect_command(CLI::App& app, Action& chosen);
+void add_plan_command(CLI::App& app, Action& chosen);
+void add_generate_commands(CLI::App& app, Action& chosen);
+void add_bench_command(CLI::App& app, Action& chosen);
+void add_version_command(CLI::App& app, Action& chosen);
+
+}  // namespace dsv4rt::cli

@@ -1,0 +1,132 @@
+// dsv4rt plan: what a cache takes, and what fits into a given memory.
+
+#include <iostream>
+#include <memory>
+
+#include "base/try.h"
+#include "byte_size.h"
+#include "cache/memory_plan.h"
+#include "command.h"
+#include "console.h"
+#include "text_table.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+struct PlanFlags {
+  std::string config;
+  std::string memory;
+  std::string other = "";
+  std::string cache_format = "fp8_ds_mla";
+  std::string index_format = "mxfp4";
+  std::int64_t max_context = 0;
+  std::int32_t sequences = 1;
+  std::int32_t max_step_tokens = 2048;
+  std::int64_t pool_tokens = 0;
+  CacheFormats formats;
+  std::string json;
+};
+
+nlohmann::ordered_json plan_json(const MemoryPlan& plan, const PlanFlags& flags, std::int64_t other_bytes) {
+  nlohmann::ordered_json json;
+  json["row_format"] = flags.cache_format;
+  json["index_format"] = flags.index_format;
+  json["max_sequences"] = plan.limits.max_sequences;
+  json["max_context_tokens"] = plan.limits.max_context_tokens;
+  json["pool_tokens"] = plan.limits.pool_tokens;
+  json["bytes_per_token"] = plan.bytes_per_token;
+  json["bytes_per_sequence"] = plan.bytes_per_sequence;
+  json["sharing_unit_tokens"] = plan.sharing_unit_tokens;
+  for (const PlannedRegion& region : plan.regions) {
+    json["roles"].push_back({{"role", cache_role_name(region.role)},
+                             {"layers", region.layers},
+                             {"bytes_per_token", region.bytes_per_token},
+                             {"bytes_per_sequence", region.bytes_per_sequence},
+                             {"blocks_per_layer", region.blocks_per_layer},
+                             {"total_bytes", region.total_bytes}});
+  }
+  json["block_table_bytes"] = plan.block_table_bytes;
+  json["step_metadata_bytes"] = plan.step_metadata_bytes;
+  json["cache_bytes"] = plan.total_bytes;
+  json["other_bytes"] = other_bytes;
+  json["total_bytes"] = plan.total_bytes + other_bytes;
+  return json;
+}
+
+void print_plan(const MemoryPlan& plan, std::int64_t other_bytes) {
+  TextTable table({"role", "layers", "B/token", "B/sequence", "blocks/layer", "total bytes", "total"});
+  for (const PlannedRegion& region : plan.regions) {
+    table.add_row({std::string(cache_role_name(region.role)), std::to_string(region.layers),
+                   fixed(region.bytes_per_token, 2), std::to_string(region.bytes_per_sequence),
+                   std::to_string(region.blocks_per_layer), std::to_string(region.total_bytes),
+                   human_bytes(static_cast<double>(region.total_bytes))});
+  }
+  std::cout << table.to_string();
+  std::cout << "bytes per token: " << static_cast<std::int64_t>(plan.bytes_per_token) << " ("
+            << fixed(plan.bytes_per_token, 2) << ")\n"
+            << "bytes per sequence: " << plan.bytes_per_sequence << " ("
+            << human_bytes(static_cast<double>(plan.bytes_per_sequence)) << ")\n"
+            << "smallest shareable prefix: " << plan.sharing_unit_tokens << " tokens\n"
+            << "block tables and step metadata: " << plan.block_table_bytes + plan.step_metadata_bytes << "\n"
+            << "tokens that fit: " << plan.limits.pool_tokens << " in " << plan.limits.max_sequences
+            << " sequences of at most " << plan.limits.max_context_tokens << "\n"
+            << "cache: " << plan.total_bytes << " (" << human_bytes(static_cast<double>(plan.total_bytes)) << ")";
+  if (other_bytes > 0) std::cout << ", with other memory: " << human_bytes(static_cast<double>(plan.total_bytes + other_bytes));
+  std::cout << "\n";
+}
+
+Result<MemoryPlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
+  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(flags.config));
+  DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
+  CacheFormats formats = flags.formats;
+  DSV4RT_ASSIGN_OR_RETURN(formats.rows, row_format_from_name(flags.cache_format));
+  DSV4RT_ASSIGN_OR_RETURN(formats.index_keys, index_key_format_from_name(flags.index_format));
+  DSV4RT_ASSIGN_OR_RETURN(const CacheLayout layout, CacheLayout::create(config, schedule, formats));
+  const CacheLimits limits{.max_sequences = flags.sequences,
+                           .max_context_tokens = flags.max_context == 0 ? config.max_position_embeddings : flags.max_context,
+                           .max_step_tokens = flags.max_step_tokens,
+                           .pool_tokens = flags.pool_tokens};
+  if (flags.memory.empty()) return plan_memory(config, schedule, layout, limits);
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t memory_bytes, parse_byte_size("--memory", flags.memory));
+  return fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes);
+}
+
+Status plan(const PlanFlags& flags) {
+  std::int64_t other_bytes = 0;
+  if (!flags.other.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(other_bytes, parse_byte_size("--other", flags.other));
+  }
+  DSV4RT_ASSIGN_OR_RETURN(const MemoryPlan plan, make_plan(flags, other_bytes));
+  if (flags.json != "-") print_plan(plan, other_bytes);
+  return flags.json.empty() ? Status{} : write_json_report(plan_json(plan, flags, other_bytes), flags.json);
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command = app.add_subcommand("plan", "Plan cache memory: bytes per role, and what fits");
+  command->add_option("--config", flags->config, "config.json of the model")->required();
+  command->add_option("--memory", flags->memory, "Memory to fill, e.g. 80GiB; without it --pool-tokens decides");
+  command->add_option("--other", flags->other, "Memory that weights and others take of it, e.g. 6GiB");
+  command->add_option("--max-context", flags->max_context, "Longest sequence in tokens; default the model's maximum");
+  command->add_option("--sequences", flags->sequences, "Live sequences")->capture_default_str();
+  command->add_option("--pool-tokens", flags->pool_tokens,
+                      "Tokens all sequences hold together; 0: sequences x max context")
+      ->excludes("--memory");
+  command->add_option("--max-step-tokens", flags->max_step_tokens, "Tokens in one step")->capture_default_str();
+  command->add_option("--draft", flags->formats.draft_budget_tokens, "Draft tokens a step may reject")
+      ->capture_default_str();
+  command->add_option("--csa-rows-per-block", flags->formats.csa_rows_per_block, "Rows per block of CSA layers")
+      ->capture_default_str();
+  command->add_option("--hca-rows-per-block", flags->formats.hca_rows_per_block, "Rows per block of HCA layers")
+      ->capture_default_str();
+  command->add_option("--cache-format", flags->cache_format, "Rows: fp8_ds_mla, fp8_row, nvfp4 or bf16")
+      ->capture_default_str();
+  command->add_option("--index-format", flags->index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16")
+      ->capture_default_str();
+  command->add_option("--json", flags->json, "Write the plan as JSON to a file, or - for stdout instead of the table");
+  command->callback([flags, &chosen] { chosen = [flags] { return plan(*flags); }; });
+}
+
+}  // namespace dsv4rt::cli

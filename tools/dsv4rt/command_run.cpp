@@ -1,0 +1,227 @@
+// dsv4rt run: feeds an attention trace through a checkpoint's layers and compares.
+
+#include <spdlog/spdlog.h>
+
+#include <iostream>
+#include <memory>
+
+#include "base/try.h"
+#include "command.h"
+#include "console.h"
+#include "engine_flags.h"
+#include "runtime/attention_trace.h"
+#include "runtime/trace_check.h"
+#include "runtime/trace_run.h"
+#include "text_table.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct RunFlags {
+  EngineFlags engine;
+  std::string trace;
+  std::int64_t chunk = 0;
+  std::int64_t decode_from = -1;
+  double tolerance = 0;
+  bool check = false;
+  bool digest = false;
+  std::string json;
+};
+
+struct LayerDigest {
+  std::string output;
+  std::string cache;
+};
+
+// SHA-256 of outputs and of everything the sequence's cache holds, per layer.
+Result<std::vector<LayerDigest>> digest_layers(Engine& engine, const TraceRun& run) {
+  EngineInspector inspector(engine);
+  std::vector<LayerDigest> digests;
+  for (const LayerRun& layer : run.layers) {
+    Sha256 output;
+    output.update(std::as_bytes(std::span(layer.output)));
+    Sha256 cache;
+    DSV4RT_RETURN_IF_ERROR(inspector.digest_cache(layer.layer, run.sequence, cache));
+    digests.push_back({output.hex(), cache.hex()});
+  }
+  return digests;
+}
+
+std::string rows_text(const std::optional<RowComparison>& rows) {
+  if (!rows) return "-";
+  return std::to_string(rows->off_by_one_code + rows->further_off) + "/" + std::to_string(rows->values);
+}
+
+void print_table(Engine& engine, const TraceRun& run, const std::vector<LayerCheck>& checks) {
+  EngineInspector inspector(engine);
+  TextTable table({"layer", "kind", "prefill ms", "decode ms/token", "rel error", "cosine", "kv diff", "key diff",
+                   "window diff", "topk diff", "result"});
+  for (std::size_t i = 0; i < run.layers.size(); ++i) {
+    const LayerRun& layer = run.layers[i];
+    std::vector<std::string> cells{
+        std::to_string(layer.layer.value), std::string(attention_kind_name(inspector.layer_spec(layer.layer).kind)),
+        fixed(layer.prefill_ms, 1),
+        run.decode_tokens == 0 ? "-" : fixed(layer.decode_ms / static_cast<double>(run.decode_tokens), 3)};
+    if (checks.empty()) {
+      cells.insert(cells.end(), {"-", "-", "-", "-", "-", "-", "not checked"});
+    } else {
+      const LayerCheck& check = checks[i];
+      cells.push_back(check.output_compared ? fixed(check.relative_error, 6) : "-");
+      cells.push_back(check.output_compared ? fixed(check.cosine, 6) : "-");
+      cells.push_back(rows_text(check.compressed_kv));
+      cells.push_back(rows_text(check.index_k));
+      cells.push_back(rows_text(check.window_kv));
+      cells.push_back(check.selection_compared ? std::to_string(check.selection_differs) : "-");
+      cells.push_back(check.failures.empty() ? "ok" : "MISMATCH");
+    }
+    table.add_row(std::move(cells));
+  }
+  std::cout << table.to_string();
+}
+
+Json rows_json(const std::optional<RowComparison>& rows) {
+  if (!rows) return nullptr;
+  return {{"values", rows->values}, {"off_by_one_code", rows->off_by_one_code}, {"further_off", rows->further_off}};
+}
+
+Json check_json(const LayerCheck& check) {
+  Json json;
+  json["ok"] = check.failures.empty();
+  if (check.output_compared) {
+    json["relative_error"] = check.relative_error;
+    json["cosine"] = check.cosine;
+    json["compared_tokens"] = check.compared_tokens;
+  }
+  json["compressed_kv"] = rows_json(check.compressed_kv);
+  json["index_k"] = rows_json(check.index_k);
+  json["window_kv_last"] = rows_json(check.window_kv);
+  if (check.selection_compared) {
+    json["selection_differs_tokens"] = check.selection_differs;
+    json["selection_unexplained_tokens"] = check.selection_unexplained;
+  }
+  json["failures"] = check.failures;
+  json["not_compared"] = check.not_compared;
+  return json;
+}
+
+Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerCheck>& checks,
+                 const std::vector<LayerDigest>& digests) {
+  EngineInspector inspector(engine);
+  Json report;
+  report["prefill_tokens"] = run.prefill_tokens;
+  report["decode_tokens"] = run.decode_tokens;
+  report["steps"] = run.steps;
+  report["row_format"] = row_format_name(inspector.row_format());
+  report["index_format"] = index_key_format_name(inspector.index_format());
+  report["memory_bytes"] = engine.memory().total_bytes;
+  for (std::size_t i = 0; i < run.layers.size(); ++i) {
+    const LayerRun& layer = run.layers[i];
+    Json json;
+    json["layer"] = layer.layer.value;
+    json["kind"] = attention_kind_name(inspector.layer_spec(layer.layer).kind);
+    json["prefill_ms"] = layer.prefill_ms;
+    json["decode_ms"] = layer.decode_ms;
+    if (!checks.empty()) json["check"] = check_json(checks[i]);
+    if (!digests.empty()) json["sha256"] = {{"output", digests[i].output}, {"cache", digests[i].cache}};
+    report["layers"].push_back(std::move(json));
+  }
+  return report;
+}
+
+Status report_mismatches(const std::vector<LayerCheck>& checks) {
+  std::size_t mismatches = 0;
+  for (const LayerCheck& check : checks) {
+    for (const std::string& reason : check.not_compared) spdlog::warn("layer {}: not compared: {}", check.layer.value, reason);
+    for (const std::string& reason : check.failures) spdlog::error("layer {}: {}", check.layer.value, reason);
+    mismatches += check.failures.empty() ? 0 : 1;
+  }
+  if (mismatches == 0) return {};
+  return {StatusCode::kMismatch, std::to_string(mismatches) + " of " + std::to_string(checks.size()) +
+                                     " layers differ from the recorded trace"};
+}
+
+// The engine is sized for exactly this trace.
+Result<EngineOptions> engine_options(const RunFlags& flags, const AttentionTrace& trace) {
+  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  const std::int64_t prompt = flags.decode_from < 0 ? trace.prefill_tokens : flags.decode_from;
+  const std::int64_t chunk = flags.chunk > 0 ? std::min(flags.chunk, prompt) : prompt;
+  options.limits = {.max_sequences = 1,
+                    .max_context_tokens = trace.tokens(),
+                    .max_step_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, chunk)),
+                    .pool_tokens = 0};
+  return options;
+}
+
+Result<AttentionTrace> open_trace(const RunFlags& flags) {
+  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config,
+                          ModelConfig::from_file(std::filesystem::path(flags.engine.checkpoint) / "config.json"));
+  LayerRange range{0, static_cast<std::int32_t>(config.num_hidden_layers - 1)};
+  if (!flags.engine.layers.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.engine.layers));
+    if (range.last >= config.num_hidden_layers) {
+      return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.engine.layers + "'; the model has layers 0 to " +
+                                                      std::to_string(config.num_hidden_layers - 1)};
+    }
+  }
+  return AttentionTrace::open(flags.trace, config, LayerId(range.first), LayerId(range.last));
+}
+
+Status run(const RunFlags& flags) {
+  DSV4RT_ASSIGN_OR_RETURN(const AttentionTrace trace, open_trace(flags));
+  DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags, trace));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
+  spdlog::info("{} layers, {} planned ({} weights, {} cache, {} workspace)", engine->layers().size(),
+               human_bytes(static_cast<double>(engine->memory().total_bytes)),
+               human_bytes(static_cast<double>(engine->memory().weight_bytes)),
+               human_bytes(static_cast<double>(engine->memory().cache.total_bytes)),
+               human_bytes(static_cast<double>(engine->memory().workspace_bytes)));
+
+  ProgressLine progress("run", "tokens");
+  DSV4RT_ASSIGN_OR_RETURN(const TraceRun run,
+                          run_trace(*engine, trace, {.chunk_tokens = flags.chunk, .decode_from = flags.decode_from},
+                                    [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
+  std::vector<LayerCheck> checks;
+  if (flags.check) {
+    TraceTolerance tolerance = default_tolerance(*engine);
+    if (flags.tolerance > 0) tolerance.output_relative_error = flags.tolerance;
+    DSV4RT_ASSIGN_OR_RETURN(checks, check_trace(*engine, trace, run, tolerance));
+  }
+  std::vector<LayerDigest> digests;
+  if (flags.digest) {
+    DSV4RT_ASSIGN_OR_RETURN(digests, digest_layers(*engine, run));
+  }
+
+  if (flags.json != "-") {
+    print_table(*engine, run, checks);
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      std::cout << "layer " << run.layers[i].layer.value << " output sha256:" << digests[i].output
+                << " cache sha256:" << digests[i].cache << "\n";
+    }
+  }
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(write_json_report(report_json(*engine, run, checks, digests), flags.json));
+  }
+  return report_mismatches(checks);
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "Feed an attention trace through the layers and compare");
+  flags->engine.add_to(*command);
+  command->add_option("--trace", flags->trace, "Attention trace (safetensors)")->required();
+  command->add_option("--chunk", flags->chunk, "Prefill tokens per step; 0: the whole prompt")->capture_default_str();
+  command->add_option("--decode-from", flags->decode_from, "First token fed one by one; default: the trace's n_prefill");
+  command->add_flag("--check", flags->check, "Compare with the recorded outputs, rows and selections; exit 4 on mismatch");
+  command->add_option("--tolerance", flags->tolerance,
+                      "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");
+  command->add_option("--json", flags->json, "Write the report as JSON to a file, or - for stdout instead of the table");
+  command->callback([flags, &chosen] { chosen = [flags] { return run(*flags); }; });
+}
+
+}  // namespace dsv4rt::cli

@@ -1,0 +1,36 @@
+#include "console.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+namespace dsv4rt::cli {
+
+Status write_json_report(const nlohmann::ordered_json& report, const std::string& path) {
+  const std::string text = report.dump(2) + "\n";
+  if (path == "-") {
+    std::cout << text << std::flush;
+    return std::cout ? Status{} : Status{StatusCode::kResourceExhausted, "standard output: write failed"};
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  if (!file) return {StatusCode::kBadInput, "--json " + path + ": cannot be opened for writing"};
+  file << text;
+  file.close();
+  return file ? Status{} : Status{StatusCode::kResourceExhausted, "--json " + path + ": write failed"};
+}
+
+ProgressLine::ProgressLine(std::string what, std::string unit)
+    : what_(std::move(what)), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void ProgressLine::update(std::int64_t done, std::int64_t total) {
+  const std::int64_t tenth = total > 0 ? done * 10 / total : 10;
+  if (!terminal_ && tenth == last_tenth_) return;
+  last_tenth_ = tenth;
+  std::fprintf(stderr, "%s%s: %lld of %lld %s%s", terminal_ ? "\r" : "", what_.c_str(), static_cast<long long>(done),
+               static_cast<long long>(total), unit_.c_str(), terminal_ && done < total ? "" : "\n");
+  std::fflush(stderr);
+}
+
+}  // namespace dsv4rt::cli
