@@ -1,8 +1,10 @@
 // The weights of one attention layer, found, checked and borrowed from a checkpoint.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/bfloat16.h"
 #include "checkpoint/host_linear.h"
@@ -24,7 +26,8 @@ struct HostIndexer {
   HostCompressor compressor;         // dim 128
 };
 
-// Shapes: d hidden, h heads, r q_lora_rank, g o_groups, l o_lora_rank. Views live as long as the Checkpoint.
+// Shapes: d hidden, h heads, r q_lora_rank, g o_groups, l o_lora_rank. Matrices live as long as the
+// Checkpoint; everything else as long as this object or a copy of it.
 struct HostAttentionWeights {
   LayerSpec spec;
   std::span<const float> attn_sink;  // [h]
@@ -37,6 +40,8 @@ struct HostAttentionWeights {
   HostLinear wo_b;                   // [d, g * l]
   std::optional<HostCompressor> compressor;  // ratio > 0
   std::optional<HostIndexer> indexer;        // spec.indexer
+  // What the views of converted or copied tensors point into; shared by copies.
+  std::vector<std::shared_ptr<const void>> owned;
 };
 
 }  // namespace dsv4rt

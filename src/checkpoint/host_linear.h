@@ -20,7 +20,8 @@ enum class ActivationRounding : std::uint8_t {
   kFp8Block128,  // E4M3 with UE8M0 scale per 128 consecutive inputs (what DeepSeek's FP8 linears do)
 };
 
-// Borrowed views into the memory-mapped checkpoint; valid while the checkpoint is open.
+// Borrowed views, valid while the checkpoint is open and the HostAttentionWeights they came with (or a
+// copy) lives. BF16 weights are 2-byte aligned; nothing else is more than byte-aligned.
 // Rows may be a slice of the stored matrix (the groups of wo_a): first_row says where it starts,
 // so that block scales are found by the row of the whole matrix.
 struct HostLinear {

@@ -1,0 +1,316 @@
+#include "checkpoint/attention_loader.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "checkpoint/expected_tensors.h"
+#include "checkpoint/message_text.h"
+#include "checkpoint/tensor_names.h"
+#include "layout/codec_e8m0.h"
+
+namespace dsv4rt {
+namespace {
+
+// Codes of 2^-64 and 2^64.
+constexpr int kMinScaleCode = kE8m0Bias - 64;
+constexpr int kMaxScaleCode = kE8m0Bias + 64;
+
+struct Problem {
+  StatusCode code = StatusCode::kBadInput;
+  std::string text;
+};
+
+std::string describe(TensorDtype dtype, std::span<const std::int64_t> shape) {
+  return std::string(tensor_dtype_name(dtype)) + " " + shape_text(shape);
+}
+
+template <class T>
+T read_value(std::span<const std::byte> bytes, std::size_t index) {
+  T value;
+  std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+bool is_scalar(const TensorView& view) {
+  return view.shape.empty() || (view.shape.size() == 1 && view.shape[0] == 1);
+}
+
+// Collects one layer's weights; what it cannot accept becomes a problem and loading goes on.
+class LayerLoader {
+ public:
+  LayerLoader(const Checkpoint& checkpoint, const NamingScheme& scheme, const ModelConfig& config,
+              const LayerSpec& spec, std::vector<Problem>& problems)
+      : checkpoint_(checkpoint),
+        scheme_(scheme),
+        spec_(spec),
+        tensors_(attention_tensor_specs(config, spec)),
+        problems_(problems) {}
+
+  HostAttentionWeights load() {
+    weights_.spec = spec_;
+    weights_.attn_sink = floats(AttentionTensor::kAttnSink);
+    weights_.wq_a = linear(AttentionTensor::kWqA);
+    weights_.q_norm = norm(AttentionTensor::kQNorm);
+    weights_.wq_b = linear(AttentionTensor::kWqB);
+    weights_.wkv = linear(AttentionTensor::kWkv);
+    weights_.kv_norm = norm(AttentionTensor::kKvNorm);
+    weights_.wo_a = linear(AttentionTensor::kWoA);
+    // The published model uses this one as BF16 after de-quantization.
+    weights_.wo_a.activation = ActivationRounding::kNone;
+    weights_.wo_b = linear(AttentionTensor::kWoB);
+    if (spec_.ratio > 0) {
+      weights_.compressor = HostCompressor{
+          linear(AttentionTensor::kCompressorWkv), linear(AttentionTensor::kCompressorWgate),
+          floats(AttentionTensor::kCompressorApe), norm(AttentionTensor::kCompressorNorm)};
+    }
+    if (spec_.indexer) {
+      weights_.indexer = HostIndexer{
+          linear(AttentionTensor::kIndexerWqB), linear(AttentionTensor::kIndexerWeightsProj),
+          HostCompressor{linear(AttentionTensor::kIndexerWkv), linear(AttentionTensor::kIndexerWgate),
+                         floats(AttentionTensor::kIndexerApe), norm(AttentionTensor::kIndexerNorm)}};
+    }
+    return std::move(weights_);
+  }
+
+ private:
+  [[nodiscard]] const AttentionTensorSpec& spec_of(AttentionTensor tensor) const {
+    return *std::find_if(tensors_.begin(), tensors_.end(), [tensor](const auto& row) { return row.tensor == tensor; });
+  }
+
+  void report(StatusCode code, std::string_view name, const std::string& found, const std::string& expected) {
+    problems_.push_back({code, std::string(name) + ": found " + found + ", expected " + expected});
+  }
+
+  const TensorView* require(const std::string& name, const std::string& expected) {
+    const TensorView* view = checkpoint_.find(name).view;
+    if (view == nullptr) report(StatusCode::kNotFound, name, "nothing", expected);
+    return view;
+  }
+
+  // Reports and returns false unless the shape is `shape` and the dtype one of `dtypes`.
+  bool matches(const TensorView& view, std::span<const std::int64_t> shape, std::initializer_list<TensorDtype> dtypes) {
+    const bool dtype_ok = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
+    const bool shape_ok = std::equal(view.shape.begin(), view.shape.end(), shape.begin(), shape.end());
+    if (dtype_ok && shape_ok) return true;
+    std::string expected;
+    for (const TensorDtype dtype : dtypes) {
+      expected += (expected.empty() ? "" : " or ") + std::string(tensor_dtype_name(dtype));
+    }
+    report(shape_ok ? StatusCode::kUnsupported : StatusCode::kBadInput, view.name, describe(view.dtype, view.shape),
+           expected + " " + shape_text(shape));
+    return false;
+  }
+
+  // A vector of the layer's own, so that nothing depends on the alignment of the file's data.
+  template <class T>
+  std::span<T> own(std::size_t count) {
+    auto values = std::make_shared<std::vector<T>>(count);
+    weights_.owned.push_back(values);
+    return *values;
+  }
+
+  std::span<const float> floats(AttentionTensor tensor) {
+    const AttentionTensorSpec& row = spec_of(tensor);
+    const std::string name = attention_stem(scheme_, spec_.id, tensor);
+    const TensorView* view = require(name, describe(TensorDtype::kF32, row.shape));
+    if (view == nullptr || !matches(*view, row.shape, {TensorDtype::kF32, TensorDtype::kBf16})) return {};
+    const bool wide = view->dtype == TensorDtype::kF32;
+    const auto values = own<float>(view->data.size() / (wide ? sizeof(float) : sizeof(bf16)));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = wide ? read_value<float>(view->data, i) : to_float(read_value<bf16>(view->data, i));
+    }
+    return values;
+  }
+
+  std::span<const bf16> norm(AttentionTensor tensor) {
+    const AttentionTensorSpec& row = spec_of(tensor);
+    const std::string name = attention_stem(scheme_, spec_.id, tensor) + std::string(kWeightSuffix);
+    const TensorView* view = require(name, describe(TensorDtype::kBf16, row.shape));
+    if (view == nullptr || !matches(*view, row.shape, {TensorDtype::kBf16, TensorDtype::kF32})) return {};
+    const bool wide = view->dtype == TensorDtype::kF32;
+    const auto values = own<bf16>(view->data.size() / (wide ? sizeof(float) : sizeof(bf16)));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = wide ? to_bf16(read_value<float>(view->data, i)) : read_value<bf16>(view->data, i);
+    }
+    return values;
+  }
+
+  HostLinear linear(AttentionTensor tensor) {
+    const AttentionTensorSpec& row = spec_of(tensor);
+    const std::string stem = attention_stem(scheme_, spec_.id, tensor);
+    HostLinear out;
+    out.name = stem + std::string(kWeightSuffix);
+    out.out_features = row.shape[0];
+    out.in_features = row.shape[1];
+    const bool quantizable = row.kind == AttentionTensorKind::kQuantizedLinear;
+    const std::string dtypes = quantizable ? "BF16, F8_E4M3 or U8 (NVFP4)" : "BF16";
+    const TensorView* view = require(out.name, dtypes + " " + shape_text(row.shape));
+    if (view == nullptr) return out;
+    if (quantizable && view->dtype == TensorDtype::kF8E4M3) {
+      fill_fp8(out, stem, *view);
+    } else if (quantizable && view->dtype == TensorDtype::kU8) {
+      fill_nvfp4(out, stem, *view);
+    } else if (view->dtype == TensorDtype::kBf16) {
+      fill_bf16(out, *view);
+    } else {
+      report(StatusCode::kUnsupported, view->name, describe(view->dtype, view->shape),
+             dtypes + " " + shape_text(row.shape));
+    }
+    return out;
+  }
+
+  void fill_bf16(HostLinear& out, const TensorView& view) {
+    const std::int64_t shape[] = {out.out_features, out.in_features};
+    if (!matches(view, shape, {TensorDtype::kBf16})) return;
+    out.weight = view.data;
+    if (reinterpret_cast<std::uintptr_t>(view.data.data()) % alignof(bf16) == 0) return;
+    const auto copy = own<bf16>(view.data.size() / sizeof(bf16));
+    std::memcpy(copy.data(), view.data.data(), view.data.size());
+    out.weight = std::as_bytes(copy);
+  }
+
+  void fill_fp8(HostLinear& out, const std::string& stem, const TensorView& view) {
+    out.encoding = WeightEncoding::kFp8Block128;
+    out.activation = ActivationRounding::kFp8Block128;
+    const auto expected = linear_tensors(stem, out.out_features, out.in_features, out.encoding, scheme_);
+    if (matches(view, expected[0].shape, {TensorDtype::kF8E4M3})) out.weight = view.data;
+
+    const TensorView* released = checkpoint_.find(stem + std::string(kReleasedScaleSuffix)).view;
+    const TensorView* scale_inv = checkpoint_.find(stem + std::string(kHuggingFaceScaleSuffix)).view;
+    if (released != nullptr && scale_inv != nullptr) {
+      report(StatusCode::kBadInput, released->name, "also " + scale_inv->name, "one of the two");
+      return;
+    }
+    const TensorView* scale = released != nullptr ? released : scale_inv;
+    if (scale == nullptr) {
+      require(expected[1].name, describe(expected[1].dtype, expected[1].shape));
+      return;
+    }
+    if (!matches(*scale, expected[1].shape, {TensorDtype::kF8E8M0, TensorDtype::kF32})) return;
+    out.scale = scale->dtype == TensorDtype::kF32 ? scale_codes(*scale) : scale->data;
+    check_scale_range(*scale, out.scale);
+  }
+
+  // E8M0 codes of F32 scales; empty after a report that one of them is no power of two.
+  std::span<const std::byte> scale_codes(const TensorView& scale) {
+    const auto codes = own<std::byte>(scale.data.size() / sizeof(float));
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const auto bits = read_value<std::uint32_t>(scale.data, i);
+      const std::uint32_t exponent = bits >> 23;  // with the sign as bit 8
+      if ((bits & 0x7fffffu) != 0 || exponent == 0 || exponent >= 255) {
+        report(StatusCode::kUnsupported, scale.name,
+               "F32 value " + std::to_string(std::bit_cast<float>(bits)) + " at index " + std::to_string(i),
+               "powers of two (F8_E8M0, or F32 that converts to it)");
+        return {};
+      }
+      codes[i] = static_cast<std::byte>(exponent);
+    }
+    return codes;
+  }
+
+  void check_scale_range(const TensorView& scale, std::span<const std::byte> codes) {
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const int code = std::to_integer<int>(codes[i]);
+      if (code >= kMinScaleCode && code <= kMaxScaleCode) continue;
+      const std::string value = code == kE8m0NanCode ? "NaN" : "2^" + std::to_string(code - kE8m0Bias);
+      report(StatusCode::kBadInput, scale.name, "scale " + value + " at index " + std::to_string(i),
+             "scales in 2^-64..2^64");
+      return;
+    }
+  }
+
+  void fill_nvfp4(HostLinear& out, const std::string& stem, const TensorView& view) {
+    out.encoding = WeightEncoding::kNvfp4;
+    if (out.in_features % 16 != 0) {
+      report(StatusCode::kUnsupported, view.name, describe(view.dtype, view.shape),
+             "BF16 or F8_E4M3: NVFP4 needs a multiple of 16 inputs, this linear has " +
+                 std::to_string(out.in_features));
+      return;
+    }
+    const auto expected = linear_tensors(stem, out.out_features, out.in_features, out.encoding, scheme_);
+    if (matches(view, expected[0].shape, {TensorDtype::kU8})) out.weight = view.data;
+    const TensorView* scale = require(expected[1].name, describe(expected[1].dtype, expected[1].shape));
+    if (scale != nullptr && matches(*scale, expected[1].shape, {TensorDtype::kF8E4M3})) out.scale = scale->data;
+    const TensorView* global = require(expected[2].name, "F32 []");
+    if (global != nullptr && scalar_ok(*global)) {
+      out.global_scale = read_value<float>(global->data, 0);
+      if (!std::isfinite(out.global_scale) || out.global_scale <= 0.0F) {
+        report(StatusCode::kBadInput, global->name, std::to_string(out.global_scale), "a finite value above 0");
+      }
+    }
+    // Scales the input of an FP4 x FP4 product; here inputs stay BF16, so only its form matters.
+    const TensorView* input = checkpoint_.find(stem + std::string(kNvfp4InputScaleSuffix)).view;
+    if (input != nullptr) scalar_ok(*input);
+  }
+
+  bool scalar_ok(const TensorView& view) {
+    if (view.dtype == TensorDtype::kF32 && is_scalar(view)) return true;
+    report(StatusCode::kBadInput, view.name, describe(view.dtype, view.shape), "F32 [] or [1]");
+    return false;
+  }
+
+  const Checkpoint& checkpoint_;
+  const NamingScheme scheme_;
+  const LayerSpec& spec_;
+  const std::vector<AttentionTensorSpec> tensors_;
+  std::vector<Problem>& problems_;
+  HostAttentionWeights weights_;
+};
+
+Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> problems) {
+  StatusCode code = problems.front().code;
+  std::string message = checkpoint.path().string() + ": " + std::to_string(problems.size()) +
+                        (problems.size() == 1 ? " problem" : " problems") + " with attention tensors:";
+  for (const Problem& problem : problems) {
+    if (problem.code != code) code = StatusCode::kBadInput;
+    message += "\n  " + problem.text;
+  }
+  return {code, message};
+}
+
+Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, const ModelConfig& config,
+                                               std::span<const LayerSpec> layers) {
+  for (const LayerSpec& spec : layers) {
+    if (Status status = check_attention_dimensions(config, spec); !status.ok()) return status;
+  }
+  const auto scheme = detect_naming(checkpoint);
+  if (!scheme) return scheme.status();
+  std::vector<Problem> problems;
+  std::vector<HostAttentionWeights> out;
+  out.reserve(layers.size());
+  for (const LayerSpec& spec : layers) {
+    out.push_back(LayerLoader(checkpoint, *scheme, config, spec, problems).load());
+  }
+  if (!problems.empty()) return all_problems(checkpoint, problems);
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
+                                                                 const ModelConfig& config,
+                                                                 std::span<const LayerSpec> layers) {
+  try {
+    return load(checkpoint, config, layers);
+  } catch (const std::bad_alloc&) {
+    return Status{StatusCode::kResourceExhausted,
+                  checkpoint.path().string() + ": out of memory while loading attention weights"};
+  }
+}
+
+Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                                    const LayerSpec& layer) {
+  auto layers = load_attention_weights(checkpoint, config, std::span(&layer, 1));
+  if (!layers) return layers.status();
+  return std::move(layers->front());
+}
+
+}  // namespace dsv4rt

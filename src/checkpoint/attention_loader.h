@@ -1,0 +1,37 @@
+// From a checkpoint to the weights of attention layers.
+//
+// Accepted: the names of tensor_names.h; quantized linears in any encoding of linear_tensors(), each
+// on its own; FP8 scales as F8_E8M0, or as F32 when every one is a power of two (published base
+// checkpoints store them so); norms as BF16, or as F32 rounded to BF16; sinks and position biases as
+// F32, or as BF16 widened. Compressor projections and weights_proj must be BF16: they are not rounded
+// silently.
+//
+// Checked: name, dtype and shape of every tensor; FP8 scales lie in 2^-64..2^64 (so kernels may fold a
+// scale into a product of two such scales without overflow) and are not NaN; NVFP4 global scales are
+// finite and positive. Not checked: codes inside weight matrices and NVFP4 group scales; a NaN there
+// gives NaN outputs.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "checkpoint/attention_weights.h"
+#include "checkpoint/checkpoint.h"
+#include "dsv4rt/model.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt {
+
+// The weights of `layers`, in their order. Matrices stay in the mapped files, untouched. One error
+// lists every problem of every layer, a line each: name, what was found, what is expected. Its code is
+// kNotFound when tensors are only missing, kUnsupported when only dtypes are not offered, otherwise
+// kBadInput; kResourceExhausted without memory; those of check_attention_dimensions and detect_naming.
+Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
+                                                                 const ModelConfig& config,
+                                                                 std::span<const LayerSpec> layers);
+
+// The same for one layer.
+Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                                    const LayerSpec& layer);
+
+}  // namespace dsv4rt

@@ -1,0 +1,53 @@
+// A model's weight files as one set of named tensors.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/safetensors_reader.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt {
+
+// A tensor and the file that holds it.
+struct CheckpointTensor {
+  const TensorView* view = nullptr;
+  const SafetensorsReader* file = nullptr;
+};
+
+// Opening maps every file and reads its header; tensor data is read when a view is touched, so tensors
+// nobody asks for cost no I/O. Views and pointers live as long as this object, across moves. All
+// members but open are const and may be called from several threads.
+class Checkpoint {
+ public:
+  // `path` is a directory with `model.safetensors.index.json` (which wins) or `model.safetensors`; or
+  // an index file (*.json); or one safetensors file of any name.
+  // Errors: kNotFound for a missing path, missing weights or a missing shard; kBadInput for a malformed
+  // file, a shard name that is not a plain file name, a tensor that occurs in two shards, one that the
+  // index places in a shard that lacks it, and one that the index does not list.
+  static Result<Checkpoint> open(const std::filesystem::path& path);
+
+  // The path given to open.
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  // Ascending by name.
+  [[nodiscard]] std::span<const CheckpointTensor> tensors() const noexcept { return tensors_; }
+  // {nullptr, nullptr} when there is no such tensor.
+  [[nodiscard]] CheckpointTensor find(std::string_view name) const noexcept;
+  // The files, ascending by name.
+  [[nodiscard]] std::span<const SafetensorsReader> files() const noexcept { return files_; }
+
+ private:
+  explicit Checkpoint(std::filesystem::path path) : path_(std::move(path)) {}
+  static Result<Checkpoint> open_index(const std::filesystem::path& path, const std::filesystem::path& index_path);
+  static Result<Checkpoint> open_file(const std::filesystem::path& path, const std::filesystem::path& file_path);
+  Status collect_tensors();
+
+  std::filesystem::path path_;
+  std::vector<SafetensorsReader> files_;
+  std::vector<CheckpointTensor> tensors_;
+};
+
+}  // namespace dsv4rt

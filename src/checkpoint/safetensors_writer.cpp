@@ -1,0 +1,137 @@
+#include "checkpoint/safetensors_writer.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "checkpoint/message_text.h"
+#include "checkpoint/safetensors_header.h"
+
+namespace dsv4rt {
+namespace {
+
+constexpr std::size_t kDataAlignmentBytes = 8;
+
+// The 8-byte length and the JSON, padded by spaces.
+Result<std::string> header_bytes(const std::filesystem::path& path, std::span<const TensorDeclaration> tensors,
+                                 const std::map<std::string, std::string>& metadata) {
+  const auto invalid = [&](const std::string& reason) {
+    return Status{StatusCode::kInvalidArgument, path.string() + ": " + reason};
+  };
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[std::string(kMetadataKey)] = metadata;
+  std::set<std::string_view> names;
+  std::uint64_t offset = 0;
+  for (const TensorDeclaration& tensor : tensors) {
+    if (tensor.name == kMetadataKey) return invalid("a tensor cannot be named " + quote(kMetadataKey));
+    if (!names.insert(tensor.name).second) return invalid("tensor " + quote(tensor.name) + " is declared twice");
+    if (tensor.shape.size() > kMaxTensorDims) {
+      return invalid("tensor " + quote(tensor.name) + " has more than " + std::to_string(kMaxTensorDims) +
+                     " dimensions");
+    }
+    const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
+    const auto end = bytes ? checked_add(offset, *bytes) : std::nullopt;
+    if (!end) {
+      return invalid("tensor " + quote(tensor.name) + " of shape " + shape_text(tensor.shape) +
+                     " overflows or does not fill whole bytes");
+    }
+    // Appended without a search for the key: names are unique, and files hold many thousands.
+    header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
+        tensor.name, nlohmann::ordered_json{{"dtype", tensor_dtype_name(tensor.dtype)},
+                                            {"shape", tensor.shape},
+                                            {"data_offsets", {offset, *end}}});
+    offset = *end;
+  }
+  std::string json;
+  try {
+    json = header.dump();
+  } catch (const nlohmann::json::type_error&) {
+    return invalid("a tensor name or metadata text is not valid UTF-8");
+  }
+  json.resize(round_up(json.size(), kDataAlignmentBytes), ' ');
+  if (json.size() > kMaxSafetensorsHeaderBytes) {
+    return invalid("the header would take " + std::to_string(json.size()) + " bytes, more than " +
+                   std::to_string(kMaxSafetensorsHeaderBytes));
+  }
+  std::string out;
+  for (std::size_t i = 0; i < 8; ++i) out += static_cast<char>((std::uint64_t{json.size()} >> (8 * i)) & 0xffu);
+  return out + json;
+}
+
+}  // namespace
+
+Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
+                                                    std::vector<TensorDeclaration> tensors,
+                                                    const std::map<std::string, std::string>& metadata) {
+  const auto header = header_bytes(path, tensors, metadata);
+  if (!header) return header.status();
+  std::vector<Tensor> sizes;
+  sizes.reserve(tensors.size());
+  for (TensorDeclaration& tensor : tensors) {
+    const std::uint64_t bytes = *tensor_bytes(tensor.dtype, tensor.shape);
+    sizes.push_back({std::move(tensor.name), bytes});
+  }
+  auto file = OutputFile::create(path);
+  if (!file) return file.status();
+  if (Status status = file->write(header->data(), header->size()); !status.ok()) return status;
+  SafetensorsWriter writer(std::move(*file), std::move(sizes));
+  writer.skip_complete_tensors();
+  return writer;
+}
+
+Status SafetensorsWriter::fail(StatusCode code, const std::string& reason) {
+  failure_ = {code, file_.path().string() + ": " + reason};
+  return failure_;
+}
+
+void SafetensorsWriter::skip_complete_tensors() {
+  while (current_ < tensors_.size() && current_bytes_ == tensors_[current_].bytes) {
+    ++current_;
+    current_bytes_ = 0;
+  }
+}
+
+Status SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes) {
+  if (!failure_.ok()) return failure_;
+  if (bytes.empty()) return {};
+  if (current_ == tensors_.size()) {
+    return fail(StatusCode::kInvalidArgument, "bytes for tensor " + quote(name) + " after the last declared one");
+  }
+  const Tensor& tensor = tensors_[current_];
+  if (tensor.name != name) {
+    return fail(StatusCode::kInvalidArgument,
+                "bytes for tensor " + quote(name) + " while " + quote(tensor.name) + " is next in declared order");
+  }
+  if (bytes.size() > tensor.bytes - current_bytes_) {
+    return fail(StatusCode::kInvalidArgument, "tensor " + quote(name) + " is declared with " +
+                                                  std::to_string(tensor.bytes) + " bytes; " +
+                                                  std::to_string(current_bytes_) + " are written and " +
+                                                  std::to_string(bytes.size()) + " more were given");
+  }
+  if (Status status = file_.write(bytes.data(), bytes.size()); !status.ok()) return status;
+  current_bytes_ += bytes.size();
+  skip_complete_tensors();
+  return {};
+}
+
+Status SafetensorsWriter::finish() {
+  if (!failure_.ok()) return failure_;
+  if (finished_) return fail(StatusCode::kFailedPrecondition, "already finished");
+  if (current_ < tensors_.size()) {
+    const Tensor& tensor = tensors_[current_];
+    return fail(StatusCode::kFailedPrecondition, "tensor " + quote(tensor.name) + " has " +
+                                                     std::to_string(current_bytes_) + " of " +
+                                                     std::to_string(tensor.bytes) + " bytes");
+  }
+  finished_ = true;
+  return file_.commit();
+}
+
+std::uint64_t SafetensorsWriter::data_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for (const Tensor& tensor : tensors_) sum += tensor.bytes;
+  return sum;
+}
+
+}  // namespace dsv4rt

@@ -1,0 +1,103 @@
+#include "checkpoint/tensor_names.h"
+
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "checkpoint/message_text.h"
+
+namespace dsv4rt {
+namespace {
+
+struct StemRow {
+  AttentionTensor tensor;
+  std::string_view released;
+  std::string_view hugging_face;
+};
+
+// In the order of the enumeration, so that a tensor is its own index.
+constexpr std::array kStems = {
+    StemRow{AttentionTensor::kAttnSink, "attn_sink", "sinks"},
+    StemRow{AttentionTensor::kWqA, "wq_a", "q_a_proj"},
+    StemRow{AttentionTensor::kQNorm, "q_norm", "q_a_norm"},
+    StemRow{AttentionTensor::kWqB, "wq_b", "q_b_proj"},
+    StemRow{AttentionTensor::kWkv, "wkv", "kv_proj"},
+    StemRow{AttentionTensor::kKvNorm, "kv_norm", "kv_norm"},
+    StemRow{AttentionTensor::kWoA, "wo_a", "o_a_proj"},
+    StemRow{AttentionTensor::kWoB, "wo_b", "o_b_proj"},
+    StemRow{AttentionTensor::kCompressorApe, "compressor.ape", "compressor.position_bias"},
+    StemRow{AttentionTensor::kCompressorWkv, "compressor.wkv", "compressor.kv_proj"},
+    StemRow{AttentionTensor::kCompressorWgate, "compressor.wgate", "compressor.gate_proj"},
+    StemRow{AttentionTensor::kCompressorNorm, "compressor.norm", "compressor.kv_norm"},
+    StemRow{AttentionTensor::kIndexerWqB, "indexer.wq_b", "compressor.indexer.q_b_proj"},
+    StemRow{AttentionTensor::kIndexerWeightsProj, "indexer.weights_proj", "compressor.indexer.scorer.weights_proj"},
+    StemRow{AttentionTensor::kIndexerApe, "indexer.compressor.ape", "compressor.indexer.position_bias"},
+    StemRow{AttentionTensor::kIndexerWkv, "indexer.compressor.wkv", "compressor.indexer.kv_proj"},
+    StemRow{AttentionTensor::kIndexerWgate, "indexer.compressor.wgate", "compressor.indexer.gate_proj"},
+    StemRow{AttentionTensor::kIndexerNorm, "indexer.compressor.norm", "compressor.indexer.kv_norm"},
+};
+
+constexpr bool rows_match_enumeration() {
+  for (std::size_t i = 0; i < kStems.size(); ++i) {
+    if (static_cast<std::size_t>(kStems[i].tensor) != i) return false;
+  }
+  return kStems.size() == static_cast<std::size_t>(AttentionTensor::kIndexerNorm) + 1;
+}
+static_assert(rows_match_enumeration());
+
+bool consume(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// The scheme `name` follows if it is an attention tensor's name.
+std::optional<NamingScheme> scheme_of(std::string_view name) {
+  NamingScheme scheme;
+  scheme.model_prefix = consume(name, "model.");
+  if (!consume(name, "layers.")) return std::nullopt;
+  const std::size_t digits = name.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos) return std::nullopt;
+  name.remove_prefix(digits);
+  scheme.hugging_face = consume(name, ".self_attn.");
+  if (!scheme.hugging_face && !consume(name, ".attn.")) return std::nullopt;
+  return scheme;
+}
+
+}  // namespace
+
+std::string attention_stem(const NamingScheme& scheme, LayerId layer, AttentionTensor tensor) {
+  const StemRow& row = kStems[static_cast<std::size_t>(tensor)];
+  std::string name = scheme.model_prefix ? "model.layers." : "layers.";
+  name += std::to_string(layer.value);
+  name += scheme.hugging_face ? ".self_attn." : ".attn.";
+  name += scheme.hugging_face ? row.hugging_face : row.released;
+  return name;
+}
+
+std::string_view fp8_scale_suffix(const NamingScheme& scheme) noexcept {
+  return scheme.hugging_face ? kHuggingFaceScaleSuffix : kReleasedScaleSuffix;
+}
+
+Result<NamingScheme> detect_naming(const Checkpoint& checkpoint) {
+  std::optional<NamingScheme> found;
+  std::string_view example;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const auto scheme = scheme_of(tensor.view->name);
+    if (!scheme) continue;
+    if (!found) {
+      found = scheme;
+      example = tensor.view->name;
+    } else if (scheme->hugging_face != found->hugging_face || scheme->model_prefix != found->model_prefix) {
+      return Status{StatusCode::kBadInput, checkpoint.path().string() + ": tensors " + quote(example) + " and " +
+                                               quote(tensor.view->name) + " follow different naming schemes"};
+    }
+  }
+  if (found) return *found;
+  return Status{StatusCode::kNotFound,
+                checkpoint.path().string() +
+                    ": no attention tensors; expected names such as \"layers.0.attn.wq_a.weight\" or "
+                    "\"model.layers.0.self_attn.q_a_proj.weight\""};
+}
+
+}  // namespace dsv4rt
