@@ -2,16 +2,21 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "backend/backend.h"
 
 namespace dsv4rt {
 
 struct CpuBackendOptions {
-  int threads = 0;  // 0: as many as the machine offers
+  int threads = 0;      // 0: as many as the process may use
+  // Highest instruction set to use: "portable", "avx2" or "avx512"; empty: the best of the processor.
+  // Linears give the same bits at every level.
+  std::string max_isa;
 };
 
-// Errors: kInvalidArgument for a thread count outside [0, 1024].
+// Errors: kInvalidArgument for a thread count outside [0, 1024] or an unknown instruction set;
+// kUnsupported for one that the processor lacks; kResourceExhausted.
 Result<std::unique_ptr<Backend>> create_cpu_backend(const CpuBackendOptions& options);
 
 }  // namespace dsv4rt

@@ -13,10 +13,11 @@ IsaLevel detect_isa_level() {
 #if defined(__x86_64__)
   // These also ask the operating system (XGETBV) whether it saves the registers.
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16")) {
+      __builtin_cpu_supports("avx512vbmi")) {
     return IsaLevel::kAvx512;
   }
   if (avx2) return IsaLevel::kAvx2;

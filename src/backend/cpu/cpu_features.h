@@ -10,8 +10,8 @@ namespace dsv4rt::cpu {
 // Instruction-set levels that the CPU backend has kernels for, each a superset of the one before.
 enum class IsaLevel : std::uint8_t {
   kPortable,  // plain C++
-  kAvx2,      // AVX2 and FMA
-  kAvx512,    // AVX-512 F, BW, DQ, VL, VBMI and BF16
+  kAvx2,      // AVX2, FMA and F16C
+  kAvx512,    // AVX-512 F, BW, DQ, VL and VBMI
 };
 
 // The highest level that processor and operating system support.

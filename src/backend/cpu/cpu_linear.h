@@ -1,4 +1,92 @@
+// Linear layers on the CPU: packed weights, and the executor of Ops::linear.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/cpu_features.h"
+#include "backend/cpu/cpu_linear_block.h"
+#include "backend/cpu/parallel.h"
+#include "backend/ops.h"
+#include "checkpoint/host_linear.h"
+#include "dsv4rt/status.h"
+
 namespace dsv4rt::cpu {
-class LinearExecutor {};
+
+// Cache-line aligned memory that only grows. Contents are lost when it does.
+class AlignedBytes {
+ public:
+  // False when the memory cannot be had; the old memory is kept then.
+  [[nodiscard]] bool reserve(std::size_t bytes);
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const noexcept { std::free(data); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::size_t bytes_ = 0;
+};
+
+class CpuPackedLinear final : public PackedLinear {
+ public:
+  CpuPackedLinear(PackedView view, ActivationRounding activation, AlignedBytes codes, std::vector<std::uint8_t> scales);
+  [[nodiscard]] const PackedView& view() const noexcept { return view_; }
+  [[nodiscard]] ActivationRounding activation() const noexcept { return activation_; }
+
+ private:
+  PackedView view_;
+  ActivationRounding activation_;
+  AlignedBytes codes_;
+  std::vector<std::uint8_t> scales_;
+};
+
+// Errors: kUnsupported (slice not on a 16-row boundary, scale outside 2^-64..2^64), kBadInput (sizes that do
+// not match the shape, NaN scale), each naming the tensor; kResourceExhausted.
+Result<std::unique_ptr<PackedLinear>> pack_cpu_linear(const HostLinear& weight);
+
+// Runs linears on a thread team. Scratch grows when a call is larger than every one before it, so
+// that a warmed-up step allocates nothing. One caller at a time.
+class LinearExecutor {
+ public:
+  LinearExecutor(const ThreadTeam& team, IsaLevel isa);
+  Status run(std::int32_t tokens, std::span<const LinearCall> calls);
+
+ private:
+  // Distinct (x, stride, width) of a run whose weights want FP8 inputs, and their rounded copies.
+  struct RoundedInput {
+    const bf16* x;
+    std::int64_t x_stride;
+    std::int64_t width;
+    std::size_t offset;  // of the copy [tokens, width], in values
+  };
+  // Rows [row, row + rows) of one call; its work is its weight's groups.
+  struct Segment {
+    const LinearCall* call;
+    std::int64_t row;
+    std::int64_t rows;
+    std::int64_t groups;
+    double group_cost;
+  };
+
+  Status prepare(std::int32_t tokens, std::span<const LinearCall> calls);
+  void round_inputs(std::int32_t tokens) const;
+  void run_range(double begin, double end, int worker) const;
+  void run_segment(const Segment& segment, std::int64_t group_begin, std::int64_t group_end, int worker) const;
+  [[nodiscard]] const RoundedInput* rounded_input(const LinearCall& call) const;
+
+  const ThreadTeam& team_;
+  LinearBlockFunction block_;
+  std::vector<std::uint8_t> fp8_tables_;
+  std::vector<RoundedInput> inputs_;
+  std::vector<Segment> segments_;
+  AlignedBytes rounded_;
+  AlignedBytes worker_scratch_;
+};
+
 }  // namespace dsv4rt::cpu
