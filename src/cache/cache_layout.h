@@ -32,8 +32,8 @@ struct PoolSpec {
 struct SlotSpec {
   LayerId layer;
   CacheRole role = CacheRole::kSwaKv;
-  std::int32_t needed_rows = 0;       // rows before the next position that must survive
-  std::int32_t ring_rows = 0;         // >= needed_rows + draft budget
+  std::int32_t needed_rows = 0;       // rows before the next position that it may read
+  std::int32_t ring_rows = 0;         // >= needed_rows + 1 (the next position's) + draft budget
   std::int32_t ratio = 0;             // of the compressor; 0 for the window
   bool overlap = false;
   std::int64_t row_bytes = 0;         // unpadded: the figure that budgets are stated in
@@ -44,8 +44,8 @@ struct SlotSpec {
 
 class CacheLayout {
  public:
-  // Errors: rows per block that does not divide into the sharing unit's multiples, non-positive
-  // sizes, a draft budget out of [0, 64]; each names field, value and what is accepted.
+  // Errors: blocks whose tokens neither divide nor are a multiple of the sharing unit, sizes out of
+  // range, a draft budget out of [0, 64]; each names field, value and what is accepted.
   static Result<CacheLayout> create(const ModelConfig& config, const LayerSchedule& schedule,
                                     const CacheFormats& formats);
 
@@ -75,5 +75,9 @@ class CacheLayout {
 // [first_needed_position(spec, length), length) must be in the ring.
 // Window: length - window + 1. CSA-like: start of the previous block. HCA-like: start of the current block.
 std::int64_t first_needed_position(const SlotSpec& spec, std::int64_t length) noexcept;
+
+// The shortest length L with first_needed_position(spec, L) still in a ring that holds the rows of
+// positions [high_water - ring_rows, high_water). Every length from there to high_water is reachable.
+std::int64_t earliest_reachable_length(const SlotSpec& spec, std::int64_t high_water) noexcept;
 
 }  // namespace dsv4rt

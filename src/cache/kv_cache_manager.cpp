@@ -1,1 +1,366 @@
-// being written
+// The life of cache blocks and slots, in the order in which a sequence goes through it:
+// create_sequence -> (prepare_forward -> commit | abandon)* -> fork, truncate -> release.
+// Taking a step's blocks is in step_staging.cpp, the counts behind it in paging_group.h.
+#include "cache/kv_cache_manager.h"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/cache_state.h"
+
+namespace dsv4rt {
+namespace {
+
+Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+}  // namespace
+
+struct KVCacheManager::Impl : CacheState {
+  using CacheState::CacheState;
+
+  [[nodiscard]] Status no_step_outstanding(const char* operation) const {
+    if (!step.active) return {};
+    return {StatusCode::kFailedPrecondition, std::string(operation) + ": step " + std::to_string(step.serial) +
+                                                 " is outstanding; commit or abandon it first"};
+  }
+  [[nodiscard]] Status step_outstanding(const char* operation, std::uint64_t serial) const {
+    if (step.active && step.serial == serial) return {};
+    return {StatusCode::kFailedPrecondition,
+            std::string(operation) + ": step " + std::to_string(serial) + " is not outstanding; " +
+                (step.active ? "step " + std::to_string(step.serial) + " is" : std::string("no step is"))};
+  }
+  [[nodiscard]] Status check_reserve(std::int64_t tokens) const {
+    if (tokens >= 0 && tokens <= limits.max_context_tokens) return {};
+    return invalid("reserve_tokens = " + std::to_string(tokens) + "; accepted: 0 .. " +
+                   std::to_string(limits.max_context_tokens) + " (max_context_tokens)");
+  }
+  [[nodiscard]] Status slot_free() const {
+    if (sequences.live() < sequences.capacity()) return {};
+    return {StatusCode::kResourceExhausted, "all " + std::to_string(sequences.capacity()) +
+                                                " sequence slots (max_sequences) are taken"};
+  }
+  [[nodiscard]] Status can_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
+  void share_content(std::int32_t parent, std::int32_t child);
+  [[nodiscard]] Status resolve_batch(std::span<const CacheStepEntry> batch, const StepOptions& options,
+                                     std::int32_t* rows);
+  [[nodiscard]] Status resolve_entry(const CacheStepEntry& entry);
+  [[nodiscard]] Status check_accepted(std::span<const std::int32_t> accepted) const;
+};
+
+KVCacheManager::KVCacheManager() = default;
+KVCacheManager::~KVCacheManager() = default;
+
+Result<std::unique_ptr<KVCacheManager>> KVCacheManager::create(const LayerSchedule& schedule, const CacheLayout& layout,
+                                                               const MemoryPlan& plan) {
+  if (Status status = check_cache_plan(schedule, layout, plan); !status.ok()) return status;
+  Result<StepCapacity> capacity = step_capacity(schedule, layout, plan.limits);
+  if (!capacity) return capacity.status();
+  try {
+    std::unique_ptr<KVCacheManager> manager(new KVCacheManager());
+    manager->impl_ = std::make_unique<Impl>(schedule, layout, plan, *capacity);
+    return manager;
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  return Status(StatusCode::kResourceExhausted,
+                "host memory for the bookkeeping of " + std::to_string(plan.limits.max_sequences) + " sequences of " +
+                    std::to_string(plan.limits.max_context_tokens) + " tokens is not available");
+}
+
+// ---- A sequence begins --------------------------------------------------------------------------
+
+Status KVCacheManager::can_admit(std::int64_t tokens) const {
+  if (Status status = impl_->no_step_outstanding("create_sequence"); !status.ok()) return status;
+  if (Status status = impl_->check_reserve(tokens); !status.ok()) return status;
+  if (Status status = impl_->slot_free(); !status.ok()) return status;
+  for (const PagingGroup& group : impl_->groups) {
+    const std::int32_t blocks = group.blocks(static_cast<std::int32_t>(tokens));
+    if (Status status = impl_->can_reserve(group, blocks, "create_sequence"); !status.ok()) return status;
+  }
+  return {};
+}
+
+Result<SequenceId> KVCacheManager::create_sequence(std::int64_t reserve_tokens) {
+  if (Status status = can_admit(reserve_tokens); !status.ok()) return status;
+  const std::int32_t slot = impl_->sequences.acquire();
+  SequenceRecord& record = impl_->sequences[slot];
+  record.reserve_tokens = static_cast<std::int32_t>(reserve_tokens);
+  for (PagingGroup& group : impl_->groups) {
+    group.set_reserved_blocks(group.reserved_blocks() + group.deficit(record, slot));
+  }
+  return impl_->sequences.id(slot);
+}
+
+// ---- A step -------------------------------------------------------------------------------------
+
+Status KVCacheManager::Impl::resolve_entry(const CacheStepEntry& entry) {
+  const std::int32_t slot = sequences.find(entry.sequence);
+  if (slot == SequenceTable::kNone) return sequences.stale(entry.sequence);
+  const auto name = [&] { return "step: sequence index " + std::to_string(entry.sequence.index); };
+  if (std::exchange(seen_in_batch[static_cast<std::size_t>(slot)], batch_number) == batch_number) {
+    return invalid(name() + " appears twice; accepted: once in a batch");
+  }
+  if (entry.tokens < 1) {
+    return invalid(name() + ": tokens = " + std::to_string(entry.tokens) + "; accepted: 1 or more");
+  }
+  const std::int32_t length = sequences[slot].length;
+  if (entry.tokens > limits.max_context_tokens - length) {
+    return invalid(name() + ": tokens = " + std::to_string(entry.tokens) + " after " + std::to_string(length) +
+                   "; accepted: up to max_context_tokens = " + std::to_string(limits.max_context_tokens) + " together");
+  }
+  step.segments.push_back({.slot = slot, .start = length, .tokens = entry.tokens});
+  return {};
+}
+
+Status KVCacheManager::Impl::resolve_batch(std::span<const CacheStepEntry> batch, const StepOptions& options,
+                                           std::int32_t* rows) {
+  if (batch.empty() || batch.size() > static_cast<std::size_t>(limits.max_sequences)) {
+    return invalid("step: " + std::to_string(batch.size()) + " sequences; accepted: 1 .. " +
+                   std::to_string(limits.max_sequences) + " (max_sequences)");
+  }
+  step.segments.clear();
+  ++batch_number;
+  std::int64_t tokens = 0;
+  for (const CacheStepEntry& entry : batch) {
+    if (Status status = resolve_entry(entry); !status.ok()) return status;
+    tokens += entry.tokens;
+  }
+  if (tokens > limits.max_step_tokens) {
+    return invalid("step: " + std::to_string(tokens) + " tokens; accepted: up to max_step_tokens = " +
+                   std::to_string(limits.max_step_tokens));
+  }
+  const std::int32_t padded = options.pad_to_tokens;
+  if (padded != 0 && (padded < tokens || padded > limits.max_step_tokens)) {
+    return invalid("step: pad_to_tokens = " + std::to_string(padded) + "; accepted: 0, or " + std::to_string(tokens) +
+                   " (the step's tokens) .. " + std::to_string(limits.max_step_tokens) + " (max_step_tokens)");
+  }
+  *rows = padded != 0 ? padded : static_cast<std::int32_t>(tokens);
+  return {};
+}
+
+Result<StepPlan> KVCacheManager::prepare_forward(std::span<const CacheStepEntry> batch, const StepOptions& options) {
+  Impl& state = *impl_;
+  if (Status status = state.no_step_outstanding("prepare_forward"); !status.ok()) return status;
+  std::int32_t rows = 0;
+  if (Status status = state.resolve_batch(batch, options, &rows); !status.ok()) return status;
+  if (Status status = stage_blocks(state); !status.ok()) return status;
+
+  OutstandingStep& step = state.step;
+  for (std::size_t i = 0; i < step.segments.size(); ++i) {
+    SequenceRecord& record = state.sequences[step.segments[i].slot];
+    step.old_high_water[i] = record.high_water;
+    record.length += step.segments[i].tokens;
+    record.high_water = std::max(record.high_water, record.length);
+  }
+  step.active = true;
+  ++step.serial;
+  state.metadata.finish(step.segments, rows);
+  return StepPlan{.serial = step.serial, .counts = state.metadata.counts(), .metadata = state.metadata.bytes()};
+}
+
+Status KVCacheManager::Impl::check_accepted(std::span<const std::int32_t> accepted) const {
+  if (accepted.size() != step.segments.size()) {
+    return invalid("commit: accepted has " + std::to_string(accepted.size()) +
+                   " entries; accepted: none, or the step's " + std::to_string(step.segments.size()));
+  }
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    const StepSegment& segment = step.segments[i];
+    const std::string_view field = "commit: accepted[";
+    if (accepted[i] < 0 || accepted[i] > segment.tokens) {
+      return invalid(std::string(field) + std::to_string(i) + "] = " + std::to_string(accepted[i]) +
+                     "; accepted: 0 .. " + std::to_string(segment.tokens));
+    }
+    if (accepted[i] == segment.tokens) continue;
+    const std::int32_t high_water = sequences[segment.slot].high_water;
+    if (!reachable(segment.start + accepted[i], high_water)) {
+      return invalid(std::string(field) + std::to_string(i) + "] = " + std::to_string(accepted[i]) +
+                     " rolls back beyond what the rings hold (draft_budget_tokens = " +
+                     std::to_string(layout.formats().draft_budget_tokens) + "); accepted: " +
+                     std::to_string(earliest_length(high_water) - segment.start) + " .. " +
+                     std::to_string(segment.tokens));
+    }
+  }
+  return {};
+}
+
+Status KVCacheManager::commit(std::uint64_t serial, std::span<const std::int32_t> accepted) {
+  Impl& state = *impl_;
+  if (Status status = state.step_outstanding("commit", serial); !status.ok()) return status;
+  if (!accepted.empty()) {
+    if (Status status = state.check_accepted(accepted); !status.ok()) return status;
+    for (std::size_t i = 0; i < accepted.size(); ++i) {
+      const StepSegment& segment = state.step.segments[i];
+      // Rows beyond the new length stay where they are: no reader looks there, the next step rewrites them.
+      if (accepted[i] < segment.tokens) state.shorten(segment.slot, segment.start + accepted[i]);
+    }
+  }
+  state.step.active = false;
+  return {};
+}
+
+Status KVCacheManager::abandon(std::uint64_t serial) {
+  Impl& state = *impl_;
+  if (Status status = state.step_outstanding("abandon", serial); !status.ok()) return status;
+  unstage_blocks(state);
+  for (std::size_t i = 0; i < state.step.segments.size(); ++i) {
+    SequenceRecord& record = state.sequences[state.step.segments[i].slot];
+    record.length = state.step.segments[i].start;
+    record.high_water = state.step.old_high_water[i];
+  }
+  state.step.active = false;
+  return {};
+}
+
+// ---- Forks --------------------------------------------------------------------------------------
+
+// The child owes what its reservation misses; parent and child each owe a copy of a shared last block.
+Status KVCacheManager::Impl::can_fork(std::int32_t parent, std::int32_t reserve_tokens) const {
+  const SequenceRecord& record = sequences[parent];
+  for (const PagingGroup& group : groups) {
+    const std::int32_t held = group.blocks(record.length);
+    const std::int64_t owed = std::int64_t{group.deficit(reserve_tokens, record.length, held)} +
+                              group.deficit(record.reserve_tokens, record.length, held) - group.deficit(record, parent);
+    if (Status status = can_reserve(group, owed, "fork"); !status.ok()) return status;
+  }
+  return {};
+}
+
+void KVCacheManager::Impl::share_content(std::int32_t parent, std::int32_t child) {
+  const std::uint32_t generation = sequences[child].generation;
+  const std::int32_t reserve_tokens = sequences[child].reserve_tokens;
+  sequences[child] = sequences[parent];
+  sequences[child].generation = generation;
+  sequences[child].reserve_tokens = reserve_tokens;
+  for (PagingGroup& group : groups) {
+    const std::int32_t held = group.blocks(sequences[parent].length);
+    const std::int32_t old_deficit = group.deficit(sequences[parent], parent);
+    for (std::int32_t column = 0; column < held; ++column) {
+      const std::int32_t* source = group.cell(parent, column);
+      std::int32_t* target = group.cell(child, column);
+      for (std::size_t member = 0; member < group.pools().size(); ++member) {
+        allocators[static_cast<std::size_t>(group.pools()[member])].add_owner(BlockId(source[member]));
+        target[member] = source[member];
+      }
+    }
+    group.set_maybe_shared_blocks(parent, held);
+    group.set_maybe_shared_blocks(child, held);
+    group.set_reserved_blocks(group.reserved_blocks() + group.deficit(sequences[parent], parent) - old_deficit +
+                              group.deficit(sequences[child], child));
+  }
+}
+
+Result<ForkResult> KVCacheManager::fork(SequenceId parent, std::int64_t reserve_tokens) {
+  Impl& state = *impl_;
+  if (Status status = state.no_step_outstanding("fork"); !status.ok()) return status;
+  const std::int32_t source = state.sequences.find(parent);
+  if (source == SequenceTable::kNone) return state.sequences.stale(parent);
+  if (Status status = state.check_reserve(reserve_tokens); !status.ok()) return status;
+  if (Status status = state.slot_free(); !status.ok()) return status;
+  const auto reserve = static_cast<std::int32_t>(reserve_tokens);
+  if (Status status = state.can_fork(source, reserve); !status.ok()) return status;
+  const std::int32_t target = state.sequences.acquire();
+  state.sequences[target].reserve_tokens = reserve;
+  state.share_content(source, target);
+  return ForkResult{.child = state.sequences.id(target), .source = SlotId(source), .target = SlotId(target)};
+}
+
+// ---- A sequence shrinks and ends ----------------------------------------------------------------
+
+Status KVCacheManager::truncate(SequenceId sequence, std::int64_t new_length) {
+  Impl& state = *impl_;
+  if (Status status = state.no_step_outstanding("truncate"); !status.ok()) return status;
+  const std::int32_t slot = state.sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
+  const SequenceRecord& record = state.sequences[slot];
+  if (new_length < 0 || new_length > record.length) {
+    return invalid("truncate: new_length = " + std::to_string(new_length) + "; accepted: 0 .. " +
+                   std::to_string(record.length) + " (the sequence's length)");
+  }
+  if (new_length == record.length) return {};
+  if (!state.reachable(new_length, record.high_water)) {
+    return {StatusCode::kFailedPrecondition,
+            "truncate: new_length = " + std::to_string(new_length) + ", but the rings were written up to position " +
+                std::to_string(record.high_water - 1) + "; the earliest length possible is " +
+                std::to_string(state.earliest_length(record.high_water)) + ", or 0"};
+  }
+  const auto length = static_cast<std::int32_t>(new_length);
+  if (Status status = state.can_shorten(slot, length); !status.ok()) return status;
+  state.shorten(slot, length);
+  return {};
+}
+
+Status KVCacheManager::release(SequenceId sequence) {
+  Impl& state = *impl_;
+  if (Status status = state.no_step_outstanding("release"); !status.ok()) return status;
+  const std::int32_t slot = state.sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
+  // First the reservation, then the blocks: an empty sequence without one owes nothing.
+  for (PagingGroup& group : state.groups) {
+    group.set_reserved_blocks(group.reserved_blocks() - group.deficit(state.sequences[slot], slot));
+  }
+  state.sequences[slot].reserve_tokens = 0;
+  state.shorten(slot, 0);
+  state.sequences.release(slot);
+  return {};
+}
+
+// ---- Questions ----------------------------------------------------------------------------------
+
+Result<std::int64_t> KVCacheManager::length(SequenceId sequence) const {
+  const std::int32_t slot = impl_->sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return impl_->sequences.stale(sequence);
+  return std::int64_t{impl_->sequences[slot].length};
+}
+
+Result<SlotId> KVCacheManager::slot(SequenceId sequence) const {
+  const std::int32_t slot = impl_->sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return impl_->sequences.stale(sequence);
+  return SlotId(slot);
+}
+
+Result<std::int64_t> KVCacheManager::earliest_truncation(SequenceId sequence) const {
+  const std::int32_t slot = impl_->sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return impl_->sequences.stale(sequence);
+  return impl_->earliest_length(impl_->sequences[slot].high_water);
+}
+
+Result<std::vector<BlockId>> KVCacheManager::blocks(SequenceId sequence, int pool) const {
+  const std::int32_t slot = impl_->sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return impl_->sequences.stale(sequence);
+  if (pool < 0 || pool >= static_cast<int>(impl_->allocators.size())) {
+    return invalid("pool " + std::to_string(pool) + "; accepted: 0 .. " + std::to_string(impl_->allocators.size()) +
+                   " exclusive");
+  }
+  const PagingGroup& group = impl_->group_of(pool);
+  const auto member = std::find(group.pools().begin(), group.pools().end(), pool) - group.pools().begin();
+  std::vector<BlockId> ids;
+  for (std::int32_t column = 0; column < group.blocks(impl_->sequences[slot].length); ++column) {
+    ids.emplace_back(group.cell(slot, column)[member]);
+  }
+  return ids;
+}
+
+const StepOffsets& KVCacheManager::step_offsets() const noexcept { return impl_->metadata.offsets(); }
+
+PoolUsage KVCacheManager::usage(int pool) const {
+  DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
+  const BlockAllocator& allocator = impl_->allocators[static_cast<std::size_t>(pool)];
+  const PagingGroup& group = impl_->group_of(pool);
+  return {.total = allocator.total(), .free = allocator.free(), .live = allocator.live(),
+          .reserved = group.reserved_blocks()};
+}
+
+std::int32_t KVCacheManager::live_sequences() const noexcept { return impl_->sequences.live(); }
+
+std::int32_t KVCacheManager::table_stride(int pool) const {
+  DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
+  return impl_->group_of(pool).columns();
+}
+
+Status KVCacheManager::check_invariants() const { return impl_->check(); }
+
+}  // namespace dsv4rt

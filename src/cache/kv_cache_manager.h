@@ -8,6 +8,7 @@
 //   a block's reference count = the number of sequences whose table holds it
 //   a sequence of L tokens holds exactly ceil((L / ratio) / rows_per_block) blocks
 //   free >= blocks still owed to sequences that were created with a reservation
+// While a step is outstanding, L includes its tokens. docs/cache.md explains the rules behind them.
 //
 // Not thread-safe: one thread (the scheduler) owns it. After create() nothing is allocated on the
 // steady path (prepare_forward, commit).
@@ -69,25 +70,31 @@ class KVCacheManager {
   // A second sequence with the same content; blocks are shared, copied when first written.
   Result<ForkResult> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
   // Drops tokens from the end. Allowed to 0, or as far back as every ring still holds what the
-  // remaining tokens need; otherwise kFailedPrecondition naming the earliest length possible.
+  // remaining tokens need; otherwise kFailedPrecondition naming the earliest length possible. With a
+  // reservation, kResourceExhausted when dropped blocks stay with another owner and cannot be
+  // replaced; nothing changes then.
   Status truncate(SequenceId sequence, std::int64_t new_length);
   Status release(SequenceId sequence);
 
+  // Tokens, those of an outstanding step included.
   [[nodiscard]] Result<std::int64_t> length(SequenceId sequence) const;
   [[nodiscard]] Result<SlotId> slot(SequenceId sequence) const;
+  // The least L such that truncate accepts every length from L on; 0 is accepted anyway.
   [[nodiscard]] Result<std::int64_t> earliest_truncation(SequenceId sequence) const;
   // The sequence's blocks in one pool, in row order.
   [[nodiscard]] Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
 
   // Appends tokens to sequences: the only place that allocates blocks. All or nothing: on any error
   // (stale id, duplicate sequence, non-positive count, over a limit, blocks short in a pool) nothing
-  // has changed. Each sequence may appear once.
+  // has changed. Each sequence may appear once. Of sequences that share a last block and are all in
+  // the batch, the last one writes it in place: block copies come before any write of the step.
   Result<StepPlan> prepare_forward(std::span<const StepEntry> batch, const StepOptions& options = {});
   // Ends the step. accepted[i] in [0, tokens of entry i]: how many of the entry's tokens stay; the
   // rest are rolled back. Rejecting more than the draft budget is refused (kInvalidArgument) unless
   // the entry keeps everything its rings need. Empty span: all accepted.
   Status commit(std::uint64_t serial, std::span<const std::int32_t> accepted = {});
-  // Undoes a prepared step that was never run; the state is as before prepare_forward.
+  // Undoes a prepared step that was never run: its deltas and copies must not have been applied. The
+  // state is as before prepare_forward.
   Status abandon(std::uint64_t serial);
 
   [[nodiscard]] const StepOffsets& step_offsets() const noexcept;

@@ -1,0 +1,162 @@
+#include "cache/cache_state.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace dsv4rt {
+namespace {
+
+Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+// Layers of one kind have equal rings: one of each says all about rollback.
+std::vector<SlotSpec> distinct_rings(const CacheLayout& layout) {
+  std::vector<SlotSpec> rings;
+  for (const SlotSpec& slot : layout.slots()) {
+    const bool known = std::any_of(rings.begin(), rings.end(), [&](const SlotSpec& ring) {
+      return ring.needed_rows == slot.needed_rows && ring.ring_rows == slot.ring_rows && ring.ratio == slot.ratio &&
+             ring.overlap == slot.overlap;
+    });
+    if (!known) rings.push_back(slot);
+  }
+  return rings;
+}
+
+}  // namespace
+
+Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout, const MemoryPlan& plan) {
+  const CacheLimits& limits = plan.limits;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (limits.max_sequences < 1 || limits.max_step_tokens < 1 || limits.max_context_tokens < 1 ||
+      limits.max_sequences > kMost / 2 || limits.max_step_tokens > kMost / 2 ||
+      limits.max_context_tokens > kMost / 2) {
+    return invalid("memory plan: limits are not from plan_memory: max_sequences = " +
+                   std::to_string(limits.max_sequences) + ", max_step_tokens = " +
+                   std::to_string(limits.max_step_tokens) + ", max_context_tokens = " +
+                   std::to_string(limits.max_context_tokens));
+  }
+  if (plan.pool_blocks.size() != layout.pools().size()) {
+    return invalid("memory plan: pool_blocks has " + std::to_string(plan.pool_blocks.size()) +
+                   " entries; accepted: one for each of the layout's " +
+                   std::to_string(layout.pools().size()) + " pools");
+  }
+  for (std::size_t pool = 0; pool < plan.pool_blocks.size(); ++pool) {
+    const std::int64_t blocks = plan.pool_blocks[pool];
+    if (blocks >= 1 && blocks <= kMost) continue;
+    return invalid("memory plan: pool_blocks[" + std::to_string(pool) + "] = " + std::to_string(blocks) +
+                   "; accepted: 1 .. " + std::to_string(kMost));
+  }
+  for (const PoolSpec& pool : layout.pools()) {
+    if (schedule.ratio_class(pool.ratio) == pool.ratio_class) continue;
+    return invalid("cache layout: ratio " + std::to_string(pool.ratio) + " of layer " +
+                   std::to_string(pool.layer.value) + " is not in the layer schedule it is used with");
+  }
+  return {};
+}
+
+CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_layout, const MemoryPlan& plan,
+                       const StepCapacity& capacity)
+    : layout(cache_layout),
+      limits(plan.limits),
+      groups(PagingGroup::create_all(layout, limits.max_sequences, limits.max_context_tokens)),
+      group_of_pool(layout.pools().size()),
+      rings(distinct_rings(layout)),
+      sequences(limits.max_sequences),
+      metadata(capacity, schedule.ratios()),
+      seen_in_batch(static_cast<std::size_t>(limits.max_sequences), 0),
+      first_new_cell(groups.size() + 1, 0),
+      copied_blocks(layout.pools().size(), 0),
+      reserved_after(groups.size(), 0) {
+  allocators.reserve(plan.pool_blocks.size());
+  for (const std::int64_t blocks : plan.pool_blocks) allocators.emplace_back(static_cast<std::int32_t>(blocks));
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const std::int32_t pool : groups[g].pools()) {
+      group_of_pool[static_cast<std::size_t>(pool)] = static_cast<std::int32_t>(g);
+    }
+  }
+  const auto slots = static_cast<std::size_t>(limits.max_sequences);
+  step.segments.reserve(slots);
+  step.old_high_water.resize(slots);
+  step.old_shared_blocks.resize(slots * groups.size());
+  step.old_reserved_blocks.resize(groups.size());
+  step.copies.reserve(static_cast<std::size_t>(capacity.block_copies));
+  // Every new cell gives each pool of its group a delta, so deltas bound the cells.
+  new_cells.reserve(static_cast<std::size_t>(capacity.table_deltas));
+}
+
+std::int64_t CacheState::earliest_length(std::int32_t high_water) const noexcept {
+  std::int64_t earliest = 0;
+  for (const SlotSpec& ring : rings) earliest = std::max(earliest, earliest_reachable_length(ring, high_water));
+  return earliest;
+}
+
+Status CacheState::can_reserve(const PagingGroup& group, std::int64_t blocks, const char* purpose) const {
+  if (blocks <= 0) return {};
+  for (const std::int32_t pool : group.pools()) {
+    const std::int64_t spare = allocators[static_cast<std::size_t>(pool)].free() - group.reserved_blocks();
+    if (spare < blocks) return blocks_short(pool, blocks, purpose);
+  }
+  return {};
+}
+
+// Blocks dropped here but kept alive by another owner come back to no free list, and a shared block
+// that becomes the last one will have to be copied: a reservation must be able to afford both.
+Status CacheState::can_shorten(std::int32_t slot, std::int32_t length) const {
+  const SequenceRecord& record = sequences[slot];
+  if (record.reserve_tokens == 0) return {};
+  for (const PagingGroup& group : groups) {
+    const std::int32_t kept = group.blocks(length);
+    const std::int32_t shared = std::min(group.maybe_shared_blocks(slot), kept);
+    const std::int32_t owed = group.deficit(record.reserve_tokens, length, shared) - group.deficit(record, slot);
+    for (std::size_t member = 0; member < group.pools().size(); ++member) {
+      const std::int32_t pool = group.pools()[member];
+      const BlockAllocator& allocator = allocators[static_cast<std::size_t>(pool)];
+      std::int64_t freed = 0;
+      for (std::int32_t column = kept; column < group.blocks(record.length); ++column) {
+        freed += allocator.owners(BlockId(group.cell(slot, column)[member])) == 1 ? 1 : 0;
+      }
+      if (allocator.free() + freed - group.reserved_blocks() < owed) {
+        return blocks_short(pool, owed - freed, "truncate, to keep the sequence's reservation,");
+      }
+    }
+  }
+  return {};
+}
+
+void CacheState::shorten(std::int32_t slot, std::int32_t length) noexcept {
+  SequenceRecord& record = sequences[slot];
+  for (PagingGroup& group : groups) {
+    const std::int32_t old_deficit = group.deficit(record, slot);
+    const std::int32_t kept = group.blocks(length);
+    for (std::int32_t column = group.blocks(record.length) - 1; column >= kept; --column) {
+      std::int32_t* cell = group.cell(slot, column);
+      for (std::size_t member = 0; member < group.pools().size(); ++member) {
+        allocators[static_cast<std::size_t>(group.pools()[member])].drop_owner(BlockId(cell[member]));
+        cell[member] = 0;
+      }
+    }
+    const std::int32_t shared = std::min(group.maybe_shared_blocks(slot), kept);
+    group.set_maybe_shared_blocks(slot, shared);
+    group.set_reserved_blocks(group.reserved_blocks() + group.deficit(record.reserve_tokens, length, shared) -
+                              old_deficit);
+  }
+  record.length = length;
+  if (length == 0) record.high_water = 0;
+}
+
+Status CacheState::blocks_short(std::int32_t pool, std::int64_t needed, const char* purpose) const {
+  const auto index = static_cast<std::size_t>(pool);
+  const PoolSpec& spec = layout.pools()[index];
+  const BlockAllocator& allocator = allocators[index];
+  const std::int64_t reserved = group_of(pool).reserved_blocks();
+  const std::int64_t missing = needed + reserved - allocator.free();
+  return {StatusCode::kResourceExhausted,
+          std::string(purpose) + " needs " + std::to_string(needed) + " blocks of " +
+              std::string(cache_role_name(spec.role)) + ", layer " + std::to_string(spec.layer.value) + ": " +
+              std::to_string(missing) + " blocks (" + std::to_string(missing * spec.shape.block_bytes) +
+              " bytes) are missing; " + std::to_string(allocator.free()) + " of " + std::to_string(allocator.total()) +
+              " are free, " + std::to_string(reserved) + " of those reserved"};
+}
+
+}  // namespace dsv4rt

@@ -1,0 +1,101 @@
+// CacheState: the bookkeeping that KVCacheManager's operations work on. Private to src/cache.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cache/block_allocator.h"
+#include "cache/cache_layout.h"
+#include "cache/memory_plan.h"
+#include "cache/paging_group.h"
+#include "cache/sequence_table.h"
+#include "cache/step_metadata_writer.h"
+
+namespace dsv4rt {
+
+// A shared last block that a step replaces by a copy of its own.
+struct StagedCopy {
+  std::int32_t slot = 0;
+  std::int32_t group = 0;
+  std::int32_t member = 0;
+  std::int32_t column = 0;
+  std::int32_t source = 0;
+  std::int32_t target = 0;
+};
+
+// What prepare_forward changed, so that abandon can change it back. Vectors keep their capacity.
+struct OutstandingStep {
+  bool active = false;
+  std::uint64_t serial = 0;
+  std::vector<StepSegment> segments;             // in batch order
+  std::vector<std::int32_t> old_high_water;      // [segments]
+  std::vector<std::int32_t> old_shared_blocks;   // [groups][max_sequences], by segment
+  std::vector<std::int64_t> old_reserved_blocks; // [groups]
+  std::vector<StagedCopy> copies;                // in the order in which their targets were taken
+};
+
+struct CacheState {
+  CacheLayout layout;
+  CacheLimits limits;
+  std::vector<BlockAllocator> allocators;   // by pool id
+  std::vector<PagingGroup> groups;
+  std::vector<std::int32_t> group_of_pool;
+  std::vector<SlotSpec> rings;              // one of each kind that limits rollback
+  SequenceTable sequences;
+  StepMetadataWriter metadata;
+  OutstandingStep step;
+
+  // Scratch of prepare_forward, sized at creation.
+  std::vector<std::uint64_t> seen_in_batch; // [slots] number of the last batch that named the slot
+  std::uint64_t batch_number = 0;
+  // One table cell that a step fills: a new block for every pool of the group.
+  struct NewCell {
+    std::int32_t* blocks = nullptr;         // [members]
+    std::int32_t slot = 0;
+    std::int32_t column = 0;
+  };
+  std::vector<NewCell> new_cells;           // group by group
+  std::vector<std::size_t> first_new_cell;  // [groups + 1]
+  std::vector<std::int64_t> copied_blocks;  // [pools]
+  std::vector<std::int64_t> reserved_after; // [groups]
+
+  [[nodiscard]] std::int64_t new_cells_of(std::size_t group) const noexcept {
+    return static_cast<std::int64_t>(first_new_cell[group + 1] - first_new_cell[group]);
+  }
+
+  // Takes all memory; throws std::bad_alloc or std::length_error. Arguments are checked by the caller.
+  CacheState(const LayerSchedule& schedule, const CacheLayout& cache_layout, const MemoryPlan& plan,
+             const StepCapacity& capacity);
+
+  // The shortest length > 0 that a sequence with this high water can be cut to; 0: any.
+  [[nodiscard]] std::int64_t earliest_length(std::int32_t high_water) const noexcept;
+  // Whether rings that were written up to high_water still serve a sequence of `length`.
+  [[nodiscard]] bool reachable(std::int64_t length, std::int32_t high_water) const noexcept {
+    return length == 0 || length >= earliest_length(high_water);
+  }
+  [[nodiscard]] const PagingGroup& group_of(std::int32_t pool) const noexcept {
+    return groups[static_cast<std::size_t>(group_of_pool[static_cast<std::size_t>(pool)])];
+  }
+  // Whether every pool of the group can set `blocks` more aside; `purpose` is for the message.
+  [[nodiscard]] Status can_reserve(const PagingGroup& group, std::int64_t blocks, const char* purpose) const;
+  // Whether the sequence's reservation survives shorten(slot, length).
+  [[nodiscard]] Status can_shorten(std::int32_t slot, std::int32_t length) const;
+  // Cuts a sequence, frees the blocks beyond `length` and settles its reservation.
+  void shorten(std::int32_t slot, std::int32_t length) noexcept;
+  // kResourceExhausted naming role, layer, blocks and bytes.
+  [[nodiscard]] Status blocks_short(std::int32_t pool, std::int64_t needed, const char* purpose) const;
+  // Every invariant from scratch; kInternal naming the first that is broken.
+  [[nodiscard]] Status check() const;
+};
+
+// Whether the three belong together and the plan's numbers can be ids and positions
+// (kInvalidArgument naming field, value and what is accepted).
+Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout, const MemoryPlan& plan);
+
+// Takes the blocks that state.step.segments need, or changes nothing and says what is short.
+Status stage_blocks(CacheState& state);
+// Gives back what stage_blocks took; blocks and reservations are as before it.
+void unstage_blocks(CacheState& state) noexcept;
+
+}  // namespace dsv4rt
