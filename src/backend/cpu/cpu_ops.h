@@ -10,6 +10,7 @@
 namespace dsv4rt::cpu {
 
 class LinearExecutor;
+class WorkerScratch;
 
 class CpuOps final : public Ops {
  public:
@@ -44,6 +45,7 @@ class CpuOps final : public Ops {
   const ThreadTeam& team_;
   IsaLevel isa_;
   std::unique_ptr<LinearExecutor> linear_;
+  std::unique_ptr<WorkerScratch> scratch_;  // of select_rows and attend
 };
 
 }  // namespace dsv4rt::cpu

@@ -1,0 +1,272 @@
+// RowKernels over a description of the machine's vectors; included once by each instruction set's
+// translation unit. `Machine` lives in that unit's anonymous namespace, so no code is shared between units.
+//
+// Machine: kLanes (divides kHeadLanes), Float; load, store, broadcast, multiply_add, e4m3, e2m1, bf16 (loads of
+// kLanes codes as FP32), transpose_heads; kDecodes (has those loads); blocking constants as used below.
+#pragma once
+
+#include <cstring>
+
+#include "backend/cpu/exp_lanes.h"
+#include "backend/cpu/row_kernels.h"
+
+namespace dsv4rt::cpu {
+
+template <class Machine>
+struct RowKernelsOf {
+  static constexpr int kLanes = Machine::kLanes;
+  using Float = typename LanesOf<kLanes>::Float;
+  using Int = typename LanesOf<kLanes>::Int;
+
+  [[gnu::always_inline]] static Float load(const float* from) { return Machine::load(from); }
+  [[gnu::always_inline]] static void store(float* to, Float value) { Machine::store(to, value); }
+  [[gnu::always_inline]] static Float broadcast(float value) { return Float{} + value; }
+
+  // Round to nearest even as FP32; NaN becomes quiet.
+  [[gnu::always_inline]] static Float round_bf16(Float value) {
+    const Int bits = (Int)value;
+    const Int odd = (bits >> 16) & 1;
+    const Int rounded = (bits + 0x7fff + odd) & static_cast<std::int32_t>(0xffff0000u);
+    const Int quiet = (bits | 0x00400000) & static_cast<std::int32_t>(0xffff0000u);
+    return value != value ? (Float)quiet : (Float)rounded;
+  }
+
+  template <int kHeadVectors, int kRows>
+  [[gnu::always_inline]] static void score_block(const float* columns, int padded, int dims, const float* rows,
+                                                 int row_stride, float* scores) {
+    Float sum[kRows][kHeadVectors] = {};
+    for (int d = 0; d < dims; ++d) {
+      Float column[kHeadVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kHeadVectors; ++v) column[v] = load(columns + std::int64_t{d} * padded + v * kLanes);
+#pragma GCC unroll 32
+      for (int r = 0; r < kRows; ++r) {
+        const Float value = Machine::broadcast(rows + r * row_stride + d);
+#pragma GCC unroll 8
+        for (int v = 0; v < kHeadVectors; ++v) sum[r][v] = Machine::multiply_add(value, column[v], sum[r][v]);
+      }
+    }
+#pragma GCC unroll 32
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kHeadVectors; ++v) store(scores + r * padded + v * kLanes, sum[r][v]);
+    }
+  }
+
+  static void scores(const float* columns, int padded, int dims, const float* rows, int row_stride, int row_count,
+                     float* out) {
+    constexpr int kWide = Machine::kWideHeadVectors * kLanes;
+    static_assert(kTileRows % Machine::kWideRows == 0 && kTileRows % Machine::kNarrowRows == 0);
+    int head = 0;
+    for (; head + kWide <= padded; head += kWide) {
+      for (int r = 0; r < row_count; r += Machine::kWideRows) {
+        score_block<Machine::kWideHeadVectors, Machine::kWideRows>(columns + head, padded, dims, rows + r * row_stride,
+                                                                   row_stride, out + r * padded + head);
+      }
+    }
+    for (; head < padded; head += kHeadLanes) {
+      for (int r = 0; r < row_count; r += Machine::kNarrowRows) {
+        score_block<kHeadLanes / kLanes, Machine::kNarrowRows>(columns + head, padded, dims, rows + r * row_stride,
+                                                               row_stride, out + r * padded + head);
+      }
+    }
+  }
+
+  static void softmax(float* scores, int count, int padded, float scale, const float* sink, float* denominator) {
+    for (int head = 0; head < padded; head += kLanes) {
+      float* column = scores + head;
+      Float largest = broadcast(-__builtin_inff());
+      for (int r = 0; r < count; ++r) {
+        const Float s = load(column + std::int64_t{r} * padded) * scale;
+        store(column + std::int64_t{r} * padded, s);
+        largest = s > largest ? s : largest;
+      }
+      Float sum{};
+      for (int r = 0; r < count; ++r) {
+        const Float p = exp_lanes<kLanes>(load(column + std::int64_t{r} * padded) - largest);
+        sum += p;
+        store(column + std::int64_t{r} * padded, round_bf16(p));
+      }
+      store(denominator + head, sum + exp_lanes<kLanes>(load(sink + head) - largest));
+    }
+  }
+
+  template <int kHeads, int kVectors>
+  [[gnu::always_inline]] static void accumulate_block(const float* p, int padded, const float* rows, int row_stride,
+                                                      int row_count, float* sums) {
+    Float sum[kHeads][kVectors];
+#pragma GCC unroll 16
+    for (int h = 0; h < kHeads; ++h) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sum[h][v] = load(sums + h * kHeadDim + v * kLanes);
+    }
+    for (int r = 0; r < row_count; ++r) {
+      Float value[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) value[v] = load(rows + r * row_stride + v * kLanes);
+#pragma GCC unroll 16
+      for (int h = 0; h < kHeads; ++h) {
+        const Float weight = Machine::broadcast(p + r * padded + h);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) sum[h][v] = Machine::multiply_add(weight, value[v], sum[h][v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int h = 0; h < kHeads; ++h) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) store(sums + h * kHeadDim + v * kLanes, sum[h][v]);
+    }
+  }
+
+  static void accumulate(const float* p, int padded, const float* rows, int row_stride, int row_count, float* sums) {
+    constexpr int kHeads = Machine::kSumHeads;
+    constexpr int kVectors = Machine::kSumVectors;
+    static_assert(kHeadLanes % kHeads == 0 && kHeadDim % (kVectors * kLanes) == 0);
+    for (int d = 0; d < kHeadDim; d += kVectors * kLanes) {
+      for (int head = 0; head < padded; head += kHeads) {
+        accumulate_block<kHeads, kVectors>(p + head, padded, rows + d, row_stride, row_count,
+                                           sums + head * kHeadDim + d);
+      }
+    }
+  }
+
+  static void finish(const float* sums, const float* denominator, int heads, bf16* out) {
+    for (int h = 0; h < heads; ++h) {
+      const Float divisor = broadcast(denominator[h]);
+      for (int d = 0; d < kHeadDim; d += kLanes) {
+        const Int bits = (Int)round_bf16(load(sums + h * kHeadDim + d) / divisor);
+        for (int lane = 0; lane < kLanes; ++lane) {
+          out[h * kHeadDim + d + lane].bits = static_cast<std::uint16_t>(static_cast<std::uint32_t>(bits[lane]) >> 16);
+        }
+      }
+    }
+  }
+
+  static void index_sum(const float* scores, int padded, int heads, int row_count, const float* weight, float* out) {
+    constexpr int kParts = kHeadLanes / kLanes;
+    Int real[kParts];  // lanes of the last group that are heads: all bits set
+    const int tail = heads - (padded - kHeadLanes);
+    for (int part = 0; part < kParts; ++part) {
+      for (int lane = 0; lane < kLanes; ++lane) real[part][lane] = part * kLanes + lane < tail ? -1 : 0;
+    }
+    for (int r = 0; r < row_count; ++r) {
+      const float* row = scores + r * padded;
+      Float sum[kParts] = {};
+      for (int head = 0; head < padded; head += kHeadLanes) {
+        for (int part = 0; part < kParts; ++part) {
+          const Float s = load(row + head + part * kLanes);
+          const Float positive = s < 0.0f ? Float{} : s;  // keeps NaN
+          Float term = positive * load(weight + head + part * kLanes);
+          if (head + kHeadLanes == padded) term = (Float)((Int)term & real[part]);
+          sum[part] += term;
+        }
+      }
+      float lanes[kHeadLanes];
+      std::memcpy(lanes, sum, sizeof(lanes));
+      for (int width = kHeadLanes / 2; width > 0; width /= 2) {
+        for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+      }
+      out[r] = lanes[0];
+    }
+  }
+
+  static void heads_to_lanes(const bf16* x, int heads, int dims, int padded, float* columns) {
+    for (int head = 0; head < padded; head += kHeadLanes) {
+      const int group = heads - head < kHeadLanes ? heads - head : kHeadLanes;
+      if (group == kHeadLanes) {
+        Machine::transpose_heads(x + std::int64_t{head} * dims, dims, padded, columns + head);
+        continue;
+      }
+      for (int d = 0; d < dims; ++d) {
+        float* column = columns + std::int64_t{d} * padded + head;
+        for (int h = 0; h < kHeadLanes; ++h) {
+          const std::uint32_t bits = h < group ? x[std::int64_t{head + h} * dims + d].bits : 0u;
+          column[h] = __builtin_bit_cast(float, bits << 16);
+        }
+      }
+    }
+  }
+
+  // --- decoding -----------------------------------------------------------------------------------------
+
+  [[gnu::always_inline]] static void decode_e4m3(const std::uint8_t* codes, int count, float scale, float* out) {
+    for (int i = 0; i < count; i += kLanes) store(out + i, Machine::e4m3(codes + i) * scale);
+  }
+  [[gnu::always_inline]] static void decode_e2m1(const std::uint8_t* codes, int count, float scale, float* out) {
+    for (int i = 0; i < count; i += kLanes) store(out + i, Machine::e2m1(codes + i / 2) * scale);
+  }
+  [[gnu::always_inline]] static void decode_bf16(const std::uint8_t* bytes, int count, float* out) {
+    for (int i = 0; i < count; i += kLanes) store(out + i, Machine::bf16_values(bytes + 2 * i));
+  }
+  [[gnu::always_inline]] static float e8m0(std::uint8_t code) {
+    // 0 is 2^-127 (a subnormal), 255 NaN; every other code is the exponent itself.
+    const std::uint32_t bits = code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : std::uint32_t{code} << 23;
+    return __builtin_bit_cast(float, bits);
+  }
+  [[gnu::always_inline]] static float load_float(const std::uint8_t* from) {
+    float value;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  }
+
+  static void decode_row(RowFormat format, const BlockShape& shape, const std::byte* block, std::int64_t row,
+                         float* out) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(block);
+    const std::uint8_t* data = bytes + row * shape.data_bytes;
+    const std::uint8_t* scales =
+        bytes + std::int64_t{shape.rows} * shape.data_bytes + row * std::int64_t{shape.scale_bytes};
+    if constexpr (Machine::kDecodes) {
+      switch (format) {
+        case RowFormat::kFp8DsMla:
+          for (int group = 0; group < kNopeDim / 64; ++group) {
+            decode_e4m3(data + group * 64, 64, e8m0(scales[group]), out + group * 64);
+          }
+          return decode_bf16(data + kNopeDim, kRopeDim, out + kNopeDim);
+        case RowFormat::kBf16: return decode_bf16(data, kHeadDim, out);
+        case RowFormat::kFp8Row:
+          decode_e4m3(data, kNopeDim, load_float(scales), out);
+          for (int i = 0; i < kNopeDim; i += kLanes) store(out + i, round_bf16(load(out + i)));
+          return decode_bf16(data + kNopeDim, kRopeDim, out + kNopeDim);
+        case RowFormat::kNvfp4: break;
+      }
+    }
+    dsv4rt::decode_row(format, shape, block, row, out);
+    if (format == RowFormat::kFp8Row) {
+      for (int i = 0; i < kNopeDim; i += kLanes) store(out + i, round_bf16(load(out + i)));
+    }
+  }
+
+  static void decode_key(IndexKeyFormat format, const BlockShape& shape, const std::byte* block, std::int64_t row,
+                         float* out) {
+    if constexpr (Machine::kDecodes) {
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(block);
+      const std::uint8_t* data = bytes + row * shape.data_bytes;
+      const std::uint8_t* scales =
+          bytes + std::int64_t{shape.rows} * shape.data_bytes + row * std::int64_t{shape.scale_bytes};
+      switch (format) {
+        case IndexKeyFormat::kMxfp4:
+          for (int group = 0; group < kIndexHeadDim / 32; ++group) {
+            decode_e2m1(data + group * 16, 32, e8m0(scales[group]), out + group * 32);
+          }
+          return;
+        case IndexKeyFormat::kFp8: return decode_e4m3(data, kIndexHeadDim, load_float(scales), out);
+        case IndexKeyFormat::kBf16: return decode_bf16(data, kIndexHeadDim, out);
+        case IndexKeyFormat::kNvfp4: break;
+      }
+    }
+    dsv4rt::decode_row(format, shape, block, row, out);
+  }
+
+  static constexpr RowKernels table() {
+    return {.decode_row = decode_row,
+            .decode_key = decode_key,
+            .heads_to_lanes = heads_to_lanes,
+            .scores = scores,
+            .softmax = softmax,
+            .accumulate = accumulate,
+            .finish = finish,
+            .index_sum = index_sum};
+  }
+};
+
+}  // namespace dsv4rt::cpu
