@@ -24,6 +24,7 @@ void add_log_level(CLI::App& app, std::string& level) {
 int run(int argc, char** argv) {
   CLI::App app{"DeepSeek-V4 attention and KV cache: run traces, plan memory, make test checkpoints"};
   app.require_subcommand(1);
+  app.fallthrough();  // --log-level may follow the command
   app.footer("Exit codes: 0 ok, 1 failed, 2 usage, 3 bad input, 4 mismatch, 5 resources.");
   std::string log_level = "info";
   add_log_level(app, log_level);
