@@ -20,7 +20,7 @@ string(REPLACE "," ";" PROJECTS "${PROJECTS}")
 foreach(project IN LISTS PROJECTS)
   run_step("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}/${project}" -B "${WORK}/${project}" -G "${GENERATOR}"
            "-DCMAKE_BUILD_TYPE=Release" "-DCMAKE_CXX_COMPILER=${CXX}" "-DCMAKE_PREFIX_PATH=${prefix}"
-           "-DDSV4RT_EXPECTED_VERSION=${VERSION}" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
+           "-DDSV4RT_EXPECTED_VERSION=${VERSION}" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF --no-warn-unused-cli)
   run_step("${CMAKE_COMMAND}" --build "${WORK}/${project}" --config Release)
   file(STRINGS "${WORK}/${project}/programs.txt" programs)
   foreach(program IN LISTS programs)
