@@ -1,0 +1,109 @@
+// Runs operations on KVCacheManager, the reference model and the fake device, and compares them
+// after each one.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cache/kv_cache_manager.h"
+#include "cache_model.h"
+#include "fake_device.h"
+
+namespace dsv4rt::property {
+
+// Small numbers, so that limits are hit all the time. Fields are taken modulo what makes sense, so
+// that every value is a valid operation and shrinking needs no care.
+struct Operation {
+  std::uint8_t kind = 0;
+  std::uint16_t a = 0;
+  std::uint16_t b = 0;
+  std::uint16_t c = 0;
+};
+
+struct CacheSetup {
+  std::vector<std::int32_t> ratios;  // per layer
+  std::int32_t window = 8;
+  std::int32_t csa_rows_per_block = 16;
+  std::int32_t hca_rows_per_block = 1;
+  std::int32_t draft_budget = 0;
+  std::int32_t max_sequences = 3;
+  std::int32_t max_context = 300;
+  std::int32_t max_step_tokens = 100;
+  std::vector<std::int32_t> spare_blocks;  // per layer: beyond what one longest sequence needs
+};
+
+std::ostream& operator<<(std::ostream& out, const Operation& operation);
+std::ostream& operator<<(std::ostream& out, const CacheSetup& setup);
+
+// How often the interesting things happened: a run in which one never did proves little.
+struct CacheEvents {
+  std::uint64_t block_copies = 0;
+  std::uint64_t padded_steps = 0;
+  std::uint64_t rollbacks = 0;
+  std::uint64_t refused_rollbacks = 0;
+  std::uint64_t abandoned_copies = 0;
+  std::uint64_t short_creates = 0;    // refused for want of blocks
+  std::uint64_t short_forks = 0;
+  std::uint64_t short_truncates = 0;
+  std::uint64_t short_steps = 0;
+  std::uint64_t reserved_steps = 0;   // every entry within its reservation
+};
+
+// The manager did something that the model did not.
+struct Divergence : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class CacheMachine {
+ public:
+  // Adds to `events`.
+  CacheMachine(const CacheSetup& setup, CacheEvents& events);
+  // Throws Divergence.
+  void apply(const Operation& operation);
+
+ private:
+  struct Outstanding {
+    StepPlan plan;
+    std::vector<ModelAppend> entries;  // in batch order
+    CacheModel before;
+  };
+
+  void create(const Operation& op);
+  void fork(const Operation& op);
+  void truncate(const Operation& op);
+  void release(const Operation& op);
+  void prepare(const Operation& op);
+  void prepare_invalid(const Operation& op);
+  void commit(const Operation& op);
+  void abandon(const Operation& op);
+  void use_stale_id(const Operation& op);
+
+  [[nodiscard]] std::vector<ModelAppend> choose_batch(const Operation& op) const;
+  void check_metadata(const std::vector<ModelAppend>& entries, std::int32_t rows);
+  void check_tokens(const StepView& view, std::size_t entry, const ModelAppend& append) const;
+  [[nodiscard]] StepView view() const;
+  // Whether every ring still holds what a sequence cut to `length` needs; read from the device.
+  [[nodiscard]] bool rings_serve(const ModelSequence& sequence, std::int64_t length) const;
+  [[nodiscard]] std::int64_t earliest_length(const ModelSequence& sequence) const;
+  // Every entry stays within its reservation, so the step must succeed.
+  [[nodiscard]] bool within_reservations(const std::vector<ModelAppend>& entries) const;
+  [[nodiscard]] std::int64_t reserve_from(std::uint16_t value) const;
+  void verify();
+  void verify_content(const ModelSequence& sequence);
+
+  CacheSetup setup_;
+  CacheEvents& events_;
+  LayerSchedule schedule_;
+  std::unique_ptr<KVCacheManager> manager_;
+  CacheModel model_;
+  std::unique_ptr<FakeDevice> device_;
+  std::optional<Outstanding> step_;
+  std::vector<SequenceId> stale_;
+};
+
+}  // namespace dsv4rt::property

@@ -1,0 +1,164 @@
+// KVCacheManager against a reference model: 1,000 seeds with 2,000 random operations each, small
+// limits, every invariant and every row of every sequence checked after each operation. A failing
+// seed is shrunk by RapidCheck to a short list of operations and printed.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_machine.h"
+
+namespace dsv4rt::property {
+namespace {
+
+constexpr std::uint64_t kSeeds = 1000;
+constexpr std::uint64_t kSeedsPerTest = 100;
+constexpr std::size_t kOperationsPerSeed = 2000;
+
+struct Scenario {
+  CacheSetup setup;
+  std::vector<Operation> operations;
+};
+
+std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
+  out << scenario.setup << "\n  operations {kind, a, b, c}:";
+  for (const Operation& operation : scenario.operations) out << "\n  " << operation;
+  return out;
+}
+
+template <class T>
+T pick(rc::Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.next() % values.size()];
+}
+
+CacheSetup random_setup(rc::Random& random) {
+  CacheSetup setup;
+  setup.ratios = pick<std::vector<std::int32_t>>(random, {{4}, {128}, {0, 4}, {4, 128}, {0, 128, 4, 4}});
+  setup.window = pick(random, {1, 3, 16, 128});
+  setup.csa_rows_per_block = pick(random, {2, 4, 16, 64});
+  setup.hca_rows_per_block = pick(random, {1, 2, 4});
+  setup.draft_budget = pick(random, {0, 1, 3, 8});
+  setup.max_sequences = pick(random, {1, 2, 3, 5, 6});
+  setup.max_context = pick(random, {40, 257, 300, 520});
+  setup.max_step_tokens = pick(random, {5, 40, 140});
+  for (std::size_t layer = 0; layer < setup.ratios.size(); ++layer) {
+    setup.spare_blocks.push_back(static_cast<std::int32_t>(random.next() % 5));
+  }
+  return setup;
+}
+
+Scenario random_scenario(rc::Random random) {
+  Scenario scenario;
+  scenario.setup = random_setup(random);
+  scenario.operations.reserve(kOperationsPerSeed);
+  for (std::size_t i = 0; i < kOperationsPerSeed; ++i) {
+    const std::uint64_t bits = random.next();
+    scenario.operations.push_back({.kind = static_cast<std::uint8_t>(bits >> 48),
+                                   .a = static_cast<std::uint16_t>(bits),
+                                   .b = static_cast<std::uint16_t>(bits >> 16),
+                                   .c = static_cast<std::uint16_t>(bits >> 32)});
+  }
+  return scenario;
+}
+
+rc::Seq<Operation> simpler_operations(const Operation& operation) {
+  std::vector<Operation> simpler;
+  for (std::uint16_t Operation::*field : {&Operation::a, &Operation::b, &Operation::c}) {
+    const std::uint16_t value = operation.*field;
+    for (const int smaller : {0, value / 2, value - 1}) {
+      if (smaller < 0 || smaller >= value) continue;
+      simpler.push_back(operation);
+      simpler.back().*field = static_cast<std::uint16_t>(smaller);
+    }
+  }
+  return rc::seq::fromContainer(simpler);
+}
+
+// Fewer operations first, then smaller numbers in them; the setup belongs to the seed.
+rc::Seq<Scenario> simpler_scenarios(const Scenario& scenario) {
+  const auto with = [setup = scenario.setup](std::vector<Operation> operations) {
+    return Scenario{setup, std::move(operations)};
+  };
+  return rc::seq::concat(rc::seq::map(rc::shrink::removeChunks(scenario.operations), with),
+                         rc::seq::map(rc::shrink::eachElement(scenario.operations, simpler_operations), with));
+}
+
+rc::Gen<Scenario> scenarios() {
+  return rc::Gen<Scenario>([](const rc::Random& random, int) {
+    return rc::shrinkable::shrinkRecur(random_scenario(random), simpler_scenarios);
+  });
+}
+
+// What this test program did so far, replays while shrinking excluded.
+std::uint64_t operations_done = 0;
+CacheEvents events;
+
+// Empty when manager and model agree throughout.
+std::string divergence(const Scenario& scenario) {
+  std::size_t done = 0;
+  try {
+    CacheMachine machine(scenario.setup, events);
+    for (; done < scenario.operations.size(); ++done) machine.apply(scenario.operations[done]);
+  } catch (const std::exception& error) {
+    return "operation " + std::to_string(done) + ": " + error.what();
+  }
+  operations_done += done;
+  return {};
+}
+
+class CacheStateMachine : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(CacheStateMachine, AgreesWithTheReferenceModel) {
+  const std::uint64_t before = operations_done;
+  events = {};
+  for (std::uint64_t seed = GetParam(); seed < GetParam() + kSeedsPerTest; ++seed) {
+    rc::detail::TestParams params;
+    params.seed = seed;
+    params.maxSuccess = 1;
+    rc::detail::TestMetadata metadata;
+    metadata.id = "cache state machine, seed " + std::to_string(seed);
+    const auto property = [] {
+      const Scenario scenario = *scenarios().as("scenario");
+      const std::string failure = divergence(scenario);
+      if (!failure.empty()) RC_FAIL(failure);
+    };
+    const rc::detail::TestResult result = rc::detail::checkTestable(property, metadata, params);
+    if (result.is<rc::detail::SuccessResult>()) continue;
+    std::ostringstream message;
+    rc::detail::printResultMessage(result, message);
+    FAIL() << metadata.id << "\n" << message.str();
+  }
+  EXPECT_EQ(operations_done - before, kSeedsPerTest * kOperationsPerSeed);
+  for (const auto& [name, count] : {std::pair{"block copies", events.block_copies},
+                                    {"padded steps", events.padded_steps},
+                                    {"rollbacks", events.rollbacks},
+                                    {"refused rollbacks", events.refused_rollbacks},
+                                    {"abandoned copies", events.abandoned_copies},
+                                    {"creates short of blocks", events.short_creates},
+                                    {"forks short of blocks", events.short_forks},
+                                    {"truncates short of blocks", events.short_truncates},
+                                    {"steps short of blocks", events.short_steps},
+                                    {"steps within reservations", events.reserved_steps}}) {
+    EXPECT_GE(count, kSeedsPerTest / 10) << name;
+    RecordProperty(name, std::to_string(count));
+  }
+}
+
+std::vector<std::uint64_t> first_seeds() {
+  std::vector<std::uint64_t> seeds;
+  for (std::uint64_t seed = 1; seed <= kSeeds; seed += kSeedsPerTest) seeds.push_back(seed);
+  return seeds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CacheStateMachine, testing::ValuesIn(first_seeds()),
+                         [](const auto& info) { return "From" + std::to_string(info.param); });
+
+static_assert(kSeeds * kOperationsPerSeed >= 1'000'000 && kSeeds % kSeedsPerTest == 0);
+
+}  // namespace
+}  // namespace dsv4rt::property

@@ -1,0 +1,115 @@
+// What a backend would hold for a cache: bytes, block tables and rings, driven by step metadata alone.
+//
+// A token's content is a tag that is unique in the whole run. The compressed row that a token
+// finishes, and its ring row, hold that tag; so a row read back tells exactly whose write it was.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cache/kv_cache_manager.h"
+#include "layout/step_metadata.h"
+
+namespace dsv4rt::property {
+
+struct FakePool {
+  std::int32_t ratio = 0;
+  std::int32_t ratio_class = 0;
+  std::int32_t rows_per_block = 0;
+};
+
+struct RingRow {
+  std::int64_t position = -1;
+  std::uint64_t tag = 0;
+};
+
+class FakeDevice {
+ public:
+  // Ring sizes in rows, one per kind of ring.
+  FakeDevice(std::vector<FakePool> pools, std::vector<std::int64_t> ring_rows, std::int32_t slots,
+             const KVCacheManager& manager)
+      : pools_(std::move(pools)) {
+    for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+      const auto id = static_cast<int>(pool);
+      const auto blocks = static_cast<std::size_t>(manager.usage(id).total) + 1;
+      rows_.emplace_back(blocks * static_cast<std::size_t>(pools_[pool].rows_per_block), 0);
+      strides_.push_back(manager.table_stride(id));
+      tables_.emplace_back(static_cast<std::size_t>(slots) * static_cast<std::size_t>(strides_[pool]), 0);
+    }
+    for (const std::int64_t rows : ring_rows) {
+      rings_.emplace_back(static_cast<std::size_t>(slots), std::vector<RingRow>(static_cast<std::size_t>(rows)));
+    }
+  }
+
+  // Copies, then table deltas, then every token's writes: the order of a real step. tags[row of x].
+  void run(const StepView& step, const std::vector<std::uint64_t>& tags) {
+    for (std::int32_t i = 0; i < step.counts.block_copies; ++i) {
+      const BlockCopy& copy = step.block_copies[i];
+      const auto pool = static_cast<std::size_t>(copy.table);
+      for (std::int32_t row = 0; row < pools_[pool].rows_per_block; ++row) {
+        at(pool, copy.target, row) = at(pool, copy.source, row);
+      }
+    }
+    for (std::int32_t i = 0; i < step.counts.table_deltas; ++i) {
+      const BlockTableDelta& delta = step.table_deltas[i];
+      cell(static_cast<std::size_t>(delta.table), delta.slot, delta.index) = delta.block;
+    }
+    for (std::int32_t t = 0; t < step.counts.tokens; ++t) {
+      if (step.token_sequence[t] >= 0) write_token(step, t, tags[static_cast<std::size_t>(t)]);
+    }
+  }
+
+  // What a caller does after KVCacheManager::fork.
+  void fork(std::int32_t source, std::int32_t target) {
+    for (auto& ring : rings_) ring[static_cast<std::size_t>(target)] = ring[static_cast<std::size_t>(source)];
+    for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+      for (std::int32_t c = 0; c < strides_[pool]; ++c) cell(pool, target, c) = cell(pool, source, c);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t read_row(std::size_t pool, std::int32_t slot, std::int64_t row) {
+    const std::int64_t rows = pools_[pool].rows_per_block;
+    return at(pool, cell(pool, slot, static_cast<std::int32_t>(row / rows)), static_cast<std::int32_t>(row % rows));
+  }
+  [[nodiscard]] std::int32_t table_entry(std::size_t pool, std::int32_t slot, std::int32_t column) {
+    return cell(pool, slot, column);
+  }
+  [[nodiscard]] RingRow ring_row(std::size_t ring, std::int32_t slot, std::int64_t position) const {
+    const std::vector<RingRow>& rows = rings_[ring][static_cast<std::size_t>(slot)];
+    return rows[static_cast<std::size_t>(position) % rows.size()];
+  }
+
+ private:
+  std::uint64_t& at(std::size_t pool, std::int32_t block, std::int32_t row) {
+    return rows_[pool].at(static_cast<std::size_t>(block) * static_cast<std::size_t>(pools_[pool].rows_per_block) +
+                          static_cast<std::size_t>(row));
+  }
+  std::int32_t& cell(std::size_t pool, std::int32_t slot, std::int32_t column) {
+    return tables_[pool].at(static_cast<std::size_t>(slot) * static_cast<std::size_t>(strides_[pool]) +
+                            static_cast<std::size_t>(column));
+  }
+  void write_token(const StepView& step, std::int32_t t, std::uint64_t tag) {
+    const std::int32_t slot = step.sequence_slot[step.token_sequence[t]];
+    const std::int32_t position = step.token_position[t];
+    for (auto& ring : rings_) {
+      std::vector<RingRow>& rows = ring[static_cast<std::size_t>(slot)];
+      rows[static_cast<std::size_t>(position) % rows.size()] = {position, tag};
+    }
+    for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+      const std::int32_t c = pools_[pool].ratio_class;
+      if (step.valid_mask[c][t] == 0) continue;
+      const std::int32_t row = step.row_index[c][t];
+      const std::int32_t rows = pools_[pool].rows_per_block;
+      at(pool, cell(pool, slot, row / rows), row % rows) = tag;
+    }
+  }
+
+  std::vector<FakePool> pools_;
+  std::vector<std::vector<std::uint64_t>> rows_;     // [pool][block * rows_per_block + row]
+  std::vector<std::int32_t> strides_;                // [pool]
+  std::vector<std::vector<std::int32_t>> tables_;    // [pool][slot * stride + column]
+  std::vector<std::vector<std::vector<RingRow>>> rings_;  // [kind][slot][row]
+};
+
+}  // namespace dsv4rt::property
