@@ -1,0 +1,85 @@
+// What a dsv4rt_engine is, and the wall that no exception passes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv4rt/c_api.h"
+#include "dsv4rt/engine.h"
+
+namespace dsv4rt::c_api {
+
+// The text of a failure. Storing one never fails: without memory for it a constant takes its place.
+class ErrorText {
+ public:
+  void set(std::string_view text) noexcept;
+  [[nodiscard]] const char* c_str() const noexcept { return text_; }
+
+ private:
+  std::string storage_;
+  const char* text_ = "";  // storage_ or a constant
+};
+
+// The status code of `status`; its message goes to `error` when it is a failure.
+dsv4rt_status report(const Status& status, ErrorText& error) noexcept;
+
+// Only inside a catch block: the code and text of the exception being handled. Out of memory is
+// DSV4RT_RESOURCE_EXHAUSTED, everything else is a defect: DSV4RT_INTERNAL.
+dsv4rt_status report_exception(ErrorText& error) noexcept;
+
+// Runs `body`, which returns a Status, and turns what comes out of it into a code and a text.
+template <class Body>
+dsv4rt_status run_guarded(ErrorText& error, Body&& body) noexcept {
+  try {
+    return report(body(), error);
+  } catch (...) {
+    return report_exception(error);
+  }
+}
+
+}  // namespace dsv4rt::c_api
+
+struct dsv4rt_engine {
+  std::unique_ptr<dsv4rt::Engine> engine;
+  dsv4rt::c_api::ErrorText error;
+  // Scratch of dsv4rt_step_prepare; its capacity is the largest number of entries a step can have.
+  std::vector<dsv4rt::StepEntry> entries;
+  std::uint64_t step_serial = 0;  // outstanding step, 0: none
+  std::size_t step_entries = 0;   // of that step
+  bool in_hook = false;
+  bool defective = false;  // an exception came out of the engine: what it left half done is unknown
+};
+
+namespace dsv4rt::c_api {
+
+enum class Use : std::uint8_t {
+  kFact,    // fixed at creation: always answered
+  kQuery,   // reads the state
+  kChange,  // changes the state: refused inside a hook
+};
+
+// ok, or why `handle` cannot be used that way now.
+Status check_use(const dsv4rt_engine& handle, Use use);
+
+// Runs `body(handle)` for one API function.
+template <class Body>
+dsv4rt_status call(dsv4rt_engine* handle, Use use, Body&& body) noexcept {
+  if (handle == nullptr) return DSV4RT_INVALID_ARGUMENT;
+  try {
+    if (const Status usable = check_use(*handle, use); !usable.ok()) return report(usable, handle->error);
+    return report(body(*handle), handle->error);
+  } catch (...) {
+    const dsv4rt_status status = report_exception(handle->error);
+    if (use == Use::kChange && status == DSV4RT_INTERNAL) handle->defective = true;
+    return status;
+  }
+}
+
+// "<call>: <argument> must not be null".
+Status null_argument(const char* function, const char* argument);
+
+}  // namespace dsv4rt::c_api
