@@ -58,7 +58,7 @@ CASES = [
     # Facts of the schedule, and what a library must not do.
     ("src/attention/a.cpp", "if (spec.ratio == 4) pool();\n", {"ratio-literal"}),
     ("tools/dsv4rt/a.cpp", "if (config.compress_ratios[i] >= 128) pool();\n", {"ratio-literal"}),
-    ("src/attention/a.cpp", "if (spec.ratio > 0 && hit_ratio < 1.0) pool();  // ratio == 4\n", set()),
+    ("src/attention/a.cpp", "if (spec.ratio >= 1 && hit_ratio < 1.0) pool();  // ratio == 4\n", set()),
     ("src/model/a.cpp", "if (ratio == 4) overlap = true;\n", set()),
     ("src/runtime/a.cpp", "if (layer.value == 2) skip();\n", {"layer-literal"}),
     ("src/cache/a.cpp", "std::cerr << 1;\n", {"library-output"}),
