@@ -193,6 +193,10 @@ Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace
   std::vector<LayerCheck> checks;
   for (const LayerRun& layer : run.layers) {
     const LayerTrace& recorded = *trace.find(layer.layer);
+    if (!recorded.output && !recorded.compressed_kv && !recorded.index_k && !recorded.topk && !recorded.window_kv_last) {
+      return Status{StatusCode::kBadInput, trace.path.string() + ": layer " + std::to_string(layer.layer.value) +
+                                               " has no recorded tensor to compare with (output, compressed_kv, ...)"};
+    }
     LayerCheck check;
     check.layer = layer.layer;
     // A recorded array is compared, or the reason why not is reported.

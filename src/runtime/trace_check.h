@@ -50,7 +50,8 @@ struct LayerCheck {
 // Tolerance for the engine's weights: FP8 linears or not.
 TraceTolerance default_tolerance(Engine& engine);
 
-// One entry per layer of the run.
+// One entry per layer of the run. kBadInput when a layer has nothing recorded: a check that compares
+// nothing would always pass.
 Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace& trace, const TraceRun& run,
                                             const TraceTolerance& tolerance);
 
