@@ -20,7 +20,8 @@ stddef.h stdint.h stdbool.h inttypes.h limits.h
 INCLUDE = re.compile(r'^\s*#\s*include\s*(<[^>]+>|"[^"]+")')
 PRAGMA_ONCE = re.compile(r"^\s*#\s*pragma\s+once\b", re.MULTILINE)
 HIDDEN_TYPES = re.compile(r"\b(spdlog|nlohmann|cuda[A-Z_]\w*|cublas\w*|nccl\w*|ncclComm_t|CU(stream|context|device))\b")
-RATIO_LITERAL = re.compile(r"(?:\bratio|compress_ratio)s?(?:\[[^\]]*\])?\s*(?:==|!=|<=?|>=?|%)\s*(?:[2-9]|[1-9]\d+)\b(?!\.)")
+RATIO_LITERAL = re.compile(r"(?:\bratio|compress_ratio)s?(?:\[[^\]]*\])?\s*(?:==|!=|<=?|>=?|%)\s*"
+                           r"(?:[2-9]|[1-9]\d+)\b(?!\.)")
 LAYER_LITERAL = re.compile(r"\blayer(?:_id|_index)?(?:\.value)?\s*(?:==|!=)\s*\d+\b")
 OUTPUT = re.compile(r"\bstd::(?:cout|cerr|clog)\b|(?<![\w.>:])(?:std::)?(?:v?f?printf|puts|exit|_Exit|abort)\s*\(")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
