@@ -62,6 +62,7 @@ struct LinearBlock {
 inline constexpr std::int64_t kMaxBlockRows = 256;
 inline constexpr int kMaxBlockGroups = 24;
 inline constexpr int kMaxPanelGroups = 8;
+inline constexpr int kMaxDirectGroups = 4;
 inline constexpr std::int64_t kPanelFloats = std::int64_t{kMaxPanelGroups} * kGroupOutputs * kBlockDepth;
 
 using LinearBlockFunction = void (*)(const LinearBlock& block);

@@ -10,9 +10,11 @@
 // Included by one translation unit per instruction set. Everything is in an unnamed namespace and no
 // library function with a body is called: see cpu_linear_block.h.
 //
-// V offers: Reg, load, store, broadcast, fma, kMaxRows, kMaxAccumulators (Reg values that fit
-// the register file beside the operands), FlushScope, and decode_{bf16,fp8,nvfp4}(block, group, k, depth,
-// panel, stride), which write weight k + i of lane n, times its block scale, to panel[i * stride + n].
+// V offers: Reg, load, store, broadcast, fma, FlushScope, kMaxRows, kMaxAccumulators (Reg values that fit the
+// register file beside the operands), kMaxDirectAccumulators (the same beside a decoder; 0: never) and the
+// decoders Bf16, Fp8 and Nvfp4. A decoder stands at a group and an input k; decode(line, g, weight) gives the
+// kInputs weights of each lane, block scale included, that lie in 64-byte line `line` of the g-th group from
+// there. Groups of one Fp8 decoder share their scale.
 #pragma once
 
 #include "backend/cpu/cpu_linear_block.h"
@@ -20,15 +22,34 @@
 namespace dsv4rt::cpu {
 namespace {
 
+constexpr int kLineBytes = 64;
+
+// R x G vectors of sums that stay in registers during a tile.
+template <class V, int R, int G>
+struct Sums {
+  typename V::Reg value[R][G];
+
+  void load(const float* c, std::int64_t c_stride) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g) value[r][g] = V::load(c + r * c_stride + g * kGroupOutputs);
+    }
+  }
+  void store(float* c, std::int64_t c_stride) const {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g) V::store(c + r * c_stride + g * kGroupOutputs, value[r][g]);
+    }
+  }
+};
+
 // c[r, :] += sum over k of a[r, k] * panel[k, :], for R rows and G groups.
 template <class V, int R, int G>
-void multiply_tile(const float* a, const float* panel, int depth, float* c, std::int64_t c_stride) {
-  typename V::Reg sum[R][G];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) sum[r][g] = V::load(c + r * c_stride + g * kGroupOutputs);
-  }
+void multiply_panel(const float* a, const float* panel, int depth, float* c, std::int64_t c_stride) {
+  Sums<V, R, G> sums;
+  sums.load(c, c_stride);
   for (int k = 0; k < depth; k += 2) {
 #pragma GCC unroll 2
     for (int half = 1; half >= 0; --half) {
@@ -40,23 +61,47 @@ void multiply_tile(const float* a, const float* panel, int depth, float* c, std:
       for (int r = 0; r < R; ++r) {
         const auto x = V::broadcast(a + r * kBlockDepth + k + half);
 #pragma GCC unroll 8
-        for (int g = 0; g < G; ++g) sum[r][g] = V::fma(weight[g], x, sum[r][g]);
+        for (int g = 0; g < G; ++g) sums.value[r][g] = V::fma(weight[g], x, sums.value[r][g]);
       }
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) V::store(c + r * c_stride + g * kGroupOutputs, sum[r][g]);
-  }
+  sums.store(c, c_stride);
 }
 
-using TileFunction = void (*)(const float* a, const float* panel, int depth, float* c, std::int64_t c_stride);
+// The same straight from the codes of the groups from `group` on, inputs [k, k + depth).
+template <class V, class Decoder, int R, int G>
+void multiply_codes(const LinearBlock& block, std::int64_t group, std::int64_t k, int depth, float* c,
+                    std::int64_t c_stride) {
+  const Decoder decoder(block, group, k);
+  const float* a = block.inputs;
+  Sums<V, R, G> sums;
+  sums.load(c, c_stride);
+  for (int line = 0; line < depth / Decoder::kInputs; ++line, a += Decoder::kInputs) {
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) {
+      typename V::Reg weight[Decoder::kInputs];
+      decoder.decode(line, g, weight);
+#pragma GCC unroll 8
+      for (int i = 0; i < Decoder::kInputs; ++i) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          sums.value[r][g] = V::fma(weight[i ^ 1], V::broadcast(a + r * kBlockDepth + (i ^ 1)), sums.value[r][g]);
+        }
+      }
+    }
+  }
+  sums.store(c, c_stride);
+}
 
-// Tile functions for 1..kMaxRows rows and as many groups as the registers hold; null beyond.
-template <class V>
+using PanelFunction = void (*)(const float* a, const float* panel, int depth, float* c, std::int64_t c_stride);
+using CodesFunction = void (*)(const LinearBlock& block, std::int64_t group, std::int64_t k, int depth, float* c,
+                               std::int64_t c_stride);
+
+// Instances by rows and groups, for 1..kMaxRows rows and as many groups as the registers hold; null beyond.
+template <class V, class Decoder>
 struct TileTable {
-  TileFunction functions[V::kMaxRows + 1][kMaxPanelGroups + 1] = {};
+  PanelFunction panel[V::kMaxRows + 1][kMaxPanelGroups + 1] = {};
+  CodesFunction codes[V::kMaxRows + 1][kMaxPanelGroups + 1] = {};
 
   constexpr TileTable() { fill_rows<1>(); }
   template <int R>
@@ -66,10 +111,11 @@ struct TileTable {
   }
   template <int R, int G>
   constexpr void fill_groups() {
-    if constexpr (R * G <= V::kMaxAccumulators) {
-      functions[R][G] = &multiply_tile<V, R, G>;
-      if constexpr (G < kMaxPanelGroups) fill_groups<R, G + 1>();
+    if constexpr (R * G <= V::kMaxAccumulators) panel[R][G] = &multiply_panel<V, R, G>;
+    if constexpr (R * G <= V::kMaxDirectAccumulators && G <= kMaxDirectGroups) {
+      codes[R][G] = &multiply_codes<V, Decoder, R, G>;
     }
+    if constexpr (G < kMaxPanelGroups) fill_groups<R, G + 1>();
   }
 };
 
@@ -88,42 +134,59 @@ struct TileTable {
   }
 }
 
-template <class V>
+// Weights of `groups` groups, inputs [k, k + depth), to block.panel as [depth][groups][16].
+template <class V, class Decoder>
 void decode_panel(const LinearBlock& block, std::int64_t group, int groups, std::int64_t k, int depth) {
   const std::int64_t stride = std::int64_t{groups} * kGroupOutputs;
   for (int g = 0; g < groups; ++g) {
-    float* panel = block.panel + g * kGroupOutputs;
-    switch (block.weight.encoding) {
-      case PackedEncoding::kBf16: V::decode_bf16(block, group + g, k, depth, panel, stride); break;
-      case PackedEncoding::kFp8: V::decode_fp8(block, group + g, k, depth, panel, stride); break;
-      case PackedEncoding::kNvfp4: V::decode_nvfp4(block, group + g, k, depth, panel, stride); break;
+    const Decoder decoder(block, group + g, k);
+    float* to = block.panel + g * kGroupOutputs;
+    for (int line = 0; line < depth / Decoder::kInputs; ++line) {
+      typename V::Reg weight[Decoder::kInputs];
+      decoder.decode(line, 0, weight);
+#pragma GCC unroll 8
+      for (int i = 0; i < Decoder::kInputs; ++i, to += stride) V::store(to, weight[i]);
     }
   }
 }
 
-// The sums of `groups` groups from `group` on: all rows, all inputs.
-template <class V>
+bool share_scale(const PackedView& weight, std::int64_t group, int groups, std::int64_t k) {
+  if (weight.encoding != PackedEncoding::kFp8) return true;
+  const std::uint8_t* scale = weight.scales + group * weight.scale_columns + k / kBlockDepth;
+  bool same = true;
+  for (int g = 1; g < groups; ++g) same = same && scale[g * weight.scale_columns] == scale[0];
+  return same;
+}
+
+// The sums of `groups` groups from `group` on: all rows, all inputs. Few rows are multiplied straight
+// from the codes; otherwise a panel of decoded weights serves all rows.
+template <class V, class Decoder>
 [[gnu::noinline]] void accumulate(const LinearBlock& block, std::int64_t group, int groups) {
-  static constexpr TileTable<V> kTiles;
+  static constexpr TileTable<V, Decoder> kTiles;
   const int tile_rows = block.rows < V::kMaxRows ? static_cast<int>(block.rows) : V::kMaxRows;
+  int direct_groups = block.rows <= V::kMaxRows ? V::kMaxDirectAccumulators / tile_rows : 0;
+  direct_groups = direct_groups < kMaxDirectGroups ? direct_groups : kMaxDirectGroups;
   int panel_groups = V::kMaxAccumulators / tile_rows;
   panel_groups = panel_groups < kMaxPanelGroups ? panel_groups : kMaxPanelGroups;
-  // A decoded panel must stay in the first-level cache beside the inputs of one tile.
-  const int step = panel_groups > 4 ? kBlockDepth / 2 : kBlockDepth;
+  const int tile_groups = direct_groups != 0 ? direct_groups : panel_groups;
   const std::int64_t c_stride = std::int64_t{groups} * kGroupOutputs;
 
   const typename V::FlushScope flush;
-  for (std::int64_t k = 0; k < block.weight.depth; k += step) {
+  for (std::int64_t k = 0; k < block.weight.depth; k += kBlockDepth) {
     const std::int64_t left = block.weight.depth - k;
-    const int depth = left < step ? static_cast<int>(left) : step;
+    const int depth = left < kBlockDepth ? static_cast<int>(left) : kBlockDepth;
     widen_inputs(block, k, depth);
-    for (int g = 0; g < groups; g += panel_groups) {
-      const int count = groups - g < panel_groups ? groups - g : panel_groups;
-      decode_panel<V>(block, group + g, count, k, depth);
+    for (int g = 0; g < groups; g += tile_groups) {
+      const int count = groups - g < tile_groups ? groups - g : tile_groups;
+      float* sums = block.sums + g * kGroupOutputs;
+      if (direct_groups != 0 && share_scale(block.weight, group + g, count, k)) {
+        kTiles.codes[tile_rows][count](block, group + g, k, depth, sums, c_stride);
+        continue;
+      }
+      decode_panel<V, Decoder>(block, group + g, count, k, depth);
       for (std::int64_t r = 0; r < block.rows; r += tile_rows) {
         const std::int64_t rows = block.rows - r < tile_rows ? block.rows - r : tile_rows;
-        kTiles.functions[rows][count](block.inputs + r * kBlockDepth, block.panel, depth,
-                                      block.sums + r * c_stride + g * kGroupOutputs, c_stride);
+        kTiles.panel[rows][count](block.inputs + r * kBlockDepth, block.panel, depth, sums + r * c_stride, c_stride);
       }
     }
   }
@@ -166,7 +229,7 @@ template <class V>
 template <class V>
 void linear_block(const LinearBlock& block) {
   const std::int64_t groups = block.group_end - block.group_begin;
-  // Few rows: one panel at a time, so that the codes are read as few long streams.
+  // Few rows: few groups at a time, so that the codes are read as few long streams.
   const int most = block.rows <= V::kMaxRows ? kMaxPanelGroups : kMaxBlockGroups;
   const std::int64_t parts = (groups + most - 1) / most;
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -174,7 +237,11 @@ void linear_block(const LinearBlock& block) {
     const int count = static_cast<int>(groups * (part + 1) / parts - begin);
     __builtin_memset(block.sums, 0,
                      static_cast<std::size_t>(block.rows * count * kGroupOutputs) * sizeof(float));
-    accumulate<V>(block, block.group_begin + begin, count);
+    switch (block.weight.encoding) {
+      case PackedEncoding::kBf16: accumulate<V, typename V::Bf16>(block, block.group_begin + begin, count); break;
+      case PackedEncoding::kFp8: accumulate<V, typename V::Fp8>(block, block.group_begin + begin, count); break;
+      case PackedEncoding::kNvfp4: accumulate<V, typename V::Nvfp4>(block, block.group_begin + begin, count); break;
+    }
     write_outputs(block, block.group_begin + begin, count);
   }
 }

@@ -13,6 +13,7 @@ float flush_to_zero(float value) {
 struct PortableVector {
   static constexpr int kMaxRows = 4;
   static constexpr int kMaxAccumulators = 4;
+  static constexpr int kMaxDirectAccumulators = 0;
 
   struct Reg {
     float lane[kGroupOutputs];
@@ -45,50 +46,66 @@ struct PortableVector {
     return result;
   }
 
-  static void decode_bf16(const LinearBlock& block, std::int64_t group, std::int64_t k, int depth, float* panel,
-                          std::int64_t stride) {
-    const std::uint8_t* codes = block.weight.codes + group * block.weight.group_bytes + k * kGroupOutputs * 2;
-    for (int i = 0; i < depth; ++i) {
+  struct Bf16 {
+    static constexpr int kInputs = 2;
+    Bf16(const LinearBlock& block, std::int64_t group, std::int64_t k)
+        : codes(block.weight.codes + group * block.weight.group_bytes + k * 32) {}
+    void decode(int line, int, Reg* weight) const {
       for (int n = 0; n < kGroupOutputs; ++n) {
-        std::uint16_t half;
-        __builtin_memcpy(&half, codes + (i / 2 * kGroupOutputs + n) * 4 + i % 2 * 2, sizeof half);
-        const std::uint32_t bits = std::uint32_t{half} << 16;
-        float value;
-        __builtin_memcpy(&value, &bits, sizeof value);
-        panel[i * stride + n] = flush_to_zero(value);
+        std::uint32_t pair;
+        __builtin_memcpy(&pair, codes + line * kLineBytes + n * 4, sizeof pair);
+        const std::uint32_t bits[2] = {pair << 16, pair & 0xffff0000U};
+        for (int i = 0; i < 2; ++i) {
+          __builtin_memcpy(&weight[i].lane[n], &bits[i], sizeof bits[i]);
+          weight[i].lane[n] = flush_to_zero(weight[i].lane[n]);
+        }
       }
     }
-  }
+    const std::uint8_t* codes;
+  };
 
-  static void decode_fp8(const LinearBlock& block, std::int64_t group, std::int64_t k, int depth, float* panel,
-                         std::int64_t stride) {
-    const PackedView& weight = block.weight;
-    const std::uint8_t* codes = weight.codes + group * weight.group_bytes + k * kGroupOutputs;
-    const std::uint32_t scale_bits = std::uint32_t{weight.scales[group * weight.scale_columns + k / kBlockDepth]} << 23;
+  struct Fp8 {
+    static constexpr int kInputs = 4;
+    Fp8(const LinearBlock& block, std::int64_t group, std::int64_t k)
+        : codes(block.weight.codes + group * block.weight.group_bytes + k * 16), values(block.e4m3_values) {
+      const PackedView& weight = block.weight;
+      const std::uint32_t bits = std::uint32_t{weight.scales[group * weight.scale_columns + k / kBlockDepth]} << 23;
+      __builtin_memcpy(&scale, &bits, sizeof scale);
+    }
+    void decode(int line, int, Reg* weight) const {
+      for (int i = 0; i < kInputs; ++i) {
+        for (int n = 0; n < kGroupOutputs; ++n) {
+          const int byte = n / 4 * 16 + i / 2 * 8 + n % 4 * 2 + i % 2;
+          weight[i].lane[n] = values[codes[line * kLineBytes + byte]] * scale;
+        }
+      }
+    }
+    const std::uint8_t* codes;
+    const float* values;
     float scale;
-    __builtin_memcpy(&scale, &scale_bits, sizeof scale);
-    for (int i = 0; i < depth; ++i) {
-      for (int n = 0; n < kGroupOutputs; ++n) {
-        const int byte = i / 4 * 64 + n / 4 * 16 + i % 4 / 2 * 8 + n % 4 * 2 + i % 2;
-        panel[i * stride + n] = block.e4m3_values[codes[byte]] * scale;
-      }
-    }
-  }
+  };
 
-  static void decode_nvfp4(const LinearBlock& block, std::int64_t group, std::int64_t k, int depth, float* panel,
-                           std::int64_t stride) {
-    const PackedView& weight = block.weight;
-    const std::uint8_t* codes = weight.codes + group * weight.group_bytes + k * kGroupOutputs / 2;
-    const std::uint8_t* scales =
-        weight.scales + (group * weight.scale_columns + k / kNvfp4GroupInputs) * kGroupOutputs;
-    for (int i = 0; i < depth; ++i) {
+  struct Nvfp4 {
+    static constexpr int kInputs = 8;
+    Nvfp4(const LinearBlock& block, std::int64_t group, std::int64_t k)
+        : codes(block.weight.codes + group * block.weight.group_bytes + k * 8),
+          scales(block.weight.scales + (group * block.weight.scale_columns + k / kNvfp4GroupInputs) * kGroupOutputs),
+          e2m1_values(block.e2m1_values),
+          e4m3_values(block.e4m3_values) {}
+    void decode(int line, int, Reg* weight) const {
       for (int n = 0; n < kGroupOutputs; ++n) {
-        const int code = codes[i / 8 * 64 + n * 4 + i % 8 / 2] >> (i % 2 * 4) & 0xf;
-        const float scale = block.e4m3_values[scales[i / kNvfp4GroupInputs * kGroupOutputs + n]];
-        panel[i * stride + n] = block.e2m1_values[code] * scale;
+        const float scale = e4m3_values[scales[line / 2 * kGroupOutputs + n]];
+        for (int i = 0; i < kInputs; ++i) {
+          const int code = codes[line * kLineBytes + n * 4 + i / 2] >> (i % 2 * 4) & 0xf;
+          weight[i].lane[n] = e2m1_values[code] * scale;
+        }
       }
     }
-  }
+    const std::uint8_t* codes;
+    const std::uint8_t* scales;
+    const float* e2m1_values;
+    const float* e4m3_values;
+  };
 };
 
 }  // namespace

@@ -33,7 +33,8 @@ inline std::uint8_t random_byte(std::mt19937& random) { return static_cast<std::
 // A random BF16 with an exponent in [min_exponent, max_exponent].
 inline bf16 random_bf16(std::mt19937& random, int min_exponent, int max_exponent) {
   const auto bits = static_cast<std::uint32_t>(random());
-  const int exponent = min_exponent + static_cast<int>((bits >> 8) % static_cast<unsigned>(max_exponent - min_exponent + 1));
+  const auto choices = static_cast<std::uint32_t>(max_exponent - min_exponent + 1);
+  const int exponent = min_exponent + static_cast<int>((bits >> 8) % choices);
   const std::uint32_t mantissa = bits & 0x7f;
   return {static_cast<std::uint16_t>((bits >> 31) << 15 | static_cast<std::uint32_t>(exponent + 127) << 7 | mantissa)};
 }

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -328,7 +327,6 @@ TEST(CpuLinear, StridedCallsShareOneOperation) {
         calls.push_back(call);
         column += kOuts[i] + 5;
       }
-      // The last row of x ends with the row, not with the stride.
       ASSERT_TRUE(backend->ops().linear(tokens, calls).ok());
       column = 10;
       std::vector<bool> written(y.size());
@@ -441,33 +439,6 @@ TEST(CpuLinear, MismatchedCallsAreProgrammingErrors) {
   bad = good;
   bad.weight = nullptr;
   EXPECT_THROW(std::ignore = run(bad), CheckFailure);
-}
-
-TEST(CpuBackend, RefusesUnknownOptions) {
-  for (const int threads : {-1, 1025}) {
-    CpuBackendOptions options;
-    options.threads = threads;
-    EXPECT_EQ(create_cpu_backend(options).status().code(), StatusCode::kInvalidArgument);
-  }
-  CpuBackendOptions options;
-  options.max_isa = "sse9";
-  EXPECT_EQ(create_cpu_backend(options).status().code(), StatusCode::kInvalidArgument);
-}
-
-TEST(CpuBackend, MemoryIsAlignedZeroedAndCopied) {
-  const auto backend = make_backend(1);
-  auto buffer = backend->allocate(1000, "test buffer");
-  ASSERT_TRUE(buffer.ok());
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 256, 0U);
-  for (std::size_t i = 0; i < 1000; ++i) ASSERT_EQ(buffer->data()[i], std::byte{0});
-  const std::byte sent[3] = {std::byte{1}, std::byte{2}, std::byte{3}};
-  std::byte back[3] = {};
-  EXPECT_TRUE(backend->upload(buffer->data() + 7, sent, 3).ok());
-  EXPECT_TRUE(backend->download(back, buffer->data() + 7, 3).ok());
-  EXPECT_EQ(std::memcmp(sent, back, 3), 0);
-  const auto refused = backend->allocate(std::numeric_limits<std::size_t>::max() - 10, "huge buffer");
-  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(refused.status().message().find("huge buffer"), std::string::npos);
 }
 
 }  // namespace
