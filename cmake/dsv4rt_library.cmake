@@ -29,3 +29,5 @@ if(NOT DSV4RT_SANITIZE)  # a sanitizer's runtime may be resolved by the program 
 endif()
 add_library(dsv4rt::dsv4rt ALIAS dsv4rt_shared)
 set(DSV4RT_LIBRARY_LINKS ${module_links})
+# `cmake --build ... --target dsv4rt` makes both.
+add_custom_target(dsv4rt DEPENDS dsv4rt_shared dsv4rt_static)

@@ -10,7 +10,7 @@ namespace dsv4rt {
 
 // Row formats and block sizes of a cache.
 struct CacheFormats {
-  RowFormat rows = RowFormat::kFp8DsMla;                  // window and compressed rows
+  RowFormat rows = RowFormat::kFp8DsMla;  // window and compressed rows
   IndexKeyFormat index_keys = IndexKeyFormat::kMxfp4;
   std::int32_t csa_rows_per_block = 64;  // compressed rows and index keys of CSA layers
   std::int32_t hca_rows_per_block = 64;  // may span several sharing units; a shared partial block is copied on write
@@ -30,22 +30,22 @@ struct CacheLimits {
 struct PlannedRegion {
   CacheRole role = CacheRole::kSwaKv;
   std::int32_t layers = 0;
-  double bytes_per_token = 0;              // unpadded, all layers of the role; 0 for slot roles
-  std::int64_t bytes_per_sequence = 0;     // all layers of the role; 0 for paged roles
-  std::int64_t blocks_per_layer = 0;       // paged roles, the null block included
-  std::int64_t total_bytes = 0;            // as allocated
+  double bytes_per_token = 0;           // unpadded, all layers of the role; 0 for slot roles
+  std::int64_t bytes_per_sequence = 0;  // all layers of the role; 0 for paged roles
+  std::int64_t blocks_per_layer = 0;    // paged roles, the null block included
+  std::int64_t total_bytes = 0;         // as allocated
 };
 
 struct MemoryPlan {
   CacheLimits limits;
-  std::vector<PlannedRegion> regions;      // one per role the model has
-  std::vector<std::int64_t> pool_blocks;   // per layer and paged role, by layer; the null block included
-  std::int64_t block_table_bytes = 0;      // device tables of every pool
+  std::vector<PlannedRegion> regions;     // one per role the model has
+  std::vector<std::int64_t> pool_blocks;  // per layer and paged role, by layer; the null block included
+  std::int64_t block_table_bytes = 0;     // device tables of every pool
   std::int64_t step_metadata_bytes = 0;
   double bytes_per_token = 0;
   std::int64_t bytes_per_sequence = 0;
   std::int64_t sharing_unit_tokens = 0;
-  std::int64_t total_bytes = 0;            // everything above
+  std::int64_t total_bytes = 0;  // everything above
 };
 
 }  // namespace dsv4rt

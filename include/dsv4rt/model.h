@@ -16,8 +16,8 @@
 namespace dsv4rt {
 
 // Row geometry that the cache formats and kernels are built for; a config that differs is refused.
-inline constexpr int kHeadDim = 512;      // c: values of one query head and of one KV row
-inline constexpr int kRopeDim = 64;       // trailing values that carry the rotary embedding
+inline constexpr int kHeadDim = 512;  // c: values of one query head and of one KV row
+inline constexpr int kRopeDim = 64;   // trailing values that carry the rotary embedding
 inline constexpr int kNopeDim = kHeadDim - kRopeDim;
 inline constexpr int kIndexHeadDim = 128;  // values of one indexer query head and of one index key
 
@@ -32,13 +32,13 @@ struct YarnScaling {
 // The attention-relevant part of a Hugging Face `config.json` (or of DeepSeek's inference-style
 // config). Field names are the Hugging Face keys.
 struct ModelConfig {
-  std::int64_t hidden_size = 0;           // d
-  std::int64_t num_hidden_layers = 0;     // attention layers; never derived from compress_ratios
+  std::int64_t hidden_size = 0;        // d
+  std::int64_t num_hidden_layers = 0;  // attention layers; never derived from compress_ratios
   std::int64_t num_attention_heads = 0;
   std::int64_t q_lora_rank = 0;
   std::int64_t o_lora_rank = 0;
   std::int64_t o_groups = 0;
-  std::int64_t sliding_window = 0;        // raw entries every layer sees, the current one included
+  std::int64_t sliding_window = 0;  // raw entries every layer sees, the current one included
   std::int64_t index_n_heads = 0;
   std::int64_t index_topk = 0;
   double rms_norm_eps = 0.0;
@@ -58,9 +58,9 @@ struct ModelConfig {
 };
 
 enum class AttentionKind : std::uint8_t {
-  kSlidingWindow,          // "swa": window only
-  kCompressedSparse,       // "csa": window + top-k of overlapping compressed rows, own indexer
-  kHeavilyCompressed,      // "hca": window + every compressed row
+  kSlidingWindow,      // "swa": window only
+  kCompressedSparse,   // "csa": window + top-k of overlapping compressed rows, own indexer
+  kHeavilyCompressed,  // "hca": window + every compressed row
 };
 DSV4RT_EXPORT std::string_view attention_kind_name(AttentionKind kind) noexcept;  // "swa", "csa", "hca"
 
@@ -74,9 +74,9 @@ enum class RopeChoice : std::uint8_t {
 struct LayerSpec {
   LayerId id;
   AttentionKind kind = AttentionKind::kSlidingWindow;
-  std::int32_t ratio = 0;    // tokens per compressed row; 0: no compressor
-  bool overlap = false;      // the compressor also pools the previous block
-  bool indexer = false;      // rows are selected by a lightning indexer, otherwise all are read
+  std::int32_t ratio = 0;  // tokens per compressed row; 0: no compressor
+  bool overlap = false;    // the compressor also pools the previous block
+  bool indexer = false;    // rows are selected by a lightning indexer, otherwise all are read
   RopeChoice rope = RopeChoice::kPlain;
 };
 

@@ -19,8 +19,7 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
 
 // The whole layer. Window rows are staged before attention and enter the ring after it, because a
 // chunk longer than the ring would overwrite rows that its own first tokens still read.
-Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out,
-                               const Workspace& ws) const {
+Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws) const {
   DSV4RT_RETURN_IF_ERROR(project(ops, step, x, ws));
   DSV4RT_RETURN_IF_ERROR(make_queries(ops, step, ws));
   DSV4RT_RETURN_IF_ERROR(stage_window_rows(ops, step, ws));
@@ -202,12 +201,11 @@ Status AttentionLayer::store_window(Ops& ops, const StepView& step, const Worksp
 // Undo the rotation that K = V carries, then the grouped low-rank output projection.
 Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
-  DSV4RT_RETURN_IF_ERROR(
-      ops.rotate_heads({.step = step,
-                        .heads = static_cast<std::int32_t>(config.num_attention_heads),
-                        .head_dim = kHeadDim,
-                        .x = ws.o,
-                        .rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true}}));
+  DSV4RT_RETURN_IF_ERROR(ops.rotate_heads({.step = step,
+                                           .heads = static_cast<std::int32_t>(config.num_attention_heads),
+                                           .head_dim = kHeadDim,
+                                           .x = ws.o,
+                                           .rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true}}));
 
   const std::int64_t o_width = config.num_attention_heads * kHeadDim;
   const std::int64_t group_width = o_width / config.o_groups;

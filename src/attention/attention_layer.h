@@ -10,7 +10,7 @@ namespace dsv4rt {
 // Where a layer's cache lies. Parts that the layer's kind does not have stay empty.
 struct LayerCache {
   WindowRing window;
-  PagedRows rows;        // compressed rows
+  PagedRows rows;  // compressed rows
   PagedRows index_keys;
   StateRing state;
   StateRing index_state;

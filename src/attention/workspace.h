@@ -10,13 +10,13 @@ namespace dsv4rt {
 
 // What the workspace is sized for.
 struct WorkspaceShape {
-  std::int32_t max_tokens = 0;         // T
-  std::int64_t q_lora_rank = 0;        // r
-  std::int64_t heads = 0;              // h
-  std::int64_t output_rank = 0;        // o_groups * o_lora_rank
-  std::int64_t compressor_width = 0;   // widest main compressor of the layers, 0 without any
-  std::int64_t index_width = 0;        // indexer compressor, 0 without any
-  std::int64_t index_heads = 0;        // 0 without indexer
+  std::int32_t max_tokens = 0;        // T
+  std::int64_t q_lora_rank = 0;       // r
+  std::int64_t heads = 0;             // h
+  std::int64_t output_rank = 0;       // o_groups * o_lora_rank
+  std::int64_t compressor_width = 0;  // widest main compressor of the layers, 0 without any
+  std::int64_t index_width = 0;       // indexer compressor, 0 without any
+  std::int64_t index_heads = 0;       // 0 without indexer
   std::int64_t top_k = 0;
   RowFormat row_format = RowFormat::kFp8DsMla;
 
@@ -26,21 +26,21 @@ struct WorkspaceShape {
 
 // Views into one buffer; T rows each.
 struct Workspace {
-  bf16* q_latent = nullptr;            // [T, r]
-  bf16* q = nullptr;                   // [T, h, 512]
-  bf16* kv = nullptr;                  // [T, 512]
-  std::byte* staged_rows = nullptr;    // one block of T window rows
+  bf16* q_latent = nullptr;          // [T, r]
+  bf16* q = nullptr;                 // [T, h, 512]
+  bf16* kv = nullptr;                // [T, 512]
+  std::byte* staged_rows = nullptr;  // one block of T window rows
   BlockShape staged_shape;
-  float* compressor_kv = nullptr;      // [T, compressor_width]
-  float* compressor_score = nullptr;   // [T, compressor_width]
-  float* index_kv = nullptr;           // [T, index_width]
-  float* index_score = nullptr;        // [T, index_width]
-  bf16* index_q = nullptr;             // [T, index_heads, 128]
-  bf16* index_head_weight = nullptr;   // [T, index_heads]
+  float* compressor_kv = nullptr;          // [T, compressor_width]
+  float* compressor_score = nullptr;       // [T, compressor_width]
+  float* index_kv = nullptr;               // [T, index_width]
+  float* index_score = nullptr;            // [T, index_width]
+  bf16* index_q = nullptr;                 // [T, index_heads, 128]
+  bf16* index_head_weight = nullptr;       // [T, index_heads]
   std::int32_t* selected = nullptr;        // [T, top_k]
   std::int32_t* selected_count = nullptr;  // [T]
-  bf16* o = nullptr;                   // [T, h, 512]
-  bf16* o_latent = nullptr;            // [T, output_rank]
+  bf16* o = nullptr;                       // [T, h, 512]
+  bf16* o_latent = nullptr;                // [T, output_rank]
 };
 
 std::size_t workspace_bytes(const WorkspaceShape& shape);

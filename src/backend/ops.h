@@ -41,10 +41,10 @@ enum class OutputType : std::uint8_t { kBf16, kF32 };
 // y[t, :] = weight * round(x[t, :]); FP32 accumulation in an order that is fixed per output.
 // Activation rounding (none or E4M3 per 128) is a property of the weight.
 struct LinearCall {
-  const bf16* x = nullptr;          // [T, in_features], rows x_stride values apart
+  const bf16* x = nullptr;  // [T, in_features], rows x_stride values apart
   std::int64_t x_stride = 0;
   const PackedLinear* weight = nullptr;
-  void* y = nullptr;                // [T, out_features] of bf16 or float, rows y_stride values apart
+  void* y = nullptr;  // [T, out_features] of bf16 or float, rows y_stride values apart
   std::int64_t y_stride = 0;
   OutputType output = OutputType::kBf16;
 };
@@ -56,7 +56,7 @@ struct RmsNormParams {
   const bf16* x = nullptr;       // [T, width]
   const bf16* weight = nullptr;  // [width]
   float eps = 0;
-  bf16* y = nullptr;             // [T, width]; may equal x
+  bf16* y = nullptr;  // [T, width]; may equal x
 };
 
 // Rotation of the last kRopeDim values of a vector at a position: interleaved pairs (2i, 2i+1),
@@ -95,15 +95,15 @@ struct WindowRowsParams {
   float eps = 0;
   RopeParams rope;
   RowFormat format = RowFormat::kFp8DsMla;
-  BlockShape staged_shape;            // one block of >= T rows
-  std::byte* staged = nullptr;        // row t = token t
+  BlockShape staged_shape;      // one block of >= T rows
+  std::byte* staged = nullptr;  // row t = token t
 };
 
 // A ring per slot: the row of position p is p % ring_rows of slot_base + slot * slot_bytes.
 struct WindowRing {
   std::byte* base = nullptr;
   std::int64_t slot_bytes = 0;
-  BlockShape shape;                   // the ring is one block of ring_rows rows
+  BlockShape shape;  // the ring is one block of ring_rows rows
   RowFormat format = RowFormat::kFp8DsMla;
 };
 
@@ -124,22 +124,22 @@ struct StateRing {
 
 // A paged region: blocks of `shape`, and the device block table, one row per slot.
 struct PagedRows {
-  std::byte* blocks = nullptr;               // [num_blocks][shape.block_bytes]
+  std::byte* blocks = nullptr;  // [num_blocks][shape.block_bytes]
   BlockShape shape;
-  const std::int32_t* block_table = nullptr; // [max_sequences, table_stride] block ids
+  const std::int32_t* block_table = nullptr;  // [max_sequences, table_stride] block ids
   std::int64_t table_stride = 0;
 };
 
 // The step's fresh compressor projections.
 struct CompressorInput {
-  const float* kv = nullptr;      // [T, width], rows stride values apart
-  const float* score = nullptr;   // [T, width], without ape
+  const float* kv = nullptr;     // [T, width], rows stride values apart
+  const float* score = nullptr;  // [T, width], without ape
   std::int64_t stride = 0;
-  const float* ape = nullptr;     // [ratio, width], added to the score by position % ratio
+  const float* ape = nullptr;  // [ratio, width], added to the score by position % ratio
   std::int32_t ratio = 0;
-  std::int32_t ratio_class = 0;   // index into StepView::valid_mask / row_index
-  std::int32_t dim = 0;           // values of a compressed row: kHeadDim or kIndexHeadDim
-  bool overlap = false;           // width = 2 * dim, columns [previous | current]; otherwise width = dim
+  std::int32_t ratio_class = 0;  // index into StepView::valid_mask / row_index
+  std::int32_t dim = 0;          // values of a compressed row: kHeadDim or kIndexHeadDim
+  bool overlap = false;          // width = 2 * dim, columns [previous | current]; otherwise width = dim
 };
 
 // For every token t with valid_mask: pools the block that t completes (rows from the state ring for
@@ -156,7 +156,7 @@ struct CompressParams {
   RopeParams rope;
   Profile::RopeAnchor anchor = Profile::RopeAnchor::kFirstToken;
   bool hadamard = false;
-  bool is_index_key = false;          // which of the two formats below applies
+  bool is_index_key = false;  // which of the two formats below applies
   RowFormat row_format = RowFormat::kFp8DsMla;
   IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
   PagedRows rows;
@@ -188,13 +188,13 @@ struct SelectRowsParams {
   std::int32_t heads = 0;
   std::int32_t ratio = 0;
   std::int32_t top_k = 0;
-  const bf16* q = nullptr;              // [T, heads, kIndexHeadDim]
-  const bf16* head_weight = nullptr;    // [T, heads], rows head_weight_stride values apart
+  const bf16* q = nullptr;            // [T, heads, kIndexHeadDim]
+  const bf16* head_weight = nullptr;  // [T, heads], rows head_weight_stride values apart
   std::int64_t head_weight_stride = 0;
-  float head_scale = 0;                 // 128^-0.5 * heads^-0.5
+  float head_scale = 0;  // 128^-0.5 * heads^-0.5
   IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
   PagedRows keys;
-  std::int32_t* selected = nullptr;     // [T, top_k] row numbers, ascending; entries past the count: -1
+  std::int32_t* selected = nullptr;        // [T, top_k] row numbers, ascending; entries past the count: -1
   std::int32_t* selected_count = nullptr;  // [T]
 };
 
@@ -209,18 +209,18 @@ struct AttendParams {
   StepView step;
   std::int32_t heads = 0;
   std::int32_t window = 0;
-  const bf16* q = nullptr;               // [T, h, kHeadDim]
-  const float* sink = nullptr;           // [h]
+  const bf16* q = nullptr;      // [T, h, kHeadDim]
+  const float* sink = nullptr;  // [h]
   WindowRing ring;
   BlockShape staged_shape;
   const std::byte* staged = nullptr;
   std::int32_t ratio = 0;
   RowFormat row_format = RowFormat::kFp8DsMla;
-  PagedRows rows;                        // ratio > 0
+  PagedRows rows;                                // ratio > 0
   const std::int32_t* selected = nullptr;        // [T, selected_stride] or null
   const std::int32_t* selected_count = nullptr;  // [T]
   std::int64_t selected_stride = 0;
-  bf16* o = nullptr;                     // [T, h, kHeadDim]
+  bf16* o = nullptr;  // [T, h, kHeadDim]
 };
 
 // Device block tables and pools of the whole cache, for the operations that span layers.

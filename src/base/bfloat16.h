@@ -11,7 +11,9 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
-constexpr float to_float(bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+constexpr float to_float(bf16 value) {
+  return std::bit_cast<float>(std::uint32_t{value.bits} << 16);
+}
 
 constexpr bf16 to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -20,6 +22,8 @@ constexpr bf16 to_bf16(float value) {
 }
 
 // The FP32 value nearest to `value` that BF16 can hold.
-constexpr float round_to_bf16(float value) { return to_float(to_bf16(value)); }
+constexpr float round_to_bf16(float value) {
+  return to_float(to_bf16(value));
+}
 
 }  // namespace dsv4rt

@@ -9,9 +9,9 @@
 namespace dsv4rt {
 
 enum class WeightEncoding : std::uint8_t {
-  kBf16,            // BF16 [out, in]
-  kFp8Block128,     // E4M3 [out, in] with E8M0 scales [ceil(out/128), ceil(in/128)]
-  kNvfp4,           // E2M1 pairs U8 [out, in/2] (low nibble first), E4M3 scales [out, in/16], FP32 global scale
+  kBf16,         // BF16 [out, in]
+  kFp8Block128,  // E4M3 [out, in] with E8M0 scales [ceil(out/128), ceil(in/128)]
+  kNvfp4,        // E2M1 pairs U8 [out, in/2] (low nibble first), E4M3 scales [out, in/16], FP32 global scale
 };
 
 // How a linear rounds its BF16 input before the product.
@@ -25,15 +25,15 @@ enum class ActivationRounding : std::uint8_t {
 // Rows may be a slice of the stored matrix (the groups of wo_a): first_row says where it starts,
 // so that block scales are found by the row of the whole matrix.
 struct HostLinear {
-  std::string name;                      // tensor name, for messages
+  std::string name;  // tensor name, for messages
   WeightEncoding encoding = WeightEncoding::kBf16;
   ActivationRounding activation = ActivationRounding::kNone;
-  std::int64_t out_features = 0;         // rows of this slice
+  std::int64_t out_features = 0;  // rows of this slice
   std::int64_t in_features = 0;
   std::int64_t first_row = 0;
-  std::span<const std::byte> weight;     // the whole stored matrix
-  std::span<const std::byte> scale;      // kFp8Block128: E8M0; kNvfp4: E4M3; the whole stored array
-  float global_scale = 1.0F;             // kNvfp4: weight_scale_2
+  std::span<const std::byte> weight;  // the whole stored matrix
+  std::span<const std::byte> scale;   // kFp8Block128: E8M0; kNvfp4: E4M3; the whole stored array
+  float global_scale = 1.0F;          // kNvfp4: weight_scale_2
 
   // The same matrix restricted to rows [first, first + count) of this one.
   [[nodiscard]] HostLinear rows(std::int64_t first, std::int64_t count) const {

@@ -38,8 +38,8 @@ static_assert(sizeof(BlockCopy) == 16);
 
 // First bytes of the buffer.
 struct StepHeader {
-  std::int32_t tokens;         // rows of x, padding included
-  std::int32_t valid_tokens;   // rows that belong to sequences
+  std::int32_t tokens;        // rows of x, padding included
+  std::int32_t valid_tokens;  // rows that belong to sequences
   std::int32_t sequences;
   std::int32_t table_deltas;
   std::int32_t block_copies;
@@ -58,15 +58,15 @@ struct StepCapacity {
 
 // Byte offsets of the arrays; each is 64-byte aligned.
 struct StepOffsets {
-  std::size_t token_position = 0;        // i32 [tokens]
-  std::size_t token_sequence = 0;        // i32 [tokens]  index into the sequence arrays, -1: padding
-  std::size_t sequence_slot = 0;         // i32 [sequences]  state slot and block-table row
-  std::size_t sequence_start = 0;        // i32 [sequences]  position of its first token in this step
-  std::size_t sequence_first_token = 0;  // i32 [sequences + 1]  row of x of its first token
+  std::size_t token_position = 0;                 // i32 [tokens]
+  std::size_t token_sequence = 0;                 // i32 [tokens]  index into the sequence arrays, -1: padding
+  std::size_t sequence_slot = 0;                  // i32 [sequences]  state slot and block-table row
+  std::size_t sequence_start = 0;                 // i32 [sequences]  position of its first token in this step
+  std::size_t sequence_first_token = 0;           // i32 [sequences + 1]  row of x of its first token
   std::size_t valid_mask[kMaxRatioClasses] = {};  // u8 [tokens]
   std::size_t row_index[kMaxRatioClasses] = {};   // i32 [tokens]
-  std::size_t table_deltas = 0;          // BlockTableDelta [table_deltas]
-  std::size_t block_copies = 0;          // BlockCopy [block_copies]
+  std::size_t table_deltas = 0;                   // BlockTableDelta [table_deltas]
+  std::size_t block_copies = 0;                   // BlockCopy [block_copies]
   std::size_t total_bytes = 0;
 };
 StepOffsets step_offsets(const StepCapacity& capacity);

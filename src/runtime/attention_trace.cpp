@@ -98,8 +98,9 @@ Status read_field(const Field& field, std::string_view name, const ModelConfig& 
     const std::int64_t window = std::min(tokens, config.sliding_window);
     DSV4RT_ASSIGN_OR_RETURN(layer.window_kv_last, read_tensor<bf16>(field, TensorDtype::kBf16, {window, kHeadDim}));
   } else {
-    return field.error("unknown field; accepted: input, output, compressed_kv, index_k, topk, topk_margin, "
-                       "window_kv_last");
+    return field.error(
+        "unknown field; accepted: input, output, compressed_kv, index_k, topk, topk_margin, "
+        "window_kv_last");
   }
   return {};
 }
@@ -111,8 +112,8 @@ const LayerTrace* AttentionTrace::find(LayerId layer) const noexcept {
   return at == layers.end() ? nullptr : &*at;
 }
 
-Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, const ModelConfig& config,
-                                            LayerId first, LayerId last) {
+Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, const ModelConfig& config, LayerId first,
+                                            LayerId last) {
   DSV4RT_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::open(path));
   AttentionTrace trace;
   trace.path = path;

@@ -28,8 +28,8 @@ namespace dsv4rt {
 
 struct LayerTrace {
   LayerId layer;
-  std::vector<bf16> input;                        // [n, d]
-  std::optional<std::vector<bf16>> output;        // [n, d]
+  std::vector<bf16> input;                  // [n, d]
+  std::optional<std::vector<bf16>> output;  // [n, d]
   std::optional<std::vector<bf16>> compressed_kv;
   std::optional<std::vector<bf16>> index_k;
   std::optional<std::vector<std::int32_t>> topk;  // [n, top_k]

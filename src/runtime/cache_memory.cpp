@@ -13,8 +13,12 @@ std::string region_name(CacheRole role, LayerId layer, const char* part) {
 }
 
 // The roles of a layer's compressed rows and state follow from its kind.
-CacheRole rows_role(const LayerSpec& spec) { return spec.overlap ? CacheRole::kCsaKv : CacheRole::kHcaKv; }
-CacheRole state_role(const LayerSpec& spec) { return spec.overlap ? CacheRole::kCsaState : CacheRole::kHcaState; }
+CacheRole rows_role(const LayerSpec& spec) {
+  return spec.overlap ? CacheRole::kCsaKv : CacheRole::kHcaKv;
+}
+CacheRole state_role(const LayerSpec& spec) {
+  return spec.overlap ? CacheRole::kCsaState : CacheRole::kHcaState;
+}
 
 }  // namespace
 
@@ -33,8 +37,8 @@ Result<CacheMemory> CacheMemory::allocate(Backend& backend, const CacheLayout& l
     CacheTable table;
     table.stride = table_strides[i];
     table.block_bytes = pool.shape.block_bytes;
-    DSV4RT_ASSIGN_OR_RETURN(table.blocks, take(plan.pool_blocks[i] * pool.shape.block_bytes,
-                                               region_name(pool.role, pool.layer, "blocks")));
+    DSV4RT_ASSIGN_OR_RETURN(
+        table.blocks, take(plan.pool_blocks[i] * pool.shape.block_bytes, region_name(pool.role, pool.layer, "blocks")));
     DSV4RT_ASSIGN_OR_RETURN(std::byte * ids,
                             take(sequences * table.stride * static_cast<std::int64_t>(sizeof(std::int32_t)),
                                  region_name(pool.role, pool.layer, "block table")));
@@ -44,8 +48,7 @@ Result<CacheMemory> CacheMemory::allocate(Backend& backend, const CacheLayout& l
   for (const SlotSpec& slot : layout.slots()) {
     CacheRings rings;
     rings.slot_bytes = slot.slot_bytes;
-    DSV4RT_ASSIGN_OR_RETURN(rings.base,
-                            take(sequences * slot.slot_bytes, region_name(slot.role, slot.layer, "rings")));
+    DSV4RT_ASSIGN_OR_RETURN(rings.base, take(sequences * slot.slot_bytes, region_name(slot.role, slot.layer, "rings")));
     memory.rings_.push_back(rings);
   }
   return memory;

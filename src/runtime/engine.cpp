@@ -17,9 +17,15 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   return engine;
 }
 
-const ModelConfig& Engine::config() const noexcept { return impl_->settings.config; }
-std::span<const LayerId> Engine::layers() const noexcept { return impl_->layer_ids; }
-const EngineMemory& Engine::memory() const noexcept { return impl_->memory; }
+const ModelConfig& Engine::config() const noexcept {
+  return impl_->settings.config;
+}
+std::span<const LayerId> Engine::layers() const noexcept {
+  return impl_->layer_ids;
+}
+const EngineMemory& Engine::memory() const noexcept {
+  return impl_->memory;
+}
 
 Result<SequenceId> Engine::create_sequence(std::int64_t reserve_tokens) {
   DSV4RT_RETURN_IF_ERROR(impl_->fault);
@@ -40,9 +46,13 @@ Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
   return impl_->manager->truncate(sequence, new_length);
 }
 
-Status Engine::release(SequenceId sequence) { return impl_->manager->release(sequence); }
+Status Engine::release(SequenceId sequence) {
+  return impl_->manager->release(sequence);
+}
 
-Result<std::int64_t> Engine::length(SequenceId sequence) const { return impl_->manager->length(sequence); }
+Result<std::int64_t> Engine::length(SequenceId sequence) const {
+  return impl_->manager->length(sequence);
+}
 
 Status Engine::can_admit(std::int64_t tokens) const {
   DSV4RT_RETURN_IF_ERROR(impl_->fault);
@@ -74,9 +84,8 @@ Status Engine::forward_layer(const Step& step, LayerId layer, const Bf16Bits* x,
   }
   if (!impl_->step.started) DSV4RT_RETURN_IF_ERROR(impl_->start_step());
   impl_->step.layer_done[local] = true;
-  impl_->fault = impl_->layers[local].forward(impl_->backend->ops(), impl_->step.view,
-                                              reinterpret_cast<const bf16*>(x), reinterpret_cast<bf16*>(out),
-                                              impl_->workspace);
+  impl_->fault = impl_->layers[local].forward(impl_->backend->ops(), impl_->step.view, reinterpret_cast<const bf16*>(x),
+                                              reinterpret_cast<bf16*>(out), impl_->workspace);
   return impl_->fault;
 }
 
@@ -157,9 +166,9 @@ Status Engine::Impl::start_step() {
 Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {
   const auto local = static_cast<std::int64_t>(layer.value) - options.first_layer;
   if (local < 0 || local >= static_cast<std::int64_t>(layers.size())) {
-    return Status{StatusCode::kInvalidArgument,
-                  "layer " + std::to_string(layer.value) + " is not loaded; loaded are " +
-                      std::to_string(layer_ids.front().value) + " to " + std::to_string(layer_ids.back().value)};
+    return Status{StatusCode::kInvalidArgument, "layer " + std::to_string(layer.value) + " is not loaded; loaded are " +
+                                                    std::to_string(layer_ids.front().value) + " to " +
+                                                    std::to_string(layer_ids.back().value)};
   }
   return static_cast<std::size_t>(local);
 }

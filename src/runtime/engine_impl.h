@@ -14,21 +14,21 @@ namespace dsv4rt {
 
 struct Engine::Impl {
   EngineOptions options;
-  AttentionSettings settings;           // config restricted to the loaded layers
-  LayerSchedule schedule;               // layer 0 of it is options.first_layer of the model
-  std::vector<LayerId> layer_ids;       // numbering of the model
+  AttentionSettings settings;      // config restricted to the loaded layers
+  LayerSchedule schedule;          // layer 0 of it is options.first_layer of the model
+  std::vector<LayerId> layer_ids;  // numbering of the model
   CacheLayout layout;
   EngineMemory memory;
-  bool quantized_linears = false;       // some linear is not plain BF16
+  bool quantized_linears = false;  // some linear is not plain BF16
 
-  std::unique_ptr<Backend> backend;     // outlives everything below
+  std::unique_ptr<Backend> backend;  // outlives everything below
   CacheMemory cache;
-  Buffer plain_frequencies;             // float [32]
-  Buffer compressed_frequencies;        // float [32]
+  Buffer plain_frequencies;       // float [32]
+  Buffer compressed_frequencies;  // float [32]
   Buffer workspace_memory;
   Workspace workspace;
-  Buffer metadata;                      // the step's packed buffer, backend side
-  Buffer layer_input;                   // bf16 [max_step_tokens, d], used by Engine::step
+  Buffer metadata;     // the step's packed buffer, backend side
+  Buffer layer_input;  // bf16 [max_step_tokens, d], used by Engine::step
   Buffer layer_output;
   std::vector<AttentionLayer> layers;
   std::unique_ptr<KVCacheManager> manager;
@@ -36,13 +36,13 @@ struct Engine::Impl {
   // The outstanding step, if plan.serial != 0.
   struct Outstanding {
     StepPlan plan;
-    StepView view;                      // backend pointers
+    StepView view;  // backend pointers
     std::vector<StepEntry> entries;
-    std::vector<bool> layer_done;       // by local layer index
-    bool started = false;               // metadata uploaded, block copies made
+    std::vector<bool> layer_done;  // by local layer index
+    bool started = false;          // metadata uploaded, block copies made
   };
   Outstanding step;
-  Status fault;                         // first device error; every later call returns it
+  Status fault;  // first device error; every later call returns it
 
   Status load(const EngineOptions& requested);
   Status plan_and_allocate();

@@ -22,9 +22,15 @@ void digest_row(const BlockShape& shape, const std::byte* block, std::int64_t ro
 
 }  // namespace
 
-RowFormat EngineInspector::row_format() const noexcept { return impl_.settings.row_format; }
-IndexKeyFormat EngineInspector::index_format() const noexcept { return impl_.settings.index_format; }
-bool EngineInspector::quantized_linears() const noexcept { return impl_.quantized_linears; }
+RowFormat EngineInspector::row_format() const noexcept {
+  return impl_.settings.row_format;
+}
+IndexKeyFormat EngineInspector::index_format() const noexcept {
+  return impl_.settings.index_format;
+}
+bool EngineInspector::quantized_linears() const noexcept {
+  return impl_.quantized_linears;
+}
 const LayerSpec& EngineInspector::layer_spec(LayerId layer) const {
   return impl_.schedule.layers()[impl_.local_layer(layer).value()];
 }

@@ -33,10 +33,10 @@ Result<ModelConfig> restrict_layers(ModelConfig config, const EngineOptions& opt
   const std::int64_t first = options.first_layer;
   const std::int64_t count = options.layer_count == 0 ? config.num_hidden_layers - first : options.layer_count;
   if (first < 0 || count < 1 || first + count > config.num_hidden_layers) {
-    return Status{StatusCode::kInvalidArgument,
-                  "layers: first_layer " + std::to_string(first) + ", layer_count " +
-                      std::to_string(options.layer_count) + "; the model has layers 0 to " +
-                      std::to_string(config.num_hidden_layers - 1)};
+    return Status{StatusCode::kInvalidArgument, "layers: first_layer " + std::to_string(first) + ", layer_count " +
+                                                    std::to_string(options.layer_count) +
+                                                    "; the model has layers 0 to " +
+                                                    std::to_string(config.num_hidden_layers - 1)};
   }
   config.num_hidden_layers = count;
   const auto begin = config.compress_ratios.begin() + first;
@@ -64,7 +64,8 @@ std::int64_t compressor_bytes(const HostCompressor& compressor) {
 std::int64_t host_weight_bytes(const HostAttentionWeights& host) {
   std::int64_t total = linear_bytes(host.wq_a) + linear_bytes(host.wq_b) + linear_bytes(host.wkv) +
                        linear_bytes(host.wo_a) + linear_bytes(host.wo_b);
-  total += static_cast<std::int64_t>(host.attn_sink.size_bytes() + host.q_norm.size_bytes() + host.kv_norm.size_bytes());
+  total +=
+      static_cast<std::int64_t>(host.attn_sink.size_bytes() + host.q_norm.size_bytes() + host.kv_norm.size_bytes());
   if (host.compressor) total += compressor_bytes(*host.compressor);
   if (host.indexer) {
     total += linear_bytes(host.indexer->wq_b) + linear_bytes(host.indexer->weights_proj) +

@@ -1,8 +1,8 @@
 #include "runtime/sha256.h"
 
-#include <openssl/evp.h>
-
 #include <array>
+
+#include <openssl/evp.h>
 
 #include "base/check.h"
 

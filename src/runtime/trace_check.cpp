@@ -23,7 +23,9 @@ float largest_magnitude(std::span<const float> a, std::span<const bf16> b) {
   return amax;
 }
 
-float power_of_two_floor(float value) { return value == 0 ? 0 : std::ldexp(1.0F, std::ilogb(value)); }
+float power_of_two_floor(float value) {
+  return value == 0 ? 0 : std::ldexp(1.0F, std::ilogb(value));
+}
 
 // Distance between neighbouring values of a grid with `mantissa_bits` explicit bits at `magnitude`.
 float relative_step(float magnitude, int mantissa_bits) {
@@ -41,7 +43,9 @@ float e2m1_step(float magnitude, float amax) {
   const float scale = std::ldexp(power_of_two_floor(amax), -1);
   return std::max(relative_step(magnitude, 1), scale / 2);
 }
-float bf16_step(float magnitude, float) { return relative_step(magnitude, 7); }
+float bf16_step(float magnitude, float) {
+  return relative_step(magnitude, 7);
+}
 
 // Columns [begin, end) of a row share one grid; blocks of `block` values share a scale.
 struct GridRange {
@@ -88,8 +92,8 @@ RowComparison compare_rows(std::span<const GridRange> grid, int dim, std::span<c
   return comparison;
 }
 
-constexpr std::array<GridRange, 2> kMainGrid{{{0, kNopeDim, kFp8BlockValues, e4m3_step},
-                                              {kNopeDim, kHeadDim, kRopeDim, bf16_step}}};
+constexpr std::array<GridRange, 2> kMainGrid{
+    {{0, kNopeDim, kFp8BlockValues, e4m3_step}, {kNopeDim, kHeadDim, kRopeDim, bf16_step}}};
 constexpr std::array<GridRange, 1> kIndexGrid{{{0, kIndexHeadDim, kMxfp4BlockValues, e2m1_step}}};
 
 // Which tokens chose other rows than recorded.
@@ -109,7 +113,9 @@ std::vector<bool> selection_differences(const LayerTrace& recorded, const LayerR
   return differs;
 }
 
-std::string percent(double fraction) { return std::to_string(fraction * 100.0) + " %"; }
+std::string percent(double fraction) {
+  return std::to_string(fraction * 100.0) + " %";
+}
 
 void check_selection(const LayerTrace& recorded, const std::vector<bool>& differs, const TraceTolerance& tolerance,
                      LayerCheck& check) {
@@ -193,7 +199,8 @@ Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace
   std::vector<LayerCheck> checks;
   for (const LayerRun& layer : run.layers) {
     const LayerTrace& recorded = *trace.find(layer.layer);
-    if (!recorded.output && !recorded.compressed_kv && !recorded.index_k && !recorded.topk && !recorded.window_kv_last) {
+    if (!recorded.output && !recorded.compressed_kv && !recorded.index_k && !recorded.topk &&
+        !recorded.window_kv_last) {
       return Status{StatusCode::kBadInput, trace.path.string() + ": layer " + std::to_string(layer.layer.value) +
                                                " has no recorded tensor to compare with (output, compressed_kv, ...)"};
     }

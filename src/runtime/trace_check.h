@@ -15,10 +15,10 @@ namespace dsv4rt {
 // code). A code of a cached row may flip for the same reason, and with it one selected row whose
 // score is nearly tied.
 struct TraceTolerance {
-  double output_relative_error = 0;           // L2, per layer
-  double row_code_fraction = 0.005;           // values of a cached row kind that may be one code off
-  double selection_token_fraction = 0.05;     // tokens whose selection may differ ...
-  float selection_margin = 0.02F;             // ... provided the recorded margin is below this
+  double output_relative_error = 0;        // L2, per layer
+  double row_code_fraction = 0.005;        // values of a cached row kind that may be one code off
+  double selection_token_fraction = 0.05;  // tokens whose selection may differ ...
+  float selection_margin = 0.02F;          // ... provided the recorded margin is below this
 
   static TraceTolerance bf16_linears() { return {.output_relative_error = 4e-3}; }
   static TraceTolerance fp8_linears() { return {.output_relative_error = 1e-2}; }
@@ -34,17 +34,17 @@ struct RowComparison {
 struct LayerCheck {
   LayerId layer;
   bool output_compared = false;
-  double relative_error = 0;           // ||out - ref|| / ||ref|| over tokens with the recorded selection
-  double cosine = 1;                   // over the same tokens
+  double relative_error = 0;  // ||out - ref|| / ||ref|| over tokens with the recorded selection
+  double cosine = 1;          // over the same tokens
   std::int64_t compared_tokens = 0;
   std::optional<RowComparison> compressed_kv;
   std::optional<RowComparison> index_k;
   std::optional<RowComparison> window_kv;
   bool selection_compared = false;
-  std::int64_t selection_differs = 0;        // tokens
-  std::int64_t selection_unexplained = 0;    // of them, with a margin that forbids it
-  std::vector<std::string> failures;         // empty: the layer matches
-  std::vector<std::string> not_compared;     // what was recorded but cannot be compared, and why
+  std::int64_t selection_differs = 0;      // tokens
+  std::int64_t selection_unexplained = 0;  // of them, with a margin that forbids it
+  std::vector<std::string> failures;       // empty: the layer matches
+  std::vector<std::string> not_compared;   // what was recorded but cannot be compared, and why
 };
 
 // Tolerance for the engine's weights: FP8 linears or not.

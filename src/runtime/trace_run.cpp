@@ -50,8 +50,8 @@ Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const Tr
   const std::int64_t total = trace.tokens();
   const std::int64_t decode_from = options.decode_from < 0 ? trace.prefill_tokens : options.decode_from;
   if (decode_from > total) {
-    return Status{StatusCode::kInvalidArgument, "decode-from " + std::to_string(decode_from) + " is beyond the trace's " +
-                                                    std::to_string(total) + " tokens"};
+    return Status{StatusCode::kInvalidArgument, "decode-from " + std::to_string(decode_from) +
+                                                    " is beyond the trace's " + std::to_string(total) + " tokens"};
   }
   if (options.chunk_tokens < 0) {
     return Status{StatusCode::kInvalidArgument,

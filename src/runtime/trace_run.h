@@ -14,15 +14,15 @@
 namespace dsv4rt {
 
 struct TraceRunOptions {
-  std::int64_t chunk_tokens = 0;   // prefill chunk; 0: the whole prompt in one step
-  std::int64_t decode_from = -1;   // first token fed alone; -1: the trace's n_prefill
+  std::int64_t chunk_tokens = 0;  // prefill chunk; 0: the whole prompt in one step
+  std::int64_t decode_from = -1;  // first token fed alone; -1: the trace's n_prefill
 };
 
 // What one layer produced, next to what it took.
 struct LayerRun {
   LayerId layer;
-  std::vector<bf16> output;              // [n, d]
-  std::vector<std::int32_t> selected;    // [n, top_k] where the layer has an indexer
+  std::vector<bf16> output;            // [n, d]
+  std::vector<std::int32_t> selected;  // [n, top_k] where the layer has an indexer
   std::vector<std::int32_t> selected_counts;
   std::int32_t top_k = 0;
   double prefill_ms = 0;
@@ -30,9 +30,9 @@ struct LayerRun {
 };
 
 struct TraceRun {
-  SequenceId sequence;                   // live in the engine, so that its cache can be read
-  std::int64_t prefill_tokens = 0;       // fed in chunks
-  std::int64_t decode_tokens = 0;        // fed one by one
+  SequenceId sequence;              // live in the engine, so that its cache can be read
+  std::int64_t prefill_tokens = 0;  // fed in chunks
+  std::int64_t decode_tokens = 0;   // fed one by one
   std::int64_t steps = 0;
   std::vector<LayerRun> layers;
 };

@@ -5,13 +5,6 @@
 // src/runtime/layer_bench.h). The floor of decode is the time to read the layer's weights once at
 // the memory bandwidth measured in the same process; bench_linear has the floor of prefill.
 
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +13,13 @@
 #include <iostream>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "base/try.h"
 #include "checkpoint/synthetic_checkpoint.h"
@@ -133,11 +132,13 @@ Status measure(const BenchFlags& flags, const LayerSpec& spec, const ModelConfig
   if (flags.json) {
     std::cout << line.dump() << std::endl;
   } else {
-    std::printf("%-4s %-5s prefill %lld tokens %9.1f ms   decode at %lld %8.3f ms   floor %6.3f ms   ratio %.2f   peak %lld MiB\n",
-                std::string(attention_kind_name(spec.kind)).c_str(), flags.encoding.c_str(),
-                static_cast<long long>(flags.layer.prefill_tokens), result.prefill_ms,
-                static_cast<long long>(flags.layer.context_tokens), result.decode_ms, decode_floor_ms,
-                result.decode_ms / decode_floor_ms, static_cast<long long>(peak >> 20));
+    std::printf(
+        "%-4s %-5s prefill %lld tokens %9.1f ms   decode at %lld %8.3f ms   floor %6.3f ms   ratio %.2f   peak %lld "
+        "MiB\n",
+        std::string(attention_kind_name(spec.kind)).c_str(), flags.encoding.c_str(),
+        static_cast<long long>(flags.layer.prefill_tokens), result.prefill_ms,
+        static_cast<long long>(flags.layer.context_tokens), result.decode_ms, decode_floor_ms,
+        result.decode_ms / decode_floor_ms, static_cast<long long>(peak >> 20));
   }
   return {};
 }

@@ -28,8 +28,9 @@ constexpr double kMaxBytes = 9e18;  // below 2^63
 
 Result<std::int64_t> parse_byte_size(const std::string& flag, const std::string& text) {
   const Status error{StatusCode::kInvalidArgument,
-                     flag + ": '" + text + "'; accepted: a positive number with an optional unit B, KB, MB, GB, TB, "
-                                           "KiB, MiB, GiB or TiB"};
+                     flag + ": '" + text +
+                         "'; accepted: a positive number with an optional unit B, KB, MB, GB, TB, "
+                         "KiB, MiB, GiB or TiB"};
   double number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (parsed.ec != std::errc{} || !(number > 0)) return error;

@@ -1,9 +1,9 @@
 // A subcommand: adds its flags to the parser and runs when the parser chose it.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <functional>
+
+#include <CLI/CLI.hpp>
 
 #include "dsv4rt/status.h"
 

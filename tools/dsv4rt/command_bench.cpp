@@ -67,7 +67,8 @@ void add_bench_command(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_option("--batch", flags->bench.batch, "Sequences decoded together")->capture_default_str();
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();
-  command->add_option("--json", flags->json, "Write the report as JSON to a file, or - for stdout instead of the table");
+  command->add_option("--json", flags->json,
+                      "Write the report as JSON to a file, or - for stdout instead of the table");
   command->callback([flags, &chosen] { chosen = [flags] { return bench(*flags); }; });
 }
 

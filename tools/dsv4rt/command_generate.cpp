@@ -123,8 +123,10 @@ void add_generate_commands(CLI::App& app, Action& chosen) {
   CLI::App* checkpoint =
       app.add_subcommand("gen-checkpoint", "Write random weights with the released names, dtypes and shapes");
   add_common(*checkpoint, *checkpoint_flags, "Directory to create");
-  checkpoint->add_option("--encoding", checkpoint_flags->encoding, "Linears: fp8, bf16 or nvfp4")->capture_default_str();
-  checkpoint->add_option("--max-shard-size", checkpoint_flags->max_shard_size, "Start a new shard after so much, e.g. 5GB");
+  checkpoint->add_option("--encoding", checkpoint_flags->encoding, "Linears: fp8, bf16 or nvfp4")
+      ->capture_default_str();
+  checkpoint->add_option("--max-shard-size", checkpoint_flags->max_shard_size,
+                         "Start a new shard after so much, e.g. 5GB");
   checkpoint->callback(
       [checkpoint_flags, &chosen] { chosen = [checkpoint_flags] { return generate_checkpoint(*checkpoint_flags); }; });
 

@@ -110,8 +110,8 @@ void print_inspection(const Inspection& inspection, bool list_tensors) {
   if (!list_tensors) return;
   TextTable tensors({"tensor", "dtype", "shape", "bytes", "file"});
   for (const Json& tensor : inspection.tensors) {
-    tensors.add_row({tensor["name"], tensor["dtype"], tensor["shape"].dump(), std::to_string(tensor["bytes"].get<std::uint64_t>()),
-                     tensor["file"]});
+    tensors.add_row({tensor["name"], tensor["dtype"], tensor["shape"].dump(),
+                     std::to_string(tensor["bytes"].get<std::uint64_t>()), tensor["file"]});
   }
   std::cout << tensors.to_string();
 }

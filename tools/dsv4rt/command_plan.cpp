@@ -71,7 +71,8 @@ void print_plan(const MemoryPlan& plan, std::int64_t other_bytes) {
             << "tokens that fit: " << plan.limits.pool_tokens << " in " << plan.limits.max_sequences
             << " sequences of at most " << plan.limits.max_context_tokens << "\n"
             << "cache: " << plan.total_bytes << " (" << human_bytes(static_cast<double>(plan.total_bytes)) << ")";
-  if (other_bytes > 0) std::cout << ", with other memory: " << human_bytes(static_cast<double>(plan.total_bytes + other_bytes));
+  if (other_bytes > 0)
+    std::cout << ", with other memory: " << human_bytes(static_cast<double>(plan.total_bytes + other_bytes));
   std::cout << "\n";
 }
 
@@ -82,10 +83,11 @@ Result<MemoryPlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
   DSV4RT_ASSIGN_OR_RETURN(formats.rows, row_format_from_name(flags.cache_format));
   DSV4RT_ASSIGN_OR_RETURN(formats.index_keys, index_key_format_from_name(flags.index_format));
   DSV4RT_ASSIGN_OR_RETURN(const CacheLayout layout, CacheLayout::create(config, schedule, formats));
-  const CacheLimits limits{.max_sequences = flags.sequences,
-                           .max_context_tokens = flags.max_context == 0 ? config.max_position_embeddings : flags.max_context,
-                           .max_step_tokens = flags.max_step_tokens,
-                           .pool_tokens = flags.pool_tokens};
+  const CacheLimits limits{
+      .max_sequences = flags.sequences,
+      .max_context_tokens = flags.max_context == 0 ? config.max_position_embeddings : flags.max_context,
+      .max_step_tokens = flags.max_step_tokens,
+      .pool_tokens = flags.pool_tokens};
   if (flags.memory.empty()) return plan_memory(config, schedule, layout, limits);
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t memory_bytes, parse_byte_size("--memory", flags.memory));
   return fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes);
@@ -111,8 +113,9 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   command->add_option("--other", flags->other, "Memory that weights and others take of it, e.g. 6GiB");
   command->add_option("--max-context", flags->max_context, "Longest sequence in tokens; default the model's maximum");
   command->add_option("--sequences", flags->sequences, "Live sequences")->capture_default_str();
-  command->add_option("--pool-tokens", flags->pool_tokens,
-                      "Tokens all sequences hold together; 0: sequences x max context")
+  command
+      ->add_option("--pool-tokens", flags->pool_tokens,
+                   "Tokens all sequences hold together; 0: sequences x max context")
       ->excludes("--memory");
   command->add_option("--max-step-tokens", flags->max_step_tokens, "Tokens in one step")->capture_default_str();
   command->add_option("--draft", flags->formats.draft_budget_tokens, "Draft tokens a step may reject")

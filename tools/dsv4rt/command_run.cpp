@@ -1,9 +1,9 @@
 // dsv4rt run: feeds an attention trace through a checkpoint's layers and compares.
 
-#include <spdlog/spdlog.h>
-
 #include <iostream>
 #include <memory>
+
+#include <spdlog/spdlog.h>
 
 #include "base/try.h"
 #include "command.h"
@@ -133,7 +133,8 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
 Status report_mismatches(const std::vector<LayerCheck>& checks) {
   std::size_t mismatches = 0;
   for (const LayerCheck& check : checks) {
-    for (const std::string& reason : check.not_compared) spdlog::warn("layer {}: not compared: {}", check.layer.value, reason);
+    for (const std::string& reason : check.not_compared)
+      spdlog::warn("layer {}: not compared: {}", check.layer.value, reason);
     for (const std::string& reason : check.failures) spdlog::error("layer {}: {}", check.layer.value, reason);
     mismatches += check.failures.empty() ? 0 : 1;
   }
@@ -161,7 +162,8 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
   if (!flags.engine.layers.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.engine.layers));
     if (range.last >= config.num_hidden_layers) {
-      return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.engine.layers + "'; the model has layers 0 to " +
+      return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.engine.layers +
+                                                      "'; the model has layers 0 to " +
                                                       std::to_string(config.num_hidden_layers - 1)};
     }
   }
@@ -214,13 +216,17 @@ void add_run_command(CLI::App& app, Action& chosen) {
   flags->engine.add_to(*command);
   command->add_option("--trace", flags->trace, "Attention trace (safetensors)")->required();
   command->add_option("--chunk", flags->chunk, "Prefill tokens per step; 0: the whole prompt")->capture_default_str();
-  command->add_option("--decode-from", flags->decode_from, "First token fed one by one; default: the trace's n_prefill");
-  command->add_flag("--check", flags->check, "Compare with the recorded outputs, rows and selections; exit 4 on mismatch");
-  command->add_option("--tolerance", flags->tolerance,
-                      "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones")
+  command->add_option("--decode-from", flags->decode_from,
+                      "First token fed one by one; default: the trace's n_prefill");
+  command->add_flag("--check", flags->check,
+                    "Compare with the recorded outputs, rows and selections; exit 4 on mismatch");
+  command
+      ->add_option("--tolerance", flags->tolerance,
+                   "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones")
       ->check(CLI::PositiveNumber);
   command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");
-  command->add_option("--json", flags->json, "Write the report as JSON to a file, or - for stdout instead of the table");
+  command->add_option("--json", flags->json,
+                      "Write the report as JSON to a file, or - for stdout instead of the table");
   command->callback([flags, &chosen] { chosen = [flags] { return run(*flags); }; });
 }
 

@@ -18,10 +18,8 @@ Status version(const std::string& json) {
               << "backends: cpu (" << build.cpu_isa << ")\n";
   }
   if (json.empty()) return {};
-  const nlohmann::ordered_json report{{"version", build.version},
-                                      {"compiler", build.compiler},
-                                      {"backends", {"cpu"}},
-                                      {"cpu_isa", build.cpu_isa}};
+  const nlohmann::ordered_json report{
+      {"version", build.version}, {"compiler", build.compiler}, {"backends", {"cpu"}}, {"cpu_isa", build.cpu_isa}};
   return write_json_report(report, json);
 }
 

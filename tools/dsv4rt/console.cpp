@@ -1,10 +1,9 @@
 #include "console.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <unistd.h>
 
 namespace dsv4rt::cli {
 

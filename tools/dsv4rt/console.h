@@ -1,10 +1,10 @@
 // Where output goes: results to stdout, progress and logs to stderr, reports as JSON where asked.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
 #include <string>
+
+#include <nlohmann/json.hpp>
 
 #include "dsv4rt/status.h"
 

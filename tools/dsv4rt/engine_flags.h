@@ -1,10 +1,10 @@
 // Flags that several commands share: which checkpoint, layers, formats and threads.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <optional>
 #include <string>
+
+#include <CLI/CLI.hpp>
 
 #include "byte_size.h"
 #include "dsv4rt/engine.h"

@@ -16,14 +16,20 @@ enum ExitCode : int {
 
 inline int exit_code_for(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return kExitOk;
-    case StatusCode::kInvalidArgument: return kExitUsage;
+    case StatusCode::kOk:
+      return kExitOk;
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
     case StatusCode::kBadInput:
     case StatusCode::kNotFound:
-    case StatusCode::kUnsupported: return kExitBadInput;
-    case StatusCode::kMismatch: return kExitMismatch;
-    case StatusCode::kResourceExhausted: return kExitResources;
-    default: return kExitFailed;
+    case StatusCode::kUnsupported:
+      return kExitBadInput;
+    case StatusCode::kMismatch:
+      return kExitMismatch;
+    case StatusCode::kResourceExhausted:
+      return kExitResources;
+    default:
+      return kExitFailed;
   }
 }
 

@@ -1,11 +1,11 @@
 // dsv4rt: runs, checks, plans and measures DeepSeek-V4 attention from the command line.
 
+#include <exception>
+#include <new>
+
 #include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-
-#include <exception>
-#include <new>
 
 #include "command.h"
 #include "exit_codes.h"
