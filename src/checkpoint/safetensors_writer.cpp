@@ -109,7 +109,8 @@ Status SafetensorsWriter::write(std::string_view name, std::span<const std::byte
                                                   std::to_string(current_bytes_) + " are written and " +
                                                   std::to_string(bytes.size()) + " more were given");
   }
-  if (Status status = file_.write(bytes.data(), bytes.size()); !status.ok()) return status;
+  failure_ = file_.write(bytes.data(), bytes.size());
+  if (!failure_.ok()) return failure_;
   current_bytes_ += bytes.size();
   skip_complete_tensors();
   return {};
