@@ -132,7 +132,7 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     std::vector<std::int64_t> old_lengths;
     for (const StepEntry& entry : entries) {
       DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, manager.length(entry.sequence));
-      old_lengths.push_back(length);
+      old_lengths.push_back(length - entry.tokens);  // the outstanding step's tokens count already
     }
     DSV4RT_RETURN_IF_ERROR(manager.commit(step.serial));
     for (std::size_t i = 0; i < entries.size(); ++i) {
