@@ -21,7 +21,7 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
     return Status{StatusCode::kInvalidArgument, "threads: " + std::to_string(options.threads) +
                                                     "; accepted: 0 (all cores) to " + std::to_string(kMaxThreads)};
   }
-  if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads});
+  if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
   if (options.backend == "cuda") {
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
   }

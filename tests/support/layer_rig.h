@@ -1,0 +1,62 @@
+// One layer of a golden checkpoint over a CacheRig, driven through any Ops.
+#pragma once
+
+#include "attention/attention_layer.h"
+#include "backend/cpu/cpu_backend.h"
+#include "checkpoint/attention_loader.h"
+#include "checkpoint/checkpoint.h"
+#include "model/rope.h"
+#include "support/cache_rig.h"
+#include "support/golden_case.h"
+
+namespace dsv4rt::test {
+
+class LayerRig {
+ public:
+  LayerRig(const GoldenCase& golden, int layer, const CacheLimits& limits, const Profile& profile = {})
+      : settings_{.config = one_layer(golden.config, layer),
+                  .profile = profile,
+                  .row_format = RowFormat::kFp8DsMla,
+                  .index_format = IndexKeyFormat::kMxfp4},
+        rig_(create_cpu_backend({.threads = 1, .max_isa = {}}).value(), settings_.config, {}, limits) {
+    const LayerSpec& spec = rig_.schedule().layer(LayerId(0));
+    LayerSpec stored = spec;
+    stored.id = LayerId(layer);
+    const Checkpoint checkpoint = Checkpoint::open(golden.checkpoint).value();
+    const HostAttentionWeights host = load_attention_weights(checkpoint, settings_.config, stored).value();
+    frequencies_ = rope_frequencies(settings_.config, spec.rope);
+    shape_ = WorkspaceShape::of(settings_.config, rig_.schedule(), settings_.row_format, limits.max_step_tokens);
+    memory_ = rig_.backend().allocate(workspace_bytes(shape_), "workspace").value();
+    workspace_ = workspace_at(shape_, memory_.data());
+    layer_ = std::make_unique<AttentionLayer>(settings_, spec, rig_.schedule().ratio_class(spec.ratio),
+                                              upload_layer_weights(rig_.backend(), settings_.config, host).value(),
+                                              rig_.layer_cache(0), frequencies_.data());
+  }
+
+  [[nodiscard]] CacheRig& rig() { return rig_; }
+  [[nodiscard]] const Workspace& workspace() const { return workspace_; }
+  [[nodiscard]] const AttentionLayer& layer() const { return *layer_; }
+  [[nodiscard]] const ModelConfig& config() const { return settings_.config; }
+  [[nodiscard]] const float* frequencies() const { return frequencies_.data(); }
+
+  Status forward(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out) {
+    return layer_->forward(ops, step, reinterpret_cast<const bf16*>(x), reinterpret_cast<bf16*>(out), workspace_);
+  }
+
+ private:
+  static ModelConfig one_layer(ModelConfig config, int layer) {
+    config.compress_ratios = {config.compress_ratios.at(static_cast<std::size_t>(layer))};
+    config.num_hidden_layers = 1;
+    return config;
+  }
+
+  AttentionSettings settings_;
+  CacheRig rig_;
+  RopeFrequencies frequencies_{};
+  WorkspaceShape shape_;
+  Buffer memory_;
+  Workspace workspace_;
+  std::unique_ptr<AttentionLayer> layer_;
+};
+
+}  // namespace dsv4rt::test
