@@ -15,7 +15,7 @@
 namespace dsv4rt::bench {
 namespace {
 
-constexpr int kRepetitions = 3;
+constexpr int kRepetitions = 5;
 constexpr std::int64_t kPeakIterations = 4'000'000;
 constexpr int kChains = 20;
 
@@ -94,6 +94,39 @@ __attribute__((target("avx512f,avx512bf16"))) double bf16_chains() {
 }
 #endif
 
+// Reads `lines` lines of 64 bytes, a multiple of kReadLines, and returns something that depends on them.
+using ReadFunction = std::uint64_t (*)(const std::uint64_t* words, std::size_t lines);
+constexpr std::size_t kReadLines = 8;
+constexpr std::size_t kReadAheadWords = 256;
+
+std::uint64_t read_portable(const std::uint64_t* words, std::size_t lines) {
+  std::uint64_t sums[8] = {};
+  for (std::size_t line = 0; line < lines; ++line, words += 8) {
+    __builtin_prefetch(words + kReadAheadWords);
+    for (std::size_t i = 0; i < 8; ++i) sums[i] ^= words[i];
+  }
+  std::uint64_t total = 0;
+  for (const std::uint64_t sum : sums) total ^= sum;
+  return total;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) std::uint64_t read_avx512(const std::uint64_t* words, std::size_t lines) {
+  __m512i sums[kReadLines] = {};
+  for (std::size_t line = 0; line < lines; line += kReadLines, words += kReadLines * 8) {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < kReadLines; ++i) {
+      __builtin_prefetch(words + i * 8 + kReadAheadWords);
+      sums[i] = _mm512_xor_si512(sums[i], _mm512_loadu_si512(words + i * 8));
+    }
+  }
+  for (std::size_t i = 1; i < kReadLines; ++i) sums[0] = _mm512_xor_si512(sums[0], sums[i]);
+  std::uint64_t result[8];
+  _mm512_storeu_si512(result, sums[0]);
+  return result[0] ^ result[5];
+}
+#endif
+
 double flops_of(int threads, double (*chains)()) {
   std::vector<double> done(static_cast<std::size_t>(threads));
   const double seconds = best_seconds(threads, [&](int thread) { done[static_cast<std::size_t>(thread)] = chains(); });
@@ -103,22 +136,20 @@ double flops_of(int threads, double (*chains)()) {
 }  // namespace
 
 double measure_read_bandwidth(int threads, std::size_t bytes) {
-  const std::size_t part = bytes / static_cast<std::size_t>(threads) / 512 * 64;  // words of 8 bytes, in lines
+  const std::size_t lines = bytes / static_cast<std::size_t>(threads) / (kReadLines * 64) * kReadLines;
+  ReadFunction read = read_portable;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) read = read_avx512;
+#endif
   std::vector<std::unique_ptr<std::uint64_t[]>> parts(static_cast<std::size_t>(threads));
   for (auto& words : parts) {
-    words = std::make_unique_for_overwrite<std::uint64_t[]>(part);
-    std::fill_n(words.get(), part, std::uint64_t{1});
+    words = std::make_unique_for_overwrite<std::uint64_t[]>(lines * 8);
+    std::fill_n(words.get(), lines * 8, std::uint64_t{1});
   }
   std::atomic<std::uint64_t> sink{0};
-  const double seconds = best_seconds(threads, [&](int thread) {
-    const std::uint64_t* words = parts[static_cast<std::size_t>(thread)].get();
-    std::uint64_t sums[32] = {};
-    for (std::size_t i = 0; i < part; i += 32) {
-      for (std::size_t j = 0; j < 32; ++j) sums[j] ^= words[i + j];
-    }
-    for (const std::uint64_t sum : sums) sink += sum;
-  });
-  return static_cast<double>(part * 8) * threads / seconds;
+  const double seconds = best_seconds(
+      threads, [&](int thread) { sink += read(parts[static_cast<std::size_t>(thread)].get(), lines); });
+  return static_cast<double>(lines * 64) * threads / seconds;
 }
 
 double measure_peak_flops(int threads) {
