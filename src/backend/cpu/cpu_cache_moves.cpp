@@ -8,8 +8,8 @@ namespace dsv4rt::cpu {
 namespace {
 
 Status unknown_table(const char* what, std::int32_t table, std::size_t tables) {
-  return {StatusCode::kInternal, std::string(what) + " names table " + std::to_string(table) + "; the step has " +
-                                     std::to_string(tables)};
+  return {StatusCode::kInternal,
+          std::string(what) + " names table " + std::to_string(table) + "; the step has " + std::to_string(tables)};
 }
 
 bool is_table(std::int32_t table, std::size_t tables) {

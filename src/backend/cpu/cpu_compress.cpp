@@ -13,7 +13,9 @@
 namespace dsv4rt::cpu {
 namespace {
 
-std::int32_t state_width(const CompressorInput& input) { return input.overlap ? 2 * input.dim : input.dim; }
+std::int32_t state_width(const CompressorInput& input) {
+  return input.overlap ? 2 * input.dim : input.dim;
+}
 
 // kv of ring row `row`; its score + ape follow `width` values later.
 float* state_row(const StateRing& state, std::int32_t width, std::int32_t slot, std::int32_t row) {

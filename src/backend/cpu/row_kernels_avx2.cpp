@@ -75,14 +75,18 @@ constexpr RowKernels kKernels = RowKernelsOf<Avx2Machine>::table();
 
 }  // namespace
 
-const RowKernels* avx2_row_kernels() { return &kKernels; }
+const RowKernels* avx2_row_kernels() {
+  return &kKernels;
+}
 
 }  // namespace dsv4rt::cpu
 
 #else
 
 namespace dsv4rt::cpu {
-const RowKernels* avx2_row_kernels() { return nullptr; }
+const RowKernels* avx2_row_kernels() {
+  return nullptr;
+}
 }  // namespace dsv4rt::cpu
 
 #endif

@@ -72,14 +72,18 @@ constexpr RowKernels kKernels = RowKernelsOf<Avx512Machine>::table();
 
 }  // namespace
 
-const RowKernels* avx512_row_kernels() { return &kKernels; }
+const RowKernels* avx512_row_kernels() {
+  return &kKernels;
+}
 
 }  // namespace dsv4rt::cpu
 
 #else
 
 namespace dsv4rt::cpu {
-const RowKernels* avx512_row_kernels() { return nullptr; }
+const RowKernels* avx512_row_kernels() {
+  return nullptr;
+}
 }  // namespace dsv4rt::cpu
 
 #endif

@@ -222,12 +222,14 @@ struct RowKernelsOf {
             decode_e4m3(data + group * 64, 64, e8m0(scales[group]), out + group * 64);
           }
           return decode_bf16(data + kNopeDim, kRopeDim, out + kNopeDim);
-        case RowFormat::kBf16: return decode_bf16(data, kHeadDim, out);
+        case RowFormat::kBf16:
+          return decode_bf16(data, kHeadDim, out);
         case RowFormat::kFp8Row:
           decode_e4m3(data, kNopeDim, load_float(scales), out);
           for (int i = 0; i < kNopeDim; i += kLanes) store(out + i, round_bf16(load(out + i)));
           return decode_bf16(data + kNopeDim, kRopeDim, out + kNopeDim);
-        case RowFormat::kNvfp4: break;
+        case RowFormat::kNvfp4:
+          break;
       }
     }
     dsv4rt::decode_row(format, shape, block, row, out);
@@ -249,9 +251,12 @@ struct RowKernelsOf {
             decode_e2m1(data + group * 16, 32, e8m0(scales[group]), out + group * 32);
           }
           return;
-        case IndexKeyFormat::kFp8: return decode_e4m3(data, kIndexHeadDim, load_float(scales), out);
-        case IndexKeyFormat::kBf16: return decode_bf16(data, kIndexHeadDim, out);
-        case IndexKeyFormat::kNvfp4: break;
+        case IndexKeyFormat::kFp8:
+          return decode_e4m3(data, kIndexHeadDim, load_float(scales), out);
+        case IndexKeyFormat::kBf16:
+          return decode_bf16(data, kIndexHeadDim, out);
+        case IndexKeyFormat::kNvfp4:
+          break;
       }
     }
     dsv4rt::decode_row(format, shape, block, row, out);

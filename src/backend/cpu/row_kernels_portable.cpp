@@ -35,6 +35,8 @@ constexpr RowKernels kKernels = RowKernelsOf<PortableMachine>::table();
 
 }  // namespace
 
-const RowKernels* portable_row_kernels() { return &kKernels; }
+const RowKernels* portable_row_kernels() {
+  return &kKernels;
+}
 
 }  // namespace dsv4rt::cpu

@@ -8,11 +8,11 @@
 namespace dsv4rt::cpu {
 
 struct TokenPlace {
-  bool real = false;            // false: padding; the other fields are then zero
-  std::int32_t position = 0;    // of the token in its sequence
-  std::int32_t slot = 0;        // state slot and block-table row of its sequence
-  std::int32_t start = 0;       // position of the sequence's first token of the step
-  std::int32_t first_token = 0; // row of x of that token
+  bool real = false;             // false: padding; the other fields are then zero
+  std::int32_t position = 0;     // of the token in its sequence
+  std::int32_t slot = 0;         // state slot and block-table row of its sequence
+  std::int32_t start = 0;        // position of the sequence's first token of the step
+  std::int32_t first_token = 0;  // row of x of that token
 
   // Row of x of `other_position`, which lies within the step.
   [[nodiscard]] std::int32_t token_of(std::int32_t other_position) const {

@@ -20,7 +20,7 @@ constexpr std::uint32_t score_rank(float score) {
 inline void top_k(std::span<const float> scores, std::int32_t k, std::int32_t* chosen) {
   constexpr std::array<int, 3> kShift = {21, 10, 0};
   constexpr std::array<std::uint32_t, 3> kBuckets = {2048, 2048, 1024};
-  std::uint32_t prefix = 0;       // the bits of the k-th rank found so far
+  std::uint32_t prefix = 0;  // the bits of the k-th rank found so far
   std::uint32_t prefix_mask = 0;
   std::uint32_t wanted = static_cast<std::uint32_t>(k);  // still to be taken among ranks with this prefix
   for (std::size_t pass = 0; pass < kShift.size(); ++pass) {

@@ -25,7 +25,7 @@ class WorkerScratch {
       const std::int64_t wanted = i == 0 ? shared_values : values;
       if (parts_[i].values >= wanted) continue;
       const auto bytes = static_cast<std::size_t>(wanted) * sizeof(float);
-      auto* data = static_cast<float*>(::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow));
+      auto* data = static_cast<float*>(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow));
       if (data == nullptr) {
         return {StatusCode::kResourceExhausted,
                 std::string(purpose) + ": no memory for " + std::to_string(bytes) + " bytes of scratch"};
@@ -44,7 +44,7 @@ class WorkerScratch {
  private:
   static constexpr std::size_t kAlignment = 64;
   struct Free {
-    void operator()(float* data) const { ::operator delete(data, std::align_val_t{kAlignment}); }
+    void operator()(float* data) const { ::operator delete (data, std::align_val_t{kAlignment}); }
   };
   struct Part {
     std::unique_ptr<float, Free> data;
