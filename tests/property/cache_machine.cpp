@@ -1,6 +1,7 @@
 #include "cache_machine.h"
 
 #include <algorithm>
+#include <array>
 #include <ostream>
 #include <utility>
 
@@ -29,7 +30,11 @@ void expect_code(const Status& status, StatusCode code, const char* operation) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Operation& op) {
-  return out << "{" << int{op.kind} << ", " << op.a << ", " << op.b << ", " << op.c << "}";
+  constexpr std::array<const char*, 20> kNames = {
+      "create",  "create",  "fork",   "fork",   "fork",   "truncate", "truncate", "release", "stale id", "invalid step",
+      "abandon", "commit",  "commit", "commit", "commit", "prepare",  "prepare",  "prepare", "prepare",  "prepare"};
+  return out << kNames[op.kind % kNames.size()] << " {" << int{op.kind} << ", " << op.a << ", " << op.b << ", " << op.c
+             << "}";
 }
 
 std::ostream& operator<<(std::ostream& out, const CacheSetup& setup) {

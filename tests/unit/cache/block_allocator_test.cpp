@@ -1,0 +1,131 @@
+#include "cache/block_allocator.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "base/check.h"
+#include "cache/sequence_table.h"
+
+namespace dsv4rt {
+namespace {
+
+TEST(BlockAllocator, HandsOutEveryBlockButTheNullBlockOnce) {
+  BlockAllocator allocator(5);
+  EXPECT_EQ(allocator.total(), 4);
+  std::set<std::int32_t> seen;
+  while (allocator.free() > 0) seen.insert(allocator.allocate().value);
+  EXPECT_EQ(seen, (std::set<std::int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(allocator.live(), 4);
+}
+
+TEST(BlockAllocator, ReusesTheLastFreedBlockFirst) {
+  BlockAllocator allocator(4);
+  const BlockId first = allocator.allocate();
+  const BlockId second = allocator.allocate();
+  allocator.drop_owner(first);
+  allocator.drop_owner(second);
+  EXPECT_EQ(allocator.allocate(), second);
+  EXPECT_EQ(allocator.allocate(), first);
+}
+
+TEST(BlockAllocator, FreesWithTheLastOwner) {
+  BlockAllocator allocator(3);
+  const BlockId block = allocator.allocate();
+  allocator.add_owner(block);
+  EXPECT_EQ(allocator.owners(block), 2);
+  allocator.drop_owner(block);
+  EXPECT_EQ(allocator.free(), 1);
+  allocator.drop_owner(block);
+  EXPECT_EQ(allocator.free(), 2);
+}
+
+TEST(BlockAllocator, OnlyTheNullBlock) {
+  BlockAllocator allocator(1);
+  EXPECT_EQ(allocator.total(), 0);
+  EXPECT_EQ(allocator.free(), 0);
+  EXPECT_THROW(BlockAllocator(0), CheckFailure);
+}
+
+TEST(BlockAllocator, CheckNamesTheBlockThatIsWrong) {
+  BlockAllocator allocator(4);
+  const auto block = static_cast<std::size_t>(allocator.allocate().value);
+  std::vector<std::int32_t> owners(4, 0);
+  owners[block] = 1;
+  EXPECT_TRUE(allocator.check(owners).ok());
+  owners[block] = 2;
+  EXPECT_EQ(allocator.check(owners).code(), StatusCode::kInternal);
+  owners[block] = 1;
+  owners[0] = 1;
+  EXPECT_NE(allocator.check(owners).message().find("block 0"), std::string::npos);
+}
+
+// A caller that frees twice shows up in the check instead of handing one block to two owners.
+TEST(BlockAllocator, CheckFindsABlockFreedTwice) {
+  BlockAllocator allocator(4);
+  const BlockId block = allocator.allocate();
+  allocator.drop_owner(block);
+  allocator.add_owner(block);
+  allocator.drop_owner(block);
+  EXPECT_EQ(allocator.check(std::vector<std::int32_t>(4, 0)).code(), StatusCode::kInternal);
+}
+
+TEST(BlockAllocator, CheckFindsAnOwnedBlockOnTheFreeList) {
+  BlockAllocator allocator(4);
+  const BlockId first = allocator.allocate();
+  const BlockId second = allocator.allocate();
+  allocator.drop_owner(first);
+  allocator.add_owner(first);  // owned again without being taken from the list
+  allocator.add_owner(second);
+  std::vector<std::int32_t> owners{0, 1, 2, 0};
+  EXPECT_EQ(allocator.check(owners).code(), StatusCode::kInternal);
+}
+
+TEST(SequenceTable, GenerationsMakeOldIdsStale) {
+  SequenceTable table(2);
+  const std::int32_t slot = table.acquire();
+  const SequenceId id = table.id(slot);
+  EXPECT_NE(id.generation, 0u);
+  EXPECT_EQ(table.find(id), slot);
+  table.release(slot);
+  EXPECT_EQ(table.find(id), SequenceTable::kNone);
+  EXPECT_EQ(table.acquire(), slot);
+  EXPECT_EQ(table.find(id), SequenceTable::kNone);
+  EXPECT_NE(table.id(slot), id);
+  EXPECT_EQ(table.find(SequenceId{}), SequenceTable::kNone);
+  EXPECT_EQ(table.find(SequenceId{.index = 99, .generation = 1}), SequenceTable::kNone);
+}
+
+TEST(SequenceTable, GenerationNeverBecomesZero) {
+  SequenceTable table(1);
+  const std::int32_t slot = table.acquire();
+  table[slot].generation = 0xffffffffu;
+  table.release(slot);
+  EXPECT_EQ(table[slot].generation, 1u);
+}
+
+TEST(SequenceTable, CheckFindsDisagreement) {
+  SequenceTable table(2);
+  const std::int32_t slot = table.acquire();
+  EXPECT_TRUE(table.check().ok());
+  table[slot].live = false;
+  EXPECT_EQ(table.check().code(), StatusCode::kInternal);
+  table[slot].live = true;
+  table[1 - slot].live = true;
+  EXPECT_EQ(table.check().code(), StatusCode::kInternal);
+  EXPECT_THROW(SequenceTable(0), CheckFailure);
+}
+
+TEST(SequenceTable, StaleMessagesNameIndexAndGeneration) {
+  SequenceTable table(2);
+  const SequenceId id = table.id(table.acquire());
+  table.release(static_cast<std::int32_t>(id.index));
+  const Status status = table.stale(id);
+  EXPECT_EQ(status.code(), StatusCode::kStaleHandle);
+  EXPECT_NE(status.message().find("index 0, generation 1"), std::string::npos) << status.message();
+  EXPECT_NE(table.stale({.index = 7, .generation = 3}).message().find("never existed"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4rt

@@ -1,0 +1,598 @@
+// KVCacheManager: life cycle, refusals, reservations, and the lessons that concern it.
+#include "cache/kv_cache_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "base/check.h"
+#include "cache_fixture.h"
+
+namespace dsv4rt {
+namespace {
+
+using testing_cache::config_with_ratios;
+using testing_cache::make_cache;
+using testing_cache::TestCache;
+
+// One CSA and one HCA layer: pools 0 (CSA_KV), 1 (INDEX_K), 2 (HCA_KV).
+TestCache small_cache(std::int32_t sequences = 4, std::int64_t context = 2048, std::int32_t draft_budget = 0) {
+  CacheFormats formats;
+  formats.csa_rows_per_block = 16;  // 64 tokens
+  formats.hca_rows_per_block = 2;   // 256 tokens
+  formats.draft_budget_tokens = draft_budget;
+  return make_cache(config_with_ratios({4, 128}), formats,
+                    {.max_sequences = sequences, .max_context_tokens = context, .max_step_tokens = 1024});
+}
+
+void expect_refused(const Status& status, StatusCode code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(status.code(), code) << status.to_string();
+  for (const std::string& part : parts) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in: " << status.message();
+  }
+}
+
+TEST(KVCacheManager, SequenceHoldsExactlyTheBlocksOfItsLength) {
+  TestCache cache = small_cache();
+  const SequenceId sequence = cache.create();
+  for (std::int64_t length = 1; length <= 600; ++length) {
+    ASSERT_TRUE(cache.append(sequence, 1).ok());
+    EXPECT_EQ(*cache.manager->length(sequence), length);
+    EXPECT_EQ(cache.blocks(sequence, 0).size(), static_cast<std::size_t>((length / 4 + 15) / 16));
+    EXPECT_EQ(cache.blocks(sequence, 1).size(), cache.blocks(sequence, 0).size());
+    EXPECT_EQ(cache.blocks(sequence, 2).size(), static_cast<std::size_t>((length / 128 + 1) / 2));
+  }
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+  ASSERT_TRUE(cache.manager->release(sequence).ok());
+  for (int pool = 0; pool < 3; ++pool) EXPECT_EQ(cache.manager->usage(pool).live, 0);
+  EXPECT_EQ(cache.manager->live_sequences(), 0);
+}
+
+TEST(KVCacheManager, TableStrideCoversTheContext) {
+  const TestCache cache = small_cache(4, 2048);
+  EXPECT_EQ(cache.manager->table_stride(0), 32);
+  EXPECT_EQ(cache.manager->table_stride(2), 8);
+  const TestCache tiny = small_cache(1, 3);
+  EXPECT_EQ(tiny.manager->table_stride(0), 1);
+}
+
+TEST(KVCacheManager, MetadataOfAMixedStep) {
+  TestCache cache = small_cache();
+  const SequenceId decode = cache.create();
+  const SequenceId prefill = cache.create();
+  ASSERT_TRUE(cache.append(decode, 127).ok());
+  const StepPlan step = *cache.prepare({{decode, 1}, {prefill, 9}});
+  const StepView view = cache.view(step);
+  EXPECT_EQ(view.counts.tokens, 10);
+  EXPECT_EQ(view.counts.valid_tokens, 10);
+  EXPECT_EQ(view.counts.sequences, 2);
+  EXPECT_EQ(view.sequence_slot[0], cache.manager->slot(decode)->value);
+  EXPECT_EQ(view.sequence_slot[1], cache.manager->slot(prefill)->value);
+  EXPECT_EQ(view.sequence_start[0], 127);
+  EXPECT_EQ(view.sequence_start[1], 0);
+  EXPECT_EQ(view.sequence_first_token[1], 1);
+  EXPECT_EQ(view.sequence_first_token[2], 10);
+  EXPECT_EQ(view.token_position[0], 127);
+  EXPECT_EQ(view.valid_mask[0][0], 1);
+  EXPECT_EQ(view.row_index[0][0], 31);
+  EXPECT_EQ(view.valid_mask[1][0], 1);
+  EXPECT_EQ(view.row_index[1][0], 0);
+  EXPECT_EQ(view.token_position[8], 7);
+  EXPECT_EQ(view.row_index[0][8], 1);
+  EXPECT_EQ(view.row_index[0][7], -1);
+  EXPECT_EQ(view.row_index[1][8], -1);
+  // HCA row 0 for the decode, CSA and index rows 0 and 1 of the prefill: three new blocks.
+  EXPECT_EQ(view.counts.table_deltas, 3);
+  EXPECT_EQ(view.counts.block_copies, 0);
+  // The header in the buffer says what the host copy says.
+  EXPECT_EQ(std::memcmp(step.metadata.data(), &step.counts, sizeof(StepHeader)), 0);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(step.metadata.data()) % 64, 0u);
+  EXPECT_TRUE(cache.manager->commit(step.serial).ok());
+}
+
+// Lesson 7: padding rows name no sequence, no slot and no row; counts stay non-negative.
+TEST(KVCacheManager, Lesson7PaddingRowsTouchNothing) {
+  TestCache cache = small_cache();
+  const SequenceId sequence = cache.create();
+  // A long step first, so that the buffer is full of old values.
+  ASSERT_TRUE(cache.append(sequence, 512).ok());
+  const StepPlan step = *cache.prepare({{sequence, 3}}, 128);
+  const StepView view = cache.view(step);
+  EXPECT_EQ(view.counts.tokens, 128);
+  EXPECT_EQ(view.counts.valid_tokens, 3);
+  for (int t = 3; t < 128; ++t) {
+    EXPECT_EQ(view.token_sequence[t], -1);
+    EXPECT_EQ(view.token_position[t], 0);
+    for (int c = 0; c < 2; ++c) {
+      EXPECT_EQ(view.valid_mask[c][t], 0);
+      EXPECT_EQ(view.row_index[c][t], -1);
+    }
+  }
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+  EXPECT_EQ(*cache.manager->length(sequence), 515);
+}
+
+TEST(KVCacheManager, RefusedBatchesChangeNothing) {
+  TestCache cache = small_cache(3, 300);
+  const SequenceId a = cache.create();
+  const SequenceId b = cache.create();
+  ASSERT_TRUE(cache.append(a, 290).ok());
+  const auto before = cache.snapshot({a, b});
+  const auto refuse = [&](const std::vector<CacheStepEntry>& batch, StatusCode code,
+                          const std::vector<std::string>& parts, std::int32_t padding = 0) {
+    expect_refused(cache.prepare(batch, padding).status(), code, parts);
+    EXPECT_EQ(cache.snapshot({a, b}), before);
+  };
+  const SequenceId stale{.index = 1, .generation = 77};
+  refuse({}, StatusCode::kInvalidArgument, {"0 sequences", "accepted"});
+  refuse({{a, 1}, {b, 1}, {a, 1}, {b, 1}}, StatusCode::kInvalidArgument, {"4 sequences", "max_sequences"});
+  refuse({{b, 1}, {stale, 1}}, StatusCode::kStaleHandle, {"index 1", "generation 77"});
+  refuse({{b, 1}, {SequenceId{}, 1}}, StatusCode::kStaleHandle, {"generation 0"});
+  refuse({{b, 1}, {b, 1}}, StatusCode::kInvalidArgument, {"twice"});
+  refuse({{b, 0}}, StatusCode::kInvalidArgument, {"tokens = 0"});
+  refuse({{b, -5}}, StatusCode::kInvalidArgument, {"tokens = -5"});
+  refuse({{a, 11}}, StatusCode::kInvalidArgument, {"max_context_tokens = 300"});
+  refuse({{b, std::numeric_limits<std::int32_t>::max()}}, StatusCode::kInvalidArgument, {"max_context_tokens"});
+  refuse({{b, 5}}, StatusCode::kInvalidArgument, {"pad_to_tokens = 4"}, 4);
+  refuse({{b, 5}}, StatusCode::kInvalidArgument, {"pad_to_tokens = 1025"}, 1025);
+  refuse({{b, 5}}, StatusCode::kInvalidArgument, {"pad_to_tokens = -1"}, -1);
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+  EXPECT_TRUE(cache.append(b, 5).ok());
+}
+
+TEST(KVCacheManager, StepTokensAreLimited) {
+  TestCache cache = small_cache(2, 2048);
+  const SequenceId a = cache.create();
+  const SequenceId b = cache.create();
+  expect_refused(cache.prepare({{a, 1000}, {b, 25}}).status(), StatusCode::kInvalidArgument,
+                 {"1025 tokens", "max_step_tokens = 1024"});
+  EXPECT_TRUE(cache.prepare({{a, 1000}, {b, 24}}).ok());
+}
+
+TEST(KVCacheManager, OneStepAtATime) {
+  TestCache cache = small_cache();
+  const SequenceId sequence = cache.create();
+  const StepPlan step = *cache.prepare({{sequence, 5}});
+  const std::string serial = "step " + std::to_string(step.serial);
+  EXPECT_EQ(*cache.manager->length(sequence), 5);
+  expect_refused(cache.prepare({{sequence, 1}}).status(), StatusCode::kFailedPrecondition, {"prepare_forward", serial});
+  expect_refused(cache.manager->create_sequence().status(), StatusCode::kFailedPrecondition, {serial});
+  expect_refused(cache.manager->can_admit(0), StatusCode::kFailedPrecondition, {serial});
+  expect_refused(cache.manager->fork(sequence).status(), StatusCode::kFailedPrecondition, {"fork", serial});
+  expect_refused(cache.manager->truncate(sequence, 0), StatusCode::kFailedPrecondition, {"truncate", serial});
+  expect_refused(cache.manager->release(sequence), StatusCode::kFailedPrecondition, {"release", serial});
+  expect_refused(cache.manager->commit(step.serial + 1), StatusCode::kFailedPrecondition, {"commit", serial + " is"});
+  expect_refused(cache.manager->abandon(step.serial - 1), StatusCode::kFailedPrecondition, {"abandon"});
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+  expect_refused(cache.manager->commit(step.serial), StatusCode::kFailedPrecondition, {"no step is"});
+  expect_refused(cache.manager->abandon(step.serial), StatusCode::kFailedPrecondition, {"no step is"});
+}
+
+TEST(KVCacheManager, StaleIdsAreRefusedEverywhere) {
+  TestCache cache = small_cache();
+  const SequenceId old = cache.create();
+  ASSERT_TRUE(cache.append(old, 100).ok());
+  ASSERT_TRUE(cache.manager->release(old).ok());
+  const SequenceId successor = cache.create();
+  ASSERT_EQ(successor.index, old.index);
+  ASSERT_TRUE(cache.append(successor, 10).ok());
+  for (const SequenceId id : {old, SequenceId{}, SequenceId{.index = 1000, .generation = 1}}) {
+    for (const Status& status :
+         {cache.manager->length(id).status(), cache.manager->slot(id).status(),
+          cache.manager->earliest_truncation(id).status(), cache.manager->blocks(id, 0).status(),
+          cache.manager->fork(id).status(), cache.manager->truncate(id, 0), cache.manager->release(id),
+          cache.append(id, 1)}) {
+      expect_refused(status, StatusCode::kStaleHandle,
+                     {"index " + std::to_string(id.index), "generation " + std::to_string(id.generation)});
+    }
+  }
+  EXPECT_EQ(*cache.manager->length(successor), 10);
+}
+
+TEST(KVCacheManager, CommitValidatesBeforeItChanges) {
+  TestCache cache = small_cache(4, 2048, 3);
+  const SequenceId a = cache.create();
+  const SequenceId b = cache.create();
+  ASSERT_TRUE(cache.append(a, 200).ok());
+  ASSERT_TRUE(cache.append(b, 200).ok());
+  const StepPlan step = *cache.prepare({{a, 4}, {b, 40}});
+  const auto before = cache.snapshot({a, b});
+  const auto refuse = [&](std::vector<std::int32_t> accepted, const std::vector<std::string>& parts) {
+    expect_refused(cache.manager->commit(step.serial, accepted), StatusCode::kInvalidArgument, parts);
+    EXPECT_EQ(cache.snapshot({a, b}), before);
+  };
+  refuse({1}, {"1 entries", "2"});
+  refuse({5, 40}, {"accepted[0] = 5", "0 .. 4"});
+  refuse({0, -1}, {"accepted[1] = -1"});
+  refuse({0, 30}, {"accepted[1] = 30", "draft_budget_tokens = 3", "36 .. 40"});
+  ASSERT_TRUE(cache.manager->commit(step.serial, std::vector<std::int32_t>{0, 36}).ok());
+  EXPECT_EQ(*cache.manager->length(a), 200);
+  EXPECT_EQ(*cache.manager->length(b), 236);
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+TEST(KVCacheManager, RejectedTokensGiveTheirBlocksBack) {
+  TestCache cache = small_cache(2, 2048, 7);
+  const SequenceId sequence = cache.create();
+  ASSERT_TRUE(cache.append(sequence, 253).ok());
+  const auto before = cache.snapshot({sequence});
+  const StepPlan step = *cache.prepare({{sequence, 8}});  // rows 63 and 64: a new CSA block; HCA row 1
+  EXPECT_EQ(cache.blocks(sequence, 0).size(), 5u);
+  ASSERT_TRUE(cache.manager->commit(step.serial, std::vector<std::int32_t>{0}).ok());
+  EXPECT_EQ(cache.blocks(sequence, 0).size(), 4u);
+  auto after = cache.snapshot({sequence});
+  after.back() = before.back();  // the rings remember how far they were written
+  EXPECT_EQ(after, before);
+}
+
+TEST(KVCacheManager, AbandonRestoresEverything) {
+  TestCache cache = small_cache(4, 2048, 2);
+  const SequenceId parent = cache.create(1000);
+  ASSERT_TRUE(cache.append(parent, 150).ok());
+  const SequenceId child = cache.manager->fork(parent, 600)->child;
+  const auto before = cache.snapshot({parent, child});
+  const StepPlan step = *cache.prepare({{parent, 300}, {child, 500}});
+  EXPECT_GT(step.counts.block_copies, 0);
+  EXPECT_NE(cache.snapshot({parent, child}), before);
+  ASSERT_TRUE(cache.manager->abandon(step.serial).ok());
+  EXPECT_EQ(cache.snapshot({parent, child}), before);
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+  // Also the order of the free lists: the same step gets the same blocks again.
+  const StepView first = cache.view(step);
+  const std::vector<BlockTableDelta> deltas(first.table_deltas, first.table_deltas + first.counts.table_deltas);
+  const StepPlan again = *cache.prepare({{parent, 300}, {child, 500}});
+  const StepView second = cache.view(again);
+  ASSERT_EQ(again.counts.table_deltas, static_cast<std::int32_t>(deltas.size()));
+  EXPECT_EQ(std::memcmp(second.table_deltas, deltas.data(), deltas.size() * sizeof(BlockTableDelta)), 0);
+}
+
+TEST(KVCacheManager, ForkSharesBlocksAndCopiesOnWrite) {
+  TestCache cache = small_cache();
+  const SequenceId parent = cache.create();
+  ASSERT_TRUE(cache.append(parent, 100).ok());  // 25 CSA rows: a full and a partial block
+  const std::int64_t live = cache.manager->usage(0).live;
+  const ForkResult fork = *cache.manager->fork(parent);
+  EXPECT_EQ(cache.manager->usage(0).live, live);
+  EXPECT_EQ(cache.blocks(parent, 0), cache.blocks(fork.child, 0));
+  EXPECT_EQ(*cache.manager->length(fork.child), 100);
+
+  // Three tokens finish no row: nothing to copy. The fourth does.
+  ASSERT_TRUE(cache.append(fork.child, 3).ok());
+  EXPECT_EQ(cache.blocks(parent, 0), cache.blocks(fork.child, 0));
+  const StepPlan step = *cache.prepare({{fork.child, 1}});
+  const StepView view = cache.view(step);
+  ASSERT_EQ(view.counts.block_copies, 2);  // CSA rows and index keys; HCA has no row yet
+  ASSERT_EQ(view.counts.table_deltas, 2);
+  EXPECT_EQ(view.block_copies[0].table, 0);
+  EXPECT_EQ(view.block_copies[0].source, cache.blocks(parent, 0)[1]);
+  EXPECT_EQ(view.block_copies[0].target, cache.blocks(fork.child, 0)[1]);
+  EXPECT_EQ(view.table_deltas[0].slot, fork.target.value);
+  EXPECT_EQ(view.table_deltas[0].index, 1);
+  EXPECT_EQ(view.table_deltas[0].block, view.block_copies[0].target);
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+  EXPECT_EQ(cache.blocks(parent, 0)[0], cache.blocks(fork.child, 0)[0]);
+  EXPECT_NE(cache.blocks(parent, 0)[1], cache.blocks(fork.child, 0)[1]);
+
+  // The parent is alone with its tail now and writes in place.
+  const StepPlan parents = *cache.prepare({{parent, 4}});
+  EXPECT_EQ(parents.counts.block_copies, 0);
+  ASSERT_TRUE(cache.manager->commit(parents.serial).ok());
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+// Of k owners that write in one step, k - 1 copy and the last one writes in place.
+TEST(KVCacheManager, LastOwnerInABatchWritesInPlace) {
+  TestCache cache = small_cache();
+  const SequenceId parent = cache.create();
+  ASSERT_TRUE(cache.append(parent, 20).ok());
+  const SequenceId first = cache.manager->fork(parent)->child;
+  const SequenceId second = cache.manager->fork(parent)->child;
+  const std::int32_t shared = cache.blocks(parent, 0)[0];
+  const StepPlan step = *cache.prepare({{parent, 4}, {first, 4}, {second, 4}});
+  EXPECT_EQ(step.counts.block_copies, 2 * 2);
+  EXPECT_NE(cache.blocks(parent, 0)[0], shared);
+  EXPECT_NE(cache.blocks(first, 0)[0], shared);
+  EXPECT_EQ(cache.blocks(second, 0)[0], shared);
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+TEST(KVCacheManager, FullBlocksAreNeverCopied) {
+  TestCache cache = small_cache();
+  const SequenceId parent = cache.create();
+  ASSERT_TRUE(cache.append(parent, 256).ok());  // every pool's last block is full
+  const SequenceId child = cache.manager->fork(parent)->child;
+  const StepPlan step = *cache.prepare({{parent, 128}, {child, 128}});
+  EXPECT_EQ(step.counts.block_copies, 0);
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+  EXPECT_EQ(cache.blocks(parent, 0)[3], cache.blocks(child, 0)[3]);
+  EXPECT_NE(cache.blocks(parent, 0)[4], cache.blocks(child, 0)[4]);
+}
+
+// Rolling back into a full shared block makes it a tail that must be copied.
+TEST(KVCacheManager, TruncationIntoASharedBlockCopiesOnTheNextWrite) {
+  TestCache cache = small_cache(4, 2048, 8);
+  const SequenceId parent = cache.create();
+  ASSERT_TRUE(cache.append(parent, 128).ok());
+  const SequenceId child = cache.manager->fork(parent)->child;
+  ASSERT_TRUE(cache.manager->truncate(child, 122).ok());
+  EXPECT_EQ(cache.blocks(parent, 0), cache.blocks(child, 0));
+  const StepPlan step = *cache.prepare({{child, 2}});
+  EXPECT_EQ(step.counts.block_copies, 2);
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+// Lesson 5: what a fork needs besides shared rows is its own: slot and rings, as far as they were written.
+TEST(KVCacheManager, Lesson5ForkHasItsOwnWindowRing) {
+  TestCache cache = small_cache(4, 2048, 4);
+  const SequenceId parent = cache.create();
+  ASSERT_TRUE(cache.append(parent, 300).ok());
+  ASSERT_TRUE(cache.manager->truncate(parent, 297).ok());
+  const ForkResult fork = *cache.manager->fork(parent);
+  EXPECT_EQ(fork.source, *cache.manager->slot(parent));
+  EXPECT_EQ(fork.target, *cache.manager->slot(fork.child));
+  EXPECT_NE(fork.source, fork.target);
+  // The copied rings were written to 300 too: the child can go back exactly as far as the parent.
+  EXPECT_EQ(*cache.manager->earliest_truncation(fork.child), *cache.manager->earliest_truncation(parent));
+  EXPECT_EQ(*cache.manager->earliest_truncation(parent), 295);
+}
+
+// Lesson 5: a sequence is never cut to where its window ring no longer reaches.
+TEST(KVCacheManager, Lesson5TruncationBeyondTheRingsIsRefused) {
+  TestCache cache = small_cache(4, 2048, 4);
+  const SequenceId sequence = cache.create();
+  ASSERT_TRUE(cache.append(sequence, 1000).ok());
+  const std::int64_t earliest = *cache.manager->earliest_truncation(sequence);
+  EXPECT_EQ(earliest, 995);  // the window ring holds positions 868..999, and position 995 reads from 868 on
+  const auto before = cache.snapshot({sequence});
+  expect_refused(cache.manager->truncate(sequence, earliest - 1), StatusCode::kFailedPrecondition,
+                 {"new_length = 994", "position 999", "995"});
+  expect_refused(cache.manager->truncate(sequence, 1001), StatusCode::kInvalidArgument, {"1001", "0 .. 1000"});
+  expect_refused(cache.manager->truncate(sequence, -1), StatusCode::kInvalidArgument, {"-1"});
+  EXPECT_EQ(cache.snapshot({sequence}), before);
+  EXPECT_TRUE(cache.manager->truncate(sequence, 1000).ok());
+  EXPECT_TRUE(cache.manager->truncate(sequence, earliest).ok());
+  // Going back does not make the overwritten rows come back.
+  EXPECT_EQ(cache.manager->truncate(sequence, earliest - 1).code(), StatusCode::kFailedPrecondition);
+  // To nothing is always possible, and starts over.
+  ASSERT_TRUE(cache.manager->truncate(sequence, 0).ok());
+  EXPECT_EQ(*cache.manager->earliest_truncation(sequence), 0);
+  EXPECT_EQ(cache.manager->usage(0).live, 0);
+}
+
+// Lesson 6: no table refers to a freed block, in any pool, after any way of freeing it.
+TEST(KVCacheManager, Lesson6FreedBlocksAreInNoTable) {
+  TestCache cache = small_cache(4, 2048, 8);
+  const SequenceId a = cache.create();
+  const SequenceId b = cache.create();
+  ASSERT_TRUE(cache.append(a, 500).ok());
+  ASSERT_TRUE(cache.append(b, 260).ok());
+  const SequenceId c = cache.manager->fork(a)->child;
+  const auto check = [&](const std::vector<SequenceId>& live) {
+    ASSERT_TRUE(cache.manager->check_invariants().ok());
+    for (int pool = 0; pool < 3; ++pool) {
+      std::set<std::int32_t> distinct;
+      for (const SequenceId id : live) {
+        for (const std::int32_t block : cache.blocks(id, pool)) {
+          EXPECT_NE(block, 0);
+          distinct.insert(block);
+        }
+      }
+      EXPECT_EQ(static_cast<std::int64_t>(distinct.size()), cache.manager->usage(pool).live);
+    }
+  };
+  check({a, b, c});
+  ASSERT_TRUE(cache.manager->truncate(c, 495).ok());
+  check({a, b, c});
+  ASSERT_TRUE(cache.manager->release(a).ok());
+  check({b, c});
+  ASSERT_TRUE(cache.manager->truncate(b, 0).ok());
+  check({b, c});
+  // Blocks that come back go to one new owner only.
+  ASSERT_TRUE(cache.append(b, 700).ok());
+  check({b, c});
+}
+
+// Lesson 13: a reservation is honoured in every role, whatever the others do.
+TEST(KVCacheManager, Lesson13ReservationsHoldInEveryPool) {
+  TestCache cache = small_cache(4, 1024);
+  for (std::int64_t& blocks : cache.plan.pool_blocks) blocks = 0;
+  cache.plan.pool_blocks = {1 + 20, 1 + 20, 1 + 5};  // CSA 1280 tokens, HCA 1280 tokens
+  cache.rebuild();
+  const SequenceId reserved = cache.create(1024);
+  EXPECT_EQ(cache.manager->usage(0).reserved, 16);
+  EXPECT_EQ(cache.manager->usage(2).reserved, 4);
+  const SequenceId greedy = cache.create();
+  ASSERT_TRUE(cache.append(greedy, 256).ok());
+  expect_refused(cache.append(greedy, 4), StatusCode::kResourceExhausted,
+                 {"CSA_KV", "layer 0", "1 blocks", "16 of those reserved", "bytes"});
+  for (int i = 0; i < 1024; ++i) ASSERT_TRUE(cache.append(reserved, 1).ok());
+  EXPECT_EQ(cache.manager->usage(0).reserved, 0);
+  EXPECT_EQ(cache.manager->usage(0).free, 0);
+}
+
+TEST(KVCacheManager, Lesson13AdmissionLooksAtEveryPool) {
+  TestCache cache = small_cache(4, 1024);
+  for (const auto& [pool, role] : {std::pair{0, "CSA_KV"}, {1, "INDEX_K"}, {2, "HCA_KV"}}) {
+    cache.plan.pool_blocks = {1 + 16, 1 + 16, 1 + 4};
+    cache.plan.pool_blocks[static_cast<std::size_t>(pool)] -= 1;
+    cache.rebuild();
+    const Status status = cache.manager->can_admit(1024);
+    expect_refused(status, StatusCode::kResourceExhausted, {role, "1 blocks"});
+    expect_refused(cache.manager->create_sequence(1024).status(), StatusCode::kResourceExhausted, {role});
+    EXPECT_EQ(cache.manager->live_sequences(), 0);
+    EXPECT_TRUE(cache.manager->can_admit(768).ok());
+  }
+  expect_refused(cache.manager->can_admit(1025), StatusCode::kInvalidArgument, {"1025", "0 .. 1024"});
+  expect_refused(cache.manager->can_admit(-1), StatusCode::kInvalidArgument, {"-1"});
+}
+
+TEST(KVCacheManager, ForkIsRefusedWhenReservationsCannotPayForTheCopies) {
+  TestCache cache = small_cache(4, 1024);
+  cache.plan.pool_blocks = {1 + 16, 1 + 16, 1 + 4};
+  cache.rebuild();
+  const SequenceId parent = cache.create(1024);
+  ASSERT_TRUE(cache.append(parent, 100).ok());
+  const auto before = cache.snapshot({parent});
+  // Even a child without reservation makes the parent copy its tail some day.
+  expect_refused(cache.manager->fork(parent).status(), StatusCode::kResourceExhausted, {"fork", "CSA_KV"});
+  expect_refused(cache.manager->fork(parent, 1024).status(), StatusCode::kResourceExhausted, {"fork"});
+  expect_refused(cache.manager->fork(parent, -1).status(), StatusCode::kInvalidArgument, {"-1"});
+  EXPECT_EQ(cache.snapshot({parent}), before);
+  ASSERT_TRUE(cache.append(parent, 156).ok());  // 256: no partial tail anywhere
+  EXPECT_TRUE(cache.manager->fork(parent).ok());
+}
+
+// A truncated sequence with a reservation may need blocks again that now belong to its fork alone.
+TEST(KVCacheManager, TruncationThatBreaksTheReservationIsRefused) {
+  TestCache cache = small_cache(4, 1024);
+  cache.plan.pool_blocks = {1 + 16, 1 + 16, 1 + 4};
+  cache.rebuild();
+  const SequenceId parent = cache.create(1024);
+  ASSERT_TRUE(cache.append(parent, 512).ok());
+  const SequenceId child = cache.manager->fork(parent)->child;
+  const auto before = cache.snapshot({parent, child});
+  expect_refused(cache.manager->truncate(parent, 0), StatusCode::kResourceExhausted, {"truncate", "CSA_KV"});
+  EXPECT_EQ(cache.snapshot({parent, child}), before);
+  ASSERT_TRUE(cache.manager->release(child).ok());
+  EXPECT_TRUE(cache.manager->truncate(parent, 0).ok());
+}
+
+TEST(KVCacheManager, SlotsAreLimited) {
+  TestCache cache = small_cache(2);
+  const SequenceId a = cache.create();
+  const SequenceId b = cache.create();
+  EXPECT_NE(*cache.manager->slot(a), *cache.manager->slot(b));
+  expect_refused(cache.manager->create_sequence().status(), StatusCode::kResourceExhausted, {"2", "max_sequences"});
+  expect_refused(cache.manager->fork(a).status(), StatusCode::kResourceExhausted, {"max_sequences"});
+  ASSERT_TRUE(cache.manager->release(a).ok());
+  EXPECT_TRUE(cache.manager->create_sequence().ok());
+}
+
+// Lesson 18: whichever block of whichever pool is the one too many, nothing has changed.
+TEST(KVCacheManager, Lesson18NthAllocationFailingInEveryPool) {
+  for (std::size_t pool = 0; pool < 3; ++pool) {
+    for (std::int64_t available = 0; available < 12; ++available) {
+      TestCache cache = small_cache(4, 1024, 4);
+      cache.plan.pool_blocks[pool] = 1 + available;
+      cache.rebuild();
+      const SequenceId a = cache.create();
+      const SequenceId b = cache.create();
+      std::vector<SequenceId> live{a, b};
+      Status status;
+      auto before = cache.snapshot(live);
+      // Chunks, decodes and copies until a pool has nothing left.
+      for (int round = 0; status.ok() && round < 40; ++round) {
+        if (round == 3) live.push_back(cache.manager->fork(a)->child);
+        before = cache.snapshot(live);
+        std::vector<CacheStepEntry> batch;
+        for (const SequenceId id : live) batch.push_back({id, 30 + round});
+        const Result<StepPlan> step = cache.prepare(batch);
+        status = step.status();
+        if (step.ok()) {
+          ASSERT_TRUE(cache.manager->commit(step->serial).ok());
+        }
+        ASSERT_TRUE(cache.manager->check_invariants().ok());
+      }
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(cache.snapshot(live), before) << "pool " << pool << ", " << available << " blocks";
+      if (status.code() == StatusCode::kResourceExhausted) {
+        EXPECT_NE(status.message().find("missing"), std::string::npos);
+      }
+      // The next request is fine: releasing one sequence lets another go on.
+      for (const SequenceId id : live) ASSERT_TRUE(cache.manager->release(id).ok());
+      for (int p = 0; p < 3; ++p) EXPECT_EQ(cache.manager->usage(p).free, cache.manager->usage(p).total);
+    }
+  }
+}
+
+// Lesson 18: a request is cancelled before, in and after a step; nothing leaks.
+TEST(KVCacheManager, Lesson18CancelledAtEveryPhase) {
+  TestCache cache = small_cache(4, 1024, 4);
+  for (int phase = 0; phase < 4; ++phase) {
+    const SequenceId sequence = cache.create(512);
+    if (phase >= 1) {
+      ASSERT_TRUE(cache.append(sequence, 130).ok());
+    }
+    if (phase == 2) {
+      const StepPlan step = *cache.prepare({{sequence, 200}});
+      ASSERT_TRUE(cache.manager->abandon(step.serial).ok());
+    }
+    if (phase == 3) {
+      const StepPlan step = *cache.prepare({{sequence, 5}});
+      ASSERT_TRUE(cache.manager->commit(step.serial, std::vector<std::int32_t>{1}).ok());
+    }
+    ASSERT_TRUE(cache.manager->release(sequence).ok());
+    ASSERT_TRUE(cache.manager->check_invariants().ok());
+    for (int pool = 0; pool < 3; ++pool) {
+      EXPECT_EQ(cache.manager->usage(pool).live, 0);
+      EXPECT_EQ(cache.manager->usage(pool).reserved, 0);
+    }
+  }
+}
+
+TEST(KVCacheManager, CreateRefusesAPlanThatDoesNotBelong) {
+  TestCache cache = small_cache();
+  const auto refuse = [&](const MemoryPlan& plan, const std::vector<std::string>& parts) {
+    expect_refused(KVCacheManager::create(cache.schedule, cache.layout, plan).status(), StatusCode::kInvalidArgument,
+                   parts);
+  };
+  MemoryPlan plan = cache.plan;
+  plan.pool_blocks.pop_back();
+  refuse(plan, {"2 entries", "3 pools"});
+  plan = cache.plan;
+  plan.pool_blocks[1] = 0;
+  refuse(plan, {"pool_blocks[1] = 0"});
+  plan.pool_blocks[1] = std::int64_t{1} << 31;
+  refuse(plan, {"2147483648"});
+  plan = cache.plan;
+  plan.limits.max_sequences = 0;
+  refuse(plan, {"max_sequences = 0"});
+  plan = cache.plan;
+  plan.limits.max_context_tokens = std::int64_t{1} << 40;
+  refuse(plan, {"max_context_tokens"});
+  plan = cache.plan;
+  plan.limits.max_sequences = 1 << 29;
+  plan.limits.max_step_tokens = 1 << 29;
+  refuse(plan, {"block-table entries"});
+  const LayerSchedule other = *LayerSchedule::create(config_with_ratios({128}));
+  expect_refused(KVCacheManager::create(other, cache.layout, cache.plan).status(), StatusCode::kInvalidArgument,
+                 {"ratio 4", "layer schedule"});
+}
+
+TEST(KVCacheManager, CreateReportsWantOfHostMemory) {
+  CacheFormats formats;
+  formats.csa_rows_per_block = 1;
+  TestCache cache = make_cache(config_with_ratios(std::vector<std::int32_t>(8, 4)), formats,
+                               {.max_sequences = 1, .max_context_tokens = 100, .max_step_tokens = 8});
+  MemoryPlan plan = cache.plan;
+  plan.limits.max_sequences = (1 << 30) - 1;
+  plan.limits.max_context_tokens = (1 << 30) - 1;  // block tables of about 2^62 entries
+  expect_refused(KVCacheManager::create(cache.schedule, cache.layout, plan).status(), StatusCode::kResourceExhausted,
+                 {"host memory", "1073741823 sequences"});
+}
+
+TEST(KVCacheManager, PoolsOutOfRange) {
+  TestCache cache = small_cache();
+  const SequenceId sequence = cache.create();
+  expect_refused(cache.manager->blocks(sequence, 3).status(), StatusCode::kInvalidArgument, {"pool 3"});
+  expect_refused(cache.manager->blocks(sequence, -1).status(), StatusCode::kInvalidArgument, {"pool -1"});
+  EXPECT_THROW(static_cast<void>(cache.manager->usage(3)), CheckFailure);
+  EXPECT_THROW(static_cast<void>(cache.manager->table_stride(-1)), CheckFailure);
+}
+
+TEST(KVCacheManager, WindowOnlyModelNeedsNoPools) {
+  TestCache cache = make_cache(config_with_ratios({0, 0}), {}, {.max_sequences = 2, .max_context_tokens = 500,
+                                                                .max_step_tokens = 64});
+  const SequenceId sequence = cache.create(500);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(cache.append(sequence, 64).ok());
+  EXPECT_EQ(*cache.manager->earliest_truncation(sequence), 319);
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+}  // namespace
+}  // namespace dsv4rt

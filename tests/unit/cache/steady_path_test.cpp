@@ -1,0 +1,97 @@
+// After creation, steps allocate nothing: every operator new of this program is counted.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "cache_fixture.h"
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+
+void* counted(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes); }
+void* operator new[](std::size_t bytes) { return counted(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace dsv4rt {
+namespace {
+
+using testing_cache::make_cache;
+using testing_cache::model_config;
+using testing_cache::TestCache;
+
+TEST(SteadyPath, CountsAllocations) {
+  const std::uint64_t before = allocations;
+  delete new int(1);
+  EXPECT_EQ(allocations, before + 1);
+}
+
+// Decode, verify with rejections, abandoned steps, new blocks and copies of shared blocks.
+TEST(SteadyPath, StepsAllocateNothing) {
+  CacheFormats formats;
+  formats.draft_budget_tokens = 4;
+  TestCache cache = make_cache(model_config("deepseek-v4-flash"), formats,
+                               {.max_sequences = 32, .max_context_tokens = 4096, .max_step_tokens = 512});
+  std::vector<CacheStepEntry> batch;
+  for (int i = 0; i < 16; ++i) batch.push_back({cache.create(i % 2 == 0 ? 4096 : 0), 1});
+  const StepPlan prompt = *cache.prepare(batch);
+  ASSERT_TRUE(cache.manager->commit(prompt.serial).ok());
+  for (int i = 0; i < 16; ++i) {
+    batch.push_back({cache.manager->fork(batch[static_cast<std::size_t>(i)].sequence)->child, 1});
+  }
+  std::vector<std::int32_t> accepted(batch.size(), 0);
+  std::int32_t copies = 0;
+  std::int32_t deltas = 0;
+
+  const std::uint64_t before = allocations;
+  for (int round = 0; round < 600; ++round) {
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      batch[i].tokens = 1 + (round + static_cast<int>(i)) % 5;
+      accepted[i] = batch[i].tokens - (round % 3 == 0 ? static_cast<int>(i) % batch[i].tokens : 0);
+    }
+    const Result<StepPlan> step = cache.manager->prepare_forward(batch, {.pad_to_tokens = 256});
+    if (!step.ok()) break;
+    copies += step->counts.block_copies;
+    deltas += step->counts.table_deltas;
+    const Status done = round % 7 == 0 ? cache.manager->abandon(step->serial)
+                                       : cache.manager->commit(step->serial, accepted);
+    if (!done.ok()) break;
+  }
+  const std::uint64_t after = allocations;
+
+  EXPECT_EQ(after, before);
+  EXPECT_GT(*cache.manager->length(batch[0].sequence), 1000);
+  EXPECT_GE(deltas, 32 * 62);
+  EXPECT_EQ(copies, 0);  // the forks were made before any row was finished
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+TEST(SteadyPath, CopiesOfSharedBlocksAllocateNothing) {
+  TestCache cache = make_cache(model_config("deepseek-v4-flash"), {},
+                               {.max_sequences = 8, .max_context_tokens = 4096, .max_step_tokens = 512});
+  const SequenceId parent = cache.create();
+  ASSERT_TRUE(cache.append(parent, 200).ok());
+  std::vector<CacheStepEntry> batch{{parent, 200}};
+  batch.push_back({cache.manager->fork(parent)->child, 200});
+  const std::uint64_t before = allocations;
+  const Result<StepPlan> step = cache.manager->prepare_forward(batch);
+  const Status done = step.ok() ? cache.manager->commit(step->serial) : step.status();
+  const std::uint64_t after = allocations;
+  ASSERT_TRUE(done.ok()) << done.to_string();
+  EXPECT_EQ(after, before);
+  EXPECT_EQ(step->counts.block_copies, 62);  // one of the two owners in every pool
+}
+
+}  // namespace
+}  // namespace dsv4rt
