@@ -59,17 +59,17 @@ typedef struct dsv4rt_sequence {
 
 // Field by field the options of EngineOptions in engine.h, where each is described.
 typedef struct dsv4rt_engine_options {
-  size_t struct_size;          // set by dsv4rt_engine_options_init
-  const char* checkpoint;      // directory; required
-  const char* profile;         // "deepseek-v4" or "seed"
-  const char* backend;         // "cpu"
-  const char* row_format;      // "fp8_ds_mla", "fp8_row", "nvfp4" or "bf16"; null: the profile's
-  const char* index_format;    // "mxfp4", "nvfp4", "fp8" or "bf16"; null: the profile's
-  int32_t threads;             // 0: all cores
+  size_t struct_size;        // set by dsv4rt_engine_options_init
+  const char* checkpoint;    // directory; required
+  const char* profile;       // "deepseek-v4" or "seed"
+  const char* backend;       // "cpu"
+  const char* row_format;    // "fp8_ds_mla", "fp8_row", "nvfp4" or "bf16"; null: the profile's
+  const char* index_format;  // "mxfp4", "nvfp4", "fp8" or "bf16"; null: the profile's
+  int32_t threads;           // 0: all cores
   int32_t first_layer;
   int32_t layer_count;         // 0: to the last layer
-  int32_t max_sequences;       // required, as are the next two
-  int64_t max_context_tokens;
+  int32_t max_sequences;       // default 1
+  int64_t max_context_tokens;  // required
   int64_t pool_tokens;         // 0: max_sequences * max_context_tokens
   int32_t max_step_tokens;     // required
   int32_t csa_rows_per_block;
@@ -91,7 +91,7 @@ typedef struct dsv4rt_memory {
   double bytes_per_token;      // unpadded, all layers
   int64_t bytes_per_sequence;  // rings and compressor states, all layers
   int64_t sharing_unit_tokens;
-  size_t region_count;         // for dsv4rt_engine_memory_region
+  size_t region_count;  // for dsv4rt_engine_memory_region
 } dsv4rt_memory;
 
 // What a region of cache holds; the values of CacheRole in types.h.
@@ -107,9 +107,9 @@ enum {
 
 // One role's line of the memory plan, all its layers together.
 typedef struct dsv4rt_memory_region {
-  size_t struct_size;          // set by the caller
-  const char* role_name;       // "SWA_KV", ...; constant
-  int32_t role;                // DSV4RT_ROLE_...
+  size_t struct_size;     // set by the caller
+  const char* role_name;  // "SWA_KV", ...; constant
+  int32_t role;           // DSV4RT_ROLE_...
   int32_t layers;
   double bytes_per_token;      // 0 for roles with a fixed size per sequence
   int64_t bytes_per_sequence;  // 0 for paged roles
@@ -188,8 +188,8 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_can_admit(dsv4rt_engine* engine, int64
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_create(dsv4rt_engine* engine, int64_t reserve_tokens,
                                                    dsv4rt_sequence* sequence);
 // A second sequence with the parent's content; blocks are shared until one of the two writes to them.
-DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_fork(dsv4rt_engine* engine, dsv4rt_sequence parent,
-                                                 int64_t reserve_tokens, dsv4rt_sequence* child);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_fork(dsv4rt_engine* engine, dsv4rt_sequence parent, int64_t reserve_tokens,
+                                                 dsv4rt_sequence* child);
 // Drops tokens from the end: to 0, or as far back as the rings still hold what the rest needs
 // (DSV4RT_FAILED_PRECONDITION naming the earliest length otherwise).
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_truncate(dsv4rt_engine* engine, dsv4rt_sequence sequence,
