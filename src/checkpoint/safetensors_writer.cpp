@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::size_t kDataAlignmentBytes = 8;
 
+std::string too_long(std::uint64_t header_bytes) {
+  return "the header would take " + std::to_string(header_bytes) + " bytes or more; at most " +
+         std::to_string(kMaxSafetensorsHeaderBytes) + " are allowed";
+}
+
 // The 8-byte length and the JSON, padded by spaces.
 Result<std::string> header_bytes(const std::filesystem::path& path, std::span<const TensorDeclaration> tensors,
                                  const std::map<std::string, std::string>& metadata) {
@@ -23,7 +28,10 @@ Result<std::string> header_bytes(const std::filesystem::path& path, std::span<co
   if (!metadata.empty()) header[std::string(kMetadataKey)] = metadata;
   std::set<std::string_view> names;
   std::uint64_t offset = 0;
+  std::uint64_t name_bytes = 0;
   for (const TensorDeclaration& tensor : tensors) {
+    name_bytes += tensor.name.size();
+    if (name_bytes > kMaxSafetensorsHeaderBytes) return invalid(too_long(name_bytes));
     if (tensor.name == kMetadataKey) return invalid("a tensor cannot be named " + quote(kMetadataKey));
     if (!names.insert(tensor.name).second) return invalid("tensor " + quote(tensor.name) + " is declared twice");
     if (tensor.shape.size() > kMaxTensorDims) {
@@ -50,10 +58,7 @@ Result<std::string> header_bytes(const std::filesystem::path& path, std::span<co
     return invalid("a tensor name or metadata text is not valid UTF-8");
   }
   json.resize(round_up(json.size(), kDataAlignmentBytes), ' ');
-  if (json.size() > kMaxSafetensorsHeaderBytes) {
-    return invalid("the header would take " + std::to_string(json.size()) + " bytes, more than " +
-                   std::to_string(kMaxSafetensorsHeaderBytes));
-  }
+  if (json.size() > kMaxSafetensorsHeaderBytes) return invalid(too_long(json.size()));
   std::string out;
   for (std::size_t i = 0; i < 8; ++i) out += static_cast<char>((std::uint64_t{json.size()} >> (8 * i)) & 0xffu);
   return out + json;

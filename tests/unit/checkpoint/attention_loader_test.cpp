@@ -9,6 +9,8 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
+#include <memory>
 #include <sstream>
 
 #include "checkpoint/expected_tensors.h"
@@ -30,12 +32,15 @@ std::string float_bytes(std::initializer_list<float> values) {
 class AttentionLoaderTest : public testing::Test {
  protected:
   void start(WeightEncoding encoding, const NamingScheme& scheme = {}) {
-    const auto source = directory_ / "source";
-    std::filesystem::remove_all(source);
-    ASSERT_TRUE(write_synthetic_checkpoint(source, small_config(), layers_, {encoding, 11, 0}).ok());
-    auto checkpoint = Checkpoint::open(source);
-    ASSERT_TRUE(checkpoint.ok());
-    tensors_ = read_tensors(*checkpoint);
+    static std::map<WeightEncoding, std::vector<TestTensor>> generated;
+    if (!generated.contains(encoding)) {
+      const auto source = directory_ / "source";
+      ASSERT_TRUE(write_synthetic_checkpoint(source, small_config(), layers_, {encoding, 11, 0}).ok());
+      auto checkpoint = Checkpoint::open(source);
+      ASSERT_TRUE(checkpoint.ok());
+      generated[encoding] = read_tensors(*checkpoint);
+    }
+    tensors_ = generated[encoding];
     for (const LayerSpec& layer : layers_) {
       const auto from = expected_tensors(small_config(), layer, encoding);
       const auto to = expected_tensors(small_config(), layer, encoding, scheme);
