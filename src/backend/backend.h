@@ -64,6 +64,13 @@ class Backend {
   // may be unmapped afterwards. Errors: kUnsupported/kBadInput naming the tensor.
   virtual Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) = 0;
 
+  // Memory for intermediates of single operations, planned by the caller. Only at start. The CPU
+  // backend keeps its own, which are small.
+  virtual Status reserve_scratch(std::size_t bytes) {
+    static_cast<void>(bytes);
+    return {};
+  }
+
   virtual Ops& ops() noexcept = 0;
 
  private:
