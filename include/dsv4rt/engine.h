@@ -125,6 +125,10 @@ class Engine {
   // memory. Every layer runs exactly once per step, in any order.
   DSV4RT_EXPORT Status forward_layer(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
+  // The same with x and out in host memory, for tools and tests: copies both ways and waits for the
+  // result. With the CPU backend it is forward_layer.
+  DSV4RT_EXPORT Status forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
+
   // Runs all layers in order; x is the first layer's input.
   DSV4RT_EXPORT Status step(const Step& step, const Bf16Bits* x, const LayerHook& hook);
 

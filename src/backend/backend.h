@@ -54,6 +54,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  // Whether backend memory is host memory.
+  [[nodiscard]] virtual bool uses_host_memory() const noexcept = 0;
 
   // Zero-filled memory. kResourceExhausted naming `purpose` and the bytes asked. Only at start.
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;

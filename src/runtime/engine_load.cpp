@@ -5,6 +5,9 @@
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
+#if defined(DSV4RT_HAVE_CUDA)
+#include "backend/cuda/cuda_backend.h"
+#endif
 #include "base/try.h"
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
@@ -23,9 +26,13 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
   }
   if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
   if (options.backend == "cuda") {
+#if defined(DSV4RT_HAVE_CUDA)
+    return create_cuda_backend({.device = 0});
+#else
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
+#endif
   }
-  return Status{StatusCode::kInvalidArgument, "backend: '" + options.backend + "'; accepted: cpu"};
+  return Status{StatusCode::kInvalidArgument, "backend: '" + options.backend + "'; accepted: cpu, cuda"};
 }
 
 // Narrows the config to the layers asked for, so that layer 0 of the schedule is first_layer.
@@ -72,6 +79,22 @@ std::int64_t host_weight_bytes(const HostAttentionWeights& host) {
              compressor_bytes(host.indexer->compressor);
   }
   return total;
+}
+
+// Device memory for intermediates of single operations: rounded inputs of a linear, or index scores
+// of as many tokens as fit (never of a whole prompt at a long context).
+std::size_t kernel_scratch_bytes(const ModelConfig& config, const LayerSchedule& schedule, const CacheLimits& limits) {
+  constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
+  const std::int64_t widest = std::max({config.hidden_size, config.q_lora_rank, config.o_groups * config.o_lora_rank});
+  const std::int64_t rounded = std::int64_t{limits.max_step_tokens} * widest * std::int64_t{sizeof(bf16)};
+  std::int64_t scores = 0;
+  for (const LayerSpec& spec : schedule.layers()) {
+    if (!spec.indexer) continue;
+    const std::int64_t rows = limits.max_context_tokens / spec.ratio + 1024;  // whole blocks
+    const std::int64_t all = rows * limits.max_step_tokens * std::int64_t{sizeof(float)};
+    scores = std::max(scores, std::max(rows * std::int64_t{sizeof(float)}, std::min(all, kScoreBytes)));
+  }
+  return static_cast<std::size_t>(std::max(rounded, scores));
 }
 
 // One line a part, for the error that refuses the plan.
@@ -136,6 +159,8 @@ Status Engine::Impl::plan_and_allocate() {
   const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = static_cast<std::int64_t>(workspace_bytes(shape)) + 2 * hidden_bytes;
+  const std::size_t scratch_bytes = kernel_scratch_bytes(settings.config, schedule, options.limits);
+  if (!backend->uses_host_memory()) memory.workspace_bytes += static_cast<std::int64_t>(scratch_bytes);
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes;
   if (options.memory_limit_bytes > 0 && memory.total_bytes > options.memory_limit_bytes) {
     return {StatusCode::kResourceExhausted, "memory plan of " + std::to_string(memory.total_bytes) +
@@ -150,6 +175,7 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(metadata, backend->allocate(manager->step_offsets().total_bytes, "step metadata"));
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
   workspace = workspace_at(shape, workspace_memory.data());
+  DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(scratch_bytes));
   DSV4RT_ASSIGN_OR_RETURN(layer_input, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer input"));
   DSV4RT_ASSIGN_OR_RETURN(layer_output, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer output"));
   DSV4RT_ASSIGN_OR_RETURN(plain_frequencies, upload_frequencies(*backend, settings.config, RopeChoice::kPlain));

@@ -35,7 +35,7 @@ Status run_step(Engine& engine, const AttentionTrace& trace, std::int64_t start,
     const auto* x = reinterpret_cast<const Bf16Bits*>(recorded.input.data() + start * hidden);
     auto* out = reinterpret_cast<Bf16Bits*>(layer.output.data() + start * hidden);
     const Clock::time_point begin = Clock::now();
-    DSV4RT_RETURN_IF_ERROR(engine.forward_layer(step, layer.layer, x, out));
+    DSV4RT_RETURN_IF_ERROR(engine.forward_layer_from_host(step, layer.layer, x, out));
     (decode ? layer.decode_ms : layer.prefill_ms) += milliseconds_since(begin);
     if (recorded.topk) DSV4RT_RETURN_IF_ERROR(keep_selection(inspector, layer, tokens));
   }

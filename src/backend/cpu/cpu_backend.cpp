@@ -1,6 +1,7 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -19,23 +20,39 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr std::size_t kBufferAlignmentBytes = 256;
 
+// Aligned zeros by calloc, which clears large areas by not touching them: pages of a pool that no block
+// uses take no memory. The pointer that calloc gave stands just before the area.
+std::byte* allocate_zeros(std::size_t bytes) {
+  void* whole = std::calloc(1, round_up(bytes, kBufferAlignmentBytes) + kBufferAlignmentBytes + sizeof(void*));
+  if (whole == nullptr) return nullptr;
+  const auto first = reinterpret_cast<std::uintptr_t>(whole) + sizeof(void*);
+  auto* data = static_cast<std::byte*>(whole) + (round_up(first, std::uintptr_t{kBufferAlignmentBytes}) - first) +
+               sizeof(void*);
+  std::memcpy(data - sizeof(void*), &whole, sizeof(void*));
+  return data;
+}
+
+void free_zeros(std::byte* data) {
+  void* whole = nullptr;
+  std::memcpy(&whole, data - sizeof(void*), sizeof(void*));
+  std::free(whole);
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, cpu::IsaLevel isa) : team_(threads), ops_(team_, isa) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "cpu"; }
+  [[nodiscard]] bool uses_host_memory() const noexcept override { return true; }
 
   Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
     if (bytes == 0) return Buffer();
     std::byte* data = nullptr;
-    if (bytes <= std::numeric_limits<std::size_t>::max() - kBufferAlignmentBytes) {
-      data = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignmentBytes, round_up(bytes, kBufferAlignmentBytes)));
-    }
+    if (bytes <= std::numeric_limits<std::size_t>::max() - 3 * kBufferAlignmentBytes) data = allocate_zeros(bytes);
     if (data == nullptr) {
       return Status(StatusCode::kResourceExhausted,
                     "no memory for " + std::string(purpose) + ": " + std::to_string(bytes) + " bytes asked");
     }
-    std::memset(data, 0, bytes);
     return Buffer(this, data, bytes);
   }
 
@@ -55,7 +72,7 @@ class CpuBackend final : public Backend {
   Ops& ops() noexcept override { return ops_; }
 
  private:
-  void release(std::byte* data, std::size_t) noexcept override { std::free(data); }
+  void release(std::byte* data, std::size_t) noexcept override { free_zeros(data); }
 
   cpu::ThreadTeam team_;
   cpu::CpuOps ops_;
