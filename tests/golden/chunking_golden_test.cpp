@@ -1,9 +1,9 @@
 // However a sequence is cut into steps, whoever shares its batch and however many threads compute it:
 // outputs and cache contents are the same bytes.
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "runtime/trace_run.h"
 #include "support/golden_case.h"
@@ -12,8 +12,8 @@
 namespace dsv4rt {
 namespace {
 
-using test::FeedPart;
 using test::FedSequence;
+using test::FeedPart;
 using test::GoldenCase;
 using test::make_engine;
 using test::random_rows;

@@ -7,8 +7,8 @@
 namespace dsv4rt {
 namespace {
 
-using test::FeedPart;
 using test::FedSequence;
+using test::FeedPart;
 using test::GoldenCase;
 using test::join_rows;
 using test::LayerRows;

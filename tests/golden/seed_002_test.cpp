@@ -67,9 +67,8 @@ TEST_P(Seed002, OnlyTheDevicesMaskDecides) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TinyBf16Layers, Seed002, testing::Values(0, 1), [](const auto& info) {
-  return info.param == 0 ? "HeavilyCompressed" : "Sparse";
-});
+INSTANTIATE_TEST_SUITE_P(TinyBf16Layers, Seed002, testing::Values(0, 1),
+                         [](const auto& info) { return info.param == 0 ? "HeavilyCompressed" : "Sparse"; });
 
 // "FP8 row error <= 3.6 % of the row's maximum": one scale for 448 values, and half a step of E4M3 below
 // 448 is 16. Values of the RoPE part are not quantized at all.

@@ -1,7 +1,7 @@
 // Seed 003: state schema, exact block counts before a step, what a flush writes and what it leaves behind.
-#include <gtest/gtest.h>
-
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "seed_compressor.h"
 
@@ -100,8 +100,8 @@ TEST(Seed003, AnInvalidMaskChangesNoByte) {
       EXPECT_NE(block.value, 0);
       const auto base = static_cast<std::size_t>(block.value * spec.shape.block_bytes);
       std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(base), spec.shape.data_bytes, std::byte{0xc3});
-      std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(base) + spec.shape.scale_offset(0), spec.shape.scale_bytes,
-                  std::byte{0xc3});
+      std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(base) + spec.shape.scale_offset(0),
+                  spec.shape.scale_bytes, std::byte{0xc3});
       EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0xc3}; }))
           << "bytes outside the row changed";
     }

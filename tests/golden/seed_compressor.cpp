@@ -27,7 +27,8 @@ ModelConfig seed_config() {
 
 // Small blocks, so that tables have several entries.
 CacheFormats seed_formats(RowFormat rows, IndexKeyFormat keys) {
-  return {.rows = rows, .index_keys = keys, .csa_rows_per_block = 16, .hca_rows_per_block = 2, .draft_budget_tokens = 0};
+  return {
+      .rows = rows, .index_keys = keys, .csa_rows_per_block = 16, .hca_rows_per_block = 2, .draft_budget_tokens = 0};
 }
 
 }  // namespace

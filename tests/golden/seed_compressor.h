@@ -43,7 +43,7 @@ struct SeedStream {
   std::unique_ptr<PackedLinear> wkv;
   std::unique_ptr<PackedLinear> wgate;
   std::vector<float> ape;
-  std::vector<float> kv;     // fresh projections of the step
+  std::vector<float> kv;  // fresh projections of the step
   std::vector<float> score;
 
   [[nodiscard]] bool overlap() const { return previous.kv.rows > 0; }
@@ -101,9 +101,9 @@ class SeedCompressor {
 
 // How a block's entry is formed; all but kPaper are mistakes that tests must notice.
 enum class SeedEquation {
-  kPaper,              // current rows through a, previous rows through b
-  kPreviousThroughA,   // previous rows enter through the current projection
-  kSwapped,            // current rows through b, previous rows through a
+  kPaper,             // current rows through a, previous rows through b
+  kPreviousThroughA,  // previous rows enter through the current projection
+  kSwapped,           // current rows through b, previous rows through a
 };
 // Entry `block` in double precision straight from the golden tensors, not rotated.
 std::vector<double> seed_entry(const SeedStream& stream, const GoldenTensor& hidden, std::int64_t block,

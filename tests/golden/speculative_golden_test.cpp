@@ -1,7 +1,7 @@
 // Speculative decoding: draft tokens that are verified and partly rejected leave no trace.
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
@@ -9,8 +9,8 @@
 namespace dsv4rt {
 namespace {
 
-using test::FeedPart;
 using test::FedSequence;
+using test::FeedPart;
 using test::GoldenCase;
 using test::make_engine;
 using test::SequenceFeeder;

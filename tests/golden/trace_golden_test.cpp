@@ -1,9 +1,9 @@
 // The recorded traces: every output, cached row and selection as the published reference computed them.
 // The traces run well past the window (704 and 393 tokens; the window has 128), where a wrong rotary
 // base or YaRN setting of one layer shows.
-#include <gtest/gtest.h>
-
 #include <algorithm>
+
+#include <gtest/gtest.h>
 
 #include "runtime/trace_check.h"
 #include "runtime/trace_run.h"
@@ -106,7 +106,8 @@ TEST_P(TraceGolden, ACorruptedRecordIsNoticed) {
     const LayerTrace& recorded = golden.trace.layers[i];
     SCOPED_TRACE("layer " + std::to_string(i));
     // One token of several hundred: its outputs have the other sign.
-    const auto output = failures([&](LayerTrace& l) { std::for_each_n(l.output->begin() + 300 * golden.hidden(), golden.hidden(), negate); }, i);
+    const auto output = failures(
+        [&](LayerTrace& l) { std::for_each_n(l.output->begin() + 300 * golden.hidden(), golden.hidden(), negate); }, i);
     EXPECT_TRUE(mentions(output, "output: relative error"));
     const auto window = failures([&](LayerTrace& l) { (*l.window_kv_last)[1000].bits ^= 0x0100; }, i);
     EXPECT_TRUE(mentions(window, "window_kv_last: 1 values differ by more than one code"));

@@ -2,13 +2,13 @@
 // layers, open to tests.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "backend/backend.h"
 #include "cache/cache_layout.h"
@@ -42,9 +42,7 @@ class CacheRig {
   [[nodiscard]] const CacheLayout& layout() const { return layout_; }
   [[nodiscard]] KVCacheManager& manager() { return *manager_; }
   [[nodiscard]] const CacheMemory& memory() const { return memory_; }
-  [[nodiscard]] LayerCache layer_cache(int layer) const {
-    return memory_.layer_cache(schedule_.layer(LayerId(layer)));
-  }
+  [[nodiscard]] LayerCache layer_cache(int layer) const { return memory_.layer_cache(schedule_.layer(LayerId(layer))); }
 
   SequenceId create_sequence() { return manager_->create_sequence().value(); }
 

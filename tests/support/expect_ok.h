@@ -1,15 +1,17 @@
 // Assertions on Status and Result that print the message when they fail.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <string_view>
+
+#include <gtest/gtest.h>
 
 #include "dsv4rt/status.h"
 
 namespace dsv4rt::test {
 
-inline const Status& status_of(const Status& status) { return status; }
+inline const Status& status_of(const Status& status) {
+  return status;
+}
 template <class T>
 Status status_of(const Result<T>& result) {
   return result.status();

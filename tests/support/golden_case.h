@@ -1,11 +1,11 @@
 // A golden checkpoint with its trace, and engines for it.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <memory>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "dsv4rt/engine.h"
 #include "runtime/attention_trace.h"

@@ -1,12 +1,12 @@
 // Drives an engine with sequences whose inputs are given for every layer.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "dsv4rt/engine.h"
 #include "runtime/engine_inspector.h"
@@ -18,8 +18,8 @@ namespace dsv4rt::test {
 // A sequence of the engine and everything it was fed and gave.
 struct FedSequence {
   SequenceId id;
-  LayerRows inputs;        // rows from position 0; the feeder takes those after `length`
-  LayerRows outputs;       // of accepted tokens
+  LayerRows inputs;   // rows from position 0; the feeder takes those after `length`
+  LayerRows outputs;  // of accepted tokens
   std::int64_t length = 0;
 };
 
@@ -129,6 +129,5 @@ class SequenceFeeder {
   SyntheticStream garbage_{0x6a5b, "garbage"};
   std::uint64_t garbage_index_ = 0;
 };
-
 
 }  // namespace dsv4rt::test

@@ -1,13 +1,12 @@
 // A fresh directory, removed with its contents at the end.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <unistd.h>
 
 namespace dsv4rt::test {
 

@@ -1,0 +1,186 @@
+// What a layer asks of Ops: which operations, in which order, with which settings. No numbers.
+#include "attention/attention_layer.h"
+
+#include <gtest/gtest.h>
+
+#include "support/layer_rig.h"
+#include "support/recording_ops.h"
+
+namespace dsv4rt {
+namespace {
+
+using test::GoldenCase;
+using test::LayerRig;
+using test::RecordingOps;
+using Calls = std::vector<std::string>;
+
+constexpr CacheLimits kLimits{.max_sequences = 1, .max_context_tokens = 64, .max_step_tokens = 16, .pool_tokens = 0};
+
+// Layers of tiny-fp8.
+constexpr int kWindowLayer = 0;
+constexpr int kSparseLayer = 1;
+constexpr int kHeavyLayer = 2;
+
+class AttentionLayerTest : public testing::Test {
+ protected:
+  AttentionLayerTest() : golden_(GoldenCase::open("tiny-fp8")) {}
+
+  // Runs a step of 5 tokens of `layer` through `ops`.
+  Status forward(LayerRig& layer, RecordingOps& ops) {
+    const SequenceId sequence = layer.rig().create_sequence();
+    const StepEntry entry{sequence, 5};
+    const StepView step = layer.rig().begin({&entry, 1}, {.pad_to_tokens = 7});
+    out_.resize(static_cast<std::size_t>(7 * golden_.hidden()));
+    return layer.forward(ops, step, x(), out_.data());
+  }
+  const Bf16Bits* x() const { return golden_.inputs[0].data(); }
+
+  GoldenCase golden_;
+  std::vector<Bf16Bits> out_;
+};
+
+TEST_F(AttentionLayerTest, WindowLayersOnlyAttend) {
+  LayerRig layer(golden_, kWindowLayer, kLimits);
+  RecordingOps ops;
+  ASSERT_OK(forward(layer, ops));
+  EXPECT_EQ(ops.calls, (Calls{"linear*2", "rms_norm", "linear*1", "query", "window_rows", "attend", "window_store",
+                              "rotate_heads", "linear*2", "linear*1"}));
+  EXPECT_EQ(ops.attend_params.ratio, 0);
+  EXPECT_EQ(ops.attend_params.selected, nullptr);
+}
+
+TEST_F(AttentionLayerTest, HeavyLayersCompressAndReadEveryRow) {
+  LayerRig layer(golden_, kHeavyLayer, kLimits);
+  RecordingOps ops;
+  ASSERT_OK(forward(layer, ops));
+  EXPECT_EQ(ops.calls, (Calls{"linear*4", "rms_norm", "linear*1", "query", "window_rows", "compress", "state_store",
+                              "attend", "window_store", "rotate_heads", "linear*2", "linear*1"}));
+  EXPECT_EQ(ops.attend_params.ratio, 128);
+  EXPECT_EQ(ops.attend_params.selected, nullptr);
+  EXPECT_FALSE(ops.compressions.at(0).input.overlap);
+  EXPECT_EQ(ops.compressions[0].input.dim, kHeadDim);
+}
+
+TEST_F(AttentionLayerTest, SparseLayersCompressTwiceAndSelect) {
+  LayerRig layer(golden_, kSparseLayer, kLimits);
+  RecordingOps ops;
+  ASSERT_OK(forward(layer, ops));
+  EXPECT_EQ(ops.calls, (Calls{"linear*7", "rms_norm", "linear*2", "query", "index_query", "window_rows", "compress",
+                              "state_store", "compress", "state_store", "select_rows", "attend", "window_store",
+                              "rotate_heads", "linear*2", "linear*1"}));
+  // The state is stored after the pool that reads it, for each compressor its own.
+  ASSERT_EQ(ops.compressions.size(), 2U);
+  EXPECT_EQ(ops.compressions[0].state.base, ops.state_stores[0].state.base);
+  EXPECT_EQ(ops.compressions[1].state.base, ops.state_stores[1].state.base);
+  EXPECT_NE(ops.compressions[0].state.base, ops.compressions[1].state.base);
+  EXPECT_TRUE(ops.compressions[0].input.overlap);
+  EXPECT_FALSE(ops.compressions[0].is_index_key);
+  EXPECT_TRUE(ops.compressions[1].is_index_key);
+  EXPECT_EQ(ops.compressions[1].input.dim, kIndexHeadDim);
+  // The rows that were selected are the rows that are read, through the keys' own pool.
+  EXPECT_EQ(ops.select_params.selected, ops.attend_params.selected);
+  EXPECT_EQ(ops.select_params.keys.blocks, ops.compressions[1].rows.blocks);
+  EXPECT_EQ(ops.attend_params.rows.blocks, ops.compressions[0].rows.blocks);
+  EXPECT_FLOAT_EQ(ops.select_params.head_scale, 1.0F / 32);  // (128 * 8)^-0.5
+}
+
+// x is projected in one call, so that it is read and rounded once.
+TEST_F(AttentionLayerTest, EveryProjectionOfTheInputIsInOneCall) {
+  LayerRig layer(golden_, kSparseLayer, kLimits);
+  RecordingOps ops;
+  ASSERT_OK(forward(layer, ops));
+  int readers = 0;
+  for (const auto& call : ops.linears) {
+    const auto of_x = std::count_if(call.begin(), call.end(),
+                                    [&](const LinearCall& c) { return reinterpret_cast<const Bf16Bits*>(c.x) == x(); });
+    if (of_x > 0) {
+      ++readers;
+      EXPECT_EQ(static_cast<std::size_t>(of_x), call.size());
+    }
+  }
+  EXPECT_EQ(readers, 1);
+  // Compressor projections stay FP32; everything else is rounded to BF16.
+  const auto& calls = ops.linears.front();
+  const auto unrounded =
+      std::count_if(calls.begin(), calls.end(), [](const LinearCall& c) { return c.output == OutputType::kF32; });
+  EXPECT_EQ(unrounded, 4);
+}
+
+TEST_F(AttentionLayerTest, OneRotationForTheWholeLayer) {
+  for (const int number : {kWindowLayer, kSparseLayer, kHeavyLayer}) {
+    LayerRig layer(golden_, number, kLimits);
+    RecordingOps ops;
+    ASSERT_OK(forward(layer, ops));
+    EXPECT_EQ(ops.query_params.rope.inverse_frequency, layer.frequencies());
+    EXPECT_FALSE(ops.query_params.rope.inverse);
+    EXPECT_EQ(ops.rotate_params.rope.inverse_frequency, layer.frequencies());
+    EXPECT_TRUE(ops.rotate_params.rope.inverse);
+    for (const CompressParams& compress : ops.compressions) {
+      EXPECT_EQ(compress.rope.inverse_frequency, layer.frequencies());
+      EXPECT_FALSE(compress.rope.inverse);
+    }
+  }
+}
+
+TEST_F(AttentionLayerTest, ProfilesAreSettingsOfTheSameCalls) {
+  LayerRig released(golden_, kSparseLayer, kLimits, Profile::deepseek_v4());
+  RecordingOps released_ops;
+  ASSERT_OK(forward(released, released_ops));
+  LayerRig seed(golden_, kSparseLayer, kLimits, Profile::seed());
+  RecordingOps seed_ops;
+  ASSERT_OK(forward(seed, seed_ops));
+  EXPECT_EQ(released_ops.calls, seed_ops.calls);
+
+  const CompressParams& main = released_ops.compressions[0];
+  const CompressParams& key = released_ops.compressions[1];
+  EXPECT_NE(main.norm_weight, nullptr);
+  EXPECT_EQ(main.anchor, Profile::RopeAnchor::kFirstToken);
+  EXPECT_FALSE(main.hadamard);
+  EXPECT_TRUE(key.hadamard);
+  EXPECT_TRUE(released_ops.index_query_params.hadamard);
+  EXPECT_NE(released_ops.index_query_params.rope.inverse_frequency, nullptr);
+
+  const CompressParams& seed_main = seed_ops.compressions[0];
+  const CompressParams& seed_key = seed_ops.compressions[1];
+  EXPECT_EQ(seed_main.norm_weight, nullptr);
+  EXPECT_EQ(seed_main.anchor, Profile::RopeAnchor::kLastToken);
+  EXPECT_NE(seed_main.rope.inverse_frequency, nullptr);
+  EXPECT_EQ(seed_key.norm_weight, nullptr);
+  EXPECT_FALSE(seed_key.hadamard);
+  EXPECT_EQ(seed_key.rope.inverse_frequency, nullptr);
+  EXPECT_FALSE(seed_ops.index_query_params.hadamard);
+  EXPECT_EQ(seed_ops.index_query_params.rope.inverse_frequency, nullptr);
+}
+
+// Groups of the output projection read neighbouring heads and write neighbouring parts of the latent.
+TEST_F(AttentionLayerTest, OutputGroupsLieSideBySide) {
+  LayerRig layer(golden_, kWindowLayer, kLimits);
+  RecordingOps ops;
+  ASSERT_OK(forward(layer, ops));
+  const auto& groups = ops.linears.at(2);
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[1].x - groups[0].x, 8 / 2 * kHeadDim);
+  EXPECT_EQ(static_cast<bf16*>(groups[1].y) - static_cast<bf16*>(groups[0].y), 64);
+  const auto& down = ops.linears.at(3);
+  EXPECT_EQ(static_cast<const void*>(down[0].x), groups[0].y);
+  EXPECT_EQ(down[0].y, static_cast<void*>(out_.data()));
+}
+
+TEST_F(AttentionLayerTest, TheFirstFailureEndsTheLayer) {
+  LayerRig layer(golden_, kSparseLayer, kLimits);
+  for (int failing = 0; failing < 16; ++failing) {
+    RecordingOps ops;
+    ops.failing_call = failing;
+    const StepEntry entry{layer.rig().create_sequence(), 1};
+    const StepView step = layer.rig().begin({&entry, 1});
+    std::vector<Bf16Bits> out(static_cast<std::size_t>(golden_.hidden()));
+    const Status status = layer.forward(ops, step, x(), out.data());
+    EXPECT_TRUE(test::fails_with(status, StatusCode::kInternal, {"call " + std::to_string(failing)}));
+    EXPECT_EQ(static_cast<int>(ops.calls.size()), failing + 1);
+    layer.rig().commit();
+    ASSERT_OK(layer.rig().manager().release(entry.sequence));
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt

@@ -1,0 +1,182 @@
+// What the comparison accepts and what it refuses, on recorded values made from the engine's own.
+#include "runtime/trace_check.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "support/golden_case.h"
+
+namespace dsv4rt {
+namespace {
+
+using test::GoldenCase;
+
+// A run of 40 tokens of a CSA layer, and a trace that records exactly what it gave.
+class TraceCheck : public testing::Test {
+ protected:
+  static constexpr std::int64_t kTokens = 40;
+  static constexpr int kLayer = 1;
+
+  TraceCheck() : golden_(GoldenCase::open("tiny-bf16", kLayer, 1)) {
+    trace_ = golden_.trace;
+    trace_.prefill_tokens = kTokens;
+    trace_.decode_tokens = 0;
+    engine_ = test::make_engine(golden_.options());
+    auto run = run_trace(*engine_, trace_, {}, {});
+    EXPECT_OK(run);
+    run_ = std::move(run).value();
+    EngineInspector inspector(*engine_);
+    LayerTrace& layer = trace_.layers[0];
+    layer.output = run_.layers[0].output;
+    layer.output->resize(kTokens * 128);
+    layer.compressed_kv = to_bf16s(inspector.paged_values(LayerId(kLayer), CacheRole::kCsaKv, run_.sequence).value());
+    layer.index_k = to_bf16s(inspector.paged_values(LayerId(kLayer), CacheRole::kIndexK, run_.sequence).value());
+    layer.window_kv_last = to_bf16s(inspector.window_values(LayerId(kLayer), run_.sequence).value());
+    layer.topk = run_.layers[0].selected;
+    layer.top_k = run_.layers[0].top_k;
+    layer.topk_margin = std::vector<float>(kTokens, 1.0F);
+  }
+
+  static std::vector<bf16> to_bf16s(const std::vector<float>& values) {
+    std::vector<bf16> bits;
+    for (const float value : values) bits.push_back(to_bf16(value));
+    return bits;
+  }
+
+  LayerCheck check(const TraceTolerance& tolerance = TraceTolerance::bf16_linears()) {
+    auto checks = check_trace(*engine_, trace_, run_, tolerance);
+    EXPECT_OK(checks);
+    return checks->at(0);
+  }
+  LayerTrace& recorded() { return trace_.layers[0]; }
+
+  GoldenCase golden_;
+  AttentionTrace trace_;
+  std::unique_ptr<Engine> engine_;
+  TraceRun run_;
+};
+
+TEST_F(TraceCheck, EqualValuesMatchExactly) {
+  const LayerCheck layer = check({.output_relative_error = 0, .row_code_fraction = 0, .selection_token_fraction = 0});
+  EXPECT_TRUE(layer.failures.empty()) << layer.failures.front();
+  EXPECT_EQ(layer.relative_error, 0.0);
+  EXPECT_NEAR(layer.cosine, 1.0, 1e-12);
+  EXPECT_EQ(layer.compared_tokens, kTokens);
+  EXPECT_EQ(layer.compressed_kv->values, kTokens / 4 * kHeadDim);
+  EXPECT_EQ(layer.index_k->values, kTokens / 4 * kIndexHeadDim);
+  EXPECT_EQ(layer.window_kv->values, kTokens * kHeadDim);
+  EXPECT_EQ(layer.selection_differs, 0);
+}
+
+TEST_F(TraceCheck, RelativeErrorIsTheL2NormOfTheDifference) {
+  for (bf16& value : *recorded().output) value = to_bf16(to_float(value) * 0.5F);  // exact: out = 2 * recorded
+  const LayerCheck layer = check();
+  EXPECT_NEAR(layer.relative_error, 1.0, 1e-6);
+  EXPECT_NEAR(layer.cosine, 1.0, 1e-12);
+  ASSERT_EQ(layer.failures.size(), 1U);
+}
+
+TEST_F(TraceCheck, NanFails) {
+  (*recorded().output)[5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_FALSE(check().failures.empty());
+}
+
+TEST_F(TraceCheck, NanInARowIsMoreThanOneCodeOff) {
+  (*recorded().compressed_kv)[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  const LayerCheck layer = check();
+  EXPECT_EQ(layer.compressed_kv->further_off, 1);
+  EXPECT_FALSE(layer.failures.empty());
+}
+
+TEST_F(TraceCheck, OneCodeOffCountsAndTwoFail) {
+  auto& rows = *recorded().window_kv_last;
+  rows[kNopeDim].bits = static_cast<std::uint16_t>(rows[kNopeDim].bits + 1);  // BF16 part: one step
+  LayerCheck layer = check();
+  EXPECT_EQ(layer.window_kv->off_by_one_code, 1);
+  EXPECT_EQ(layer.window_kv->further_off, 0);
+  EXPECT_TRUE(layer.failures.empty());
+  rows[kNopeDim].bits = static_cast<std::uint16_t>(rows[kNopeDim].bits + 3);
+  layer = check();
+  EXPECT_EQ(layer.window_kv->further_off, 1);
+  EXPECT_FALSE(layer.failures.empty());
+}
+
+TEST_F(TraceCheck, RowsOfAnotherCountAreRefused) {
+  recorded().compressed_kv->resize(9 * kHeadDim);
+  const LayerCheck layer = check();
+  EXPECT_EQ(layer.compressed_kv->further_off, layer.compressed_kv->values);
+  EXPECT_FALSE(layer.failures.empty());
+}
+
+// A selection may differ where the margin is small; its token's output is then not compared.
+TEST_F(TraceCheck, NearlyTiedSelectionsAreExcusedAndLeftOut) {
+  auto& topk = *recorded().topk;
+  const std::size_t token = kTokens - 1;
+  topk[token * static_cast<std::size_t>(recorded().top_k)] = 1000;
+  for (std::size_t i = 0; i < 128; ++i) (*recorded().output)[token * 128 + i] = to_bf16(1e6F);
+  LayerCheck layer = check();
+  EXPECT_EQ(layer.selection_differs, 1);
+  EXPECT_EQ(layer.selection_unexplained, 1);
+  EXPECT_EQ(layer.failures.size(), 1U);
+
+  (*recorded().topk_margin)[token] = 0.01F;
+  layer = check();
+  EXPECT_EQ(layer.selection_unexplained, 0);
+  EXPECT_TRUE(layer.failures.empty()) << layer.failures.front();
+  EXPECT_EQ(layer.compared_tokens, kTokens - 1);
+}
+
+TEST_F(TraceCheck, TooManyNearTiesFail) {
+  auto& topk = *recorded().topk;
+  for (std::size_t token = 10; token < 13; ++token) {
+    topk[token * static_cast<std::size_t>(recorded().top_k)] = 1000;
+    (*recorded().topk_margin)[token] = 0.01F;
+  }
+  const LayerCheck layer = check();
+  EXPECT_EQ(layer.selection_differs, 3);
+  EXPECT_EQ(layer.failures.size(), 1U);  // 7.5 % of the tokens; 5 % allowed
+}
+
+TEST_F(TraceCheck, WithoutMarginsNoDifferenceIsExcused) {
+  recorded().topk_margin.reset();
+  (*recorded().topk)[20 * static_cast<std::size_t>(recorded().top_k)] = 1000;
+  EXPECT_EQ(check().selection_unexplained, 1);
+}
+
+TEST_F(TraceCheck, WhatIsNotRecordedIsNotCompared) {
+  recorded().compressed_kv.reset();
+  recorded().index_k.reset();
+  recorded().window_kv_last.reset();
+  recorded().topk.reset();
+  const LayerCheck layer = check();
+  EXPECT_TRUE(layer.output_compared);
+  EXPECT_FALSE(layer.selection_compared);
+  EXPECT_FALSE(layer.compressed_kv || layer.index_k || layer.window_kv);
+  EXPECT_TRUE(layer.failures.empty());
+}
+
+TEST_F(TraceCheck, RunOptionsOutOfRangeNameTheOption) {
+  EXPECT_TRUE(test::fails_with(run_trace(*engine_, trace_, {.chunk_tokens = -1, .decode_from = -1}, {}),
+                               StatusCode::kInvalidArgument, {"chunk -1"}));
+  EXPECT_TRUE(test::fails_with(run_trace(*engine_, trace_, {.chunk_tokens = 0, .decode_from = 41}, {}),
+                               StatusCode::kInvalidArgument, {"decode-from 41", "40"}));
+}
+
+TEST_F(TraceCheck, ProgressCountsEveryStep) {
+  ASSERT_OK(engine_->release(run_.sequence));
+  std::vector<std::int64_t> done;
+  const auto run = run_trace(*engine_, trace_, {.chunk_tokens = 16, .decode_from = 37},
+                             [&](std::int64_t tokens, std::int64_t total) {
+                               EXPECT_EQ(total, kTokens);
+                               done.push_back(tokens);
+                             });
+  ASSERT_OK(run);
+  EXPECT_EQ(done, (std::vector<std::int64_t>{16, 32, 37, 38, 39, 40}));
+  EXPECT_EQ(run->steps, 6);
+  EXPECT_EQ(run->prefill_tokens, 37);
+  EXPECT_EQ(run->decode_tokens, 3);
+}
+
+}  // namespace
+}  // namespace dsv4rt
