@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "backend/cpu/cpu_ops.h"
-#include "backend/cpu/hadamard.h"
 #include "backend/cpu/paged_rows.h"
 #include "backend/cpu/rope_rows.h"
 #include "backend/cpu/row_kernels.h"
@@ -23,15 +22,16 @@ constexpr std::int64_t kScoreBudget = std::int64_t{1} << 22;
 
 // One head: RoPE, Hadamard and rounding to BF16, then the values that the key format can hold. The BF16
 // rounding before the format's own matters: without it about 1 % of MXFP4 codes differ.
-void prepare_head(const IndexQueryParams& params, const RopeRotation& rotation, bf16* head) {
+void prepare_head(const IndexQueryParams& params, const RowKernels& kernels, const RopeRotation& rotation, bf16* head) {
   float values[kIndexHeadDim];
   for (int i = 0; i < kIndexHeadDim; ++i) values[i] = to_float(head[i]);
   rotation.apply(values + kIndexHeadDim - kRopeDim);
-  if (params.hadamard) {
-    hadamard_transform(values);
-    for (float& value : values) value = round_to_bf16(value);
+  if (params.hadamard) kernels.hadamard_bf16(values);
+  if (params.key_format == IndexKeyFormat::kMxfp4) {
+    kernels.round_mxfp4(values);
+  } else {
+    round_through(params.key_format, values);
   }
-  round_through(params.key_format, values);
   for (int i = 0; i < kIndexHeadDim; ++i) head[i] = to_bf16(values[i]);
 }
 
@@ -115,6 +115,7 @@ class RowSelector {
 }  // namespace
 
 Status CpuOps::index_query(const IndexQueryParams& params) {
+  const RowKernels& kernels = row_kernels(isa_);
   const std::int64_t heads = params.heads;
   team_.parallel_for(params.step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
     std::int64_t item = begin;
@@ -122,7 +123,7 @@ Status CpuOps::index_query(const IndexQueryParams& params) {
       const std::int64_t token = item / heads;
       const std::int64_t token_end = std::min(end, (token + 1) * heads);
       const RopeRotation rotation(params.rope, params.step.token_position[token]);
-      for (; item < token_end; ++item) prepare_head(params, rotation, params.q + item * kIndexHeadDim);
+      for (; item < token_end; ++item) prepare_head(params, kernels, rotation, params.q + item * kIndexHeadDim);
     }
   });
   return {};

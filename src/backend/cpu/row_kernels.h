@@ -52,6 +52,19 @@ struct RowKernels {
   // out[r] = sum over heads of weight[h] * relu(scores[r, h]): partial sums over heads by h % kHeadLanes
   // ascending, then a binary tree. NaN scores stay NaN. Lanes past `heads` do not take part.
   void (*index_sum)(const float* scores, int padded, int heads, int row_count, const float* weight, float* out);
+
+  // --- kernels without fused operations: the same bytes at every level ---
+
+  // In place on one query head [kHeadDim]: x *= rsqrt(mean(x^2) + eps). Every step is rounded to BF16, as the
+  // reference model computes it: the square, its mean, mean + eps, the reciprocal root and the product. A
+  // single rounding at the end changes the attention output by 0.5 to 1.5 %.
+  void (*normalize_head)(bf16* head, float eps);
+
+  // values [kIndexHeadDim] <- BF16(hadamard_transform(values)), the same bits as that function's.
+  void (*hadamard_bf16)(float* values);
+
+  // round_through(IndexKeyFormat::kMxfp4, values), the same bits.
+  void (*round_mxfp4)(float* values);
 };
 
 // The set of `level`; kernels of a level that this build lacks fall back to the next lower one.

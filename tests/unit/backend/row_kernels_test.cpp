@@ -2,6 +2,7 @@
 #include "backend/cpu/row_kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -9,7 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/exp_lanes.h"
+#include "backend/cpu/hadamard.h"
 #include "backend/cpu/top_k.h"
+#include "layout/rounding.h"
 #include "unit/backend/ops_fixture.h"
 
 namespace dsv4rt {
@@ -79,6 +82,55 @@ TEST(RowKernels, FusedLevelsGiveTheSameScores) {
       EXPECT_TRUE(same_bytes(scores[level], scores[1]));
     }
     for (std::size_t i = 0; i < scores[0].size(); ++i) ASSERT_NEAR(scores[level][i], scores[0][i], 1e-3f);
+  }
+}
+
+// Groups of ties, zeros, tiny, huge and non-finite values, and random ones.
+std::vector<float> awkward_key(std::uint64_t seed) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr std::array<float, 20> kSpecial = {0.0f,  -0.0f, 0.25f, 0.75f, -1.25f,   1.75f,        2.5f,
+                                              -3.5f, 5.0f,  -6.0f, 6.01f, 7.9f,     1e-40f,       -1e-38f,
+                                              3e38f, kInf,  -kInf, 1e-4f, 0.24999f, std::nanf("")};
+  Random random(seed);
+  std::vector<float> values(kIndexHeadDim);
+  const float scale = std::ldexp(1.0f, static_cast<int>(seed % 41) - 20);
+  for (float& value : values) {
+    value = seed % 3 == 0 ? kSpecial[random.bits() % (seed % 2 == 0 ? 14 : 20)] : random.normal() * scale;
+  }
+  return values;
+}
+
+TEST(RowKernels, HadamardAndMxfp4RoundingEqualTheScalarCode) {
+  for (const cpu::IsaLevel level : available_levels()) {
+    const cpu::RowKernels& kernels = cpu::row_kernels(level);
+    for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+      auto expected = awkward_key(seed);
+      auto actual = expected;
+      round_through(IndexKeyFormat::kMxfp4, expected.data());
+      kernels.round_mxfp4(actual.data());
+      ASSERT_TRUE(same_bytes(actual, expected)) << "seed " << seed;
+
+      auto transformed = random_floats(seed, kIndexHeadDim);
+      actual = transformed;
+      cpu::hadamard_transform(transformed.data());
+      std::transform(transformed.begin(), transformed.end(), transformed.begin(), round_to_bf16);
+      kernels.hadamard_bf16(actual.data());
+      ASSERT_TRUE(same_bytes(actual, transformed)) << "seed " << seed;
+    }
+  }
+}
+
+TEST(RowKernels, HeadNormIsTheSameAtEveryLevel) {
+  const auto levels = available_levels();
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto head = random_bf16(seed, kHeadDim, std::ldexp(1.0f, static_cast<int>(seed % 31) - 15));
+    std::vector<bf16> expected = head;
+    cpu::row_kernels(levels[0]).normalize_head(expected.data(), 1e-6f);
+    for (const cpu::IsaLevel level : levels) {
+      std::vector<bf16> actual = head;
+      cpu::row_kernels(level).normalize_head(actual.data(), 1e-6f);
+      ASSERT_TRUE(same_bytes(actual, expected)) << cpu::isa_level_name(level);
+    }
   }
 }
 
