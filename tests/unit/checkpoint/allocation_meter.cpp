@@ -34,10 +34,21 @@ void counted_free(void* address) {
 
 void* operator new(std::size_t bytes) { return counted_allocate(bytes); }
 void* operator new[](std::size_t bytes) { return counted_allocate(bytes); }
+// Replaced too, so that every block that counted_free gets came from counted_allocate.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return counted_allocate(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& tag) noexcept { return operator new(bytes, tag); }
 void operator delete(void* address) noexcept { counted_free(address); }
 void operator delete[](void* address) noexcept { counted_free(address); }
 void operator delete(void* address, std::size_t) noexcept { counted_free(address); }
 void operator delete[](void* address, std::size_t) noexcept { counted_free(address); }
+void operator delete(void* address, const std::nothrow_t&) noexcept { counted_free(address); }
+void operator delete[](void* address, const std::nothrow_t&) noexcept { counted_free(address); }
 
 namespace dsv4rt {
 
