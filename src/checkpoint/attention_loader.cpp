@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "checkpoint/expected_tensors.h"
-#include "checkpoint/message_text.h"
+#include "base/message_text.h"
 #include "checkpoint/tensor_names.h"
 #include "layout/codec_e8m0.h"
 

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "checkpoint/message_text.h"
+#include "base/message_text.h"
 #include "checkpoint/weight_index.h"
 
 namespace dsv4rt {

@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "checkpoint/message_text.h"
-#include "checkpoint/strict_json.h"
+#include "base/message_text.h"
+#include "base/strict_json.h"
 
 namespace dsv4rt {
 namespace {

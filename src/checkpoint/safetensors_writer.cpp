@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
-#include "checkpoint/message_text.h"
+#include "base/message_text.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace dsv4rt {

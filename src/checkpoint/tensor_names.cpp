@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "checkpoint/message_text.h"
+#include "base/message_text.h"
 
 namespace dsv4rt {
 namespace {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "checkpoint/message_text.h"
+#include "base/message_text.h"
 #include "checkpoint/output_file.h"
-#include "checkpoint/strict_json.h"
+#include "base/strict_json.h"
 
 namespace dsv4rt {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/message_text.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -22,12 +23,6 @@ struct Field {
     return {StatusCode::kBadInput, path.string() + ": tensor '" + tensor.name + "': " + reason};
   }
 };
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 // Copies a tensor of the expected dtype and shape; a dimension of -1 accepts any size.
 template <class T>

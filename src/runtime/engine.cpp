@@ -92,7 +92,8 @@ Status Engine::forward_layer(const Step& step, LayerId layer, const Bf16Bits* x,
 Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
   if (impl_->backend->uses_host_memory()) return forward_layer(step, layer, x, out);
   DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-  const auto bytes = static_cast<std::size_t>(step.tokens) * static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
+  const auto bytes =
+      static_cast<std::size_t>(step.tokens) * static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
   DSV4RT_RETURN_IF_ERROR(impl_->backend->upload(impl_->layer_input.data(), x, bytes));
   DSV4RT_RETURN_IF_ERROR(
       forward_layer(step, layer, impl_->layer_input.as<Bf16Bits>(), impl_->layer_output.as<Bf16Bits>()));

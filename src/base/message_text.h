@@ -8,7 +8,10 @@
 
 namespace dsv4rt {
 
-// `text` in double quotes; control characters and non-ASCII bytes as \xNN; cut after 160 bytes with "...".
+// `text` with control characters, non-ASCII bytes, quotes and backslashes as \xNN; cut after 160 bytes
+// with "...".
+std::string printable(std::string_view text);
+// The same in double quotes.
 std::string quote(std::string_view text);
 
 // "[512, 4096]"; "[]" for a scalar.

@@ -1,13 +1,13 @@
-#include "checkpoint/message_text.h"
+#include "base/message_text.h"
 
 #include <cstddef>
 
 namespace dsv4rt {
 
-std::string quote(std::string_view text) {
+std::string printable(std::string_view text) {
   constexpr std::size_t kShownBytes = 160;
   constexpr char kHexDigits[] = "0123456789abcdef";
-  std::string out = "\"";
+  std::string out;
   for (const char c : text.substr(0, kShownBytes)) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte >= 0x7f || c == '"' || c == '\\') {
@@ -18,8 +18,12 @@ std::string quote(std::string_view text) {
       out += c;
     }
   }
-  out += text.size() > kShownBytes ? "...\"" : "\"";
+  if (text.size() > kShownBytes) out += "...";
   return out;
+}
+
+std::string quote(std::string_view text) {
+  return '"' + printable(text) + '"';
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

@@ -1,11 +1,12 @@
-#include "checkpoint/strict_json.h"
+#include "base/strict_json.h"
 
 #include <new>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-#include "checkpoint/message_text.h"
+#include <nlohmann/json.hpp>
+
+#include "base/message_text.h"
 
 namespace dsv4rt {
 namespace {
@@ -32,13 +33,19 @@ class EventAdapter : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return finish(JsonKind::kArray); }
 
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) return fail("key " + quote(name) + " occurs twice in one object");
+    const bool fresh = keys_.back().insert(name).second;
     path_.back().key = std::move(name);
-    return true;
+    return fresh || fail("key " + path_text() + " is given twice; each key is accepted once");
   }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
-    return fail("not valid JSON at byte " + std::to_string(position));
+  bool parse_error(std::size_t position, const std::string& last_token,
+                   const nlohmann::json::exception& error) override {
+    constexpr int kNumberOutOfRange = 406;  // the library's number for a numeral that no double holds
+    const std::string place = path_text().empty() ? std::string() : " near key " + path_text();
+    if (error.id == kNumberOutOfRange) {
+      return fail("number " + quote(last_token) + place + " is not valid JSON here: finite numbers are accepted");
+    }
+    return fail("not valid JSON at byte " + std::to_string(position) + place);
   }
 
  private:
@@ -50,6 +57,17 @@ class EventAdapter : public nlohmann::json_sax<nlohmann::json> {
   bool accept(Status status) {
     status_ = std::move(status);
     return status_.ok();
+  }
+
+  // The open keys, outermost first: "rope_scaling.factor".
+  [[nodiscard]] std::string path_text() const {
+    std::string text;
+    for (const JsonLevel& level : path_) {
+      if (level.key.empty()) continue;
+      if (!text.empty()) text += '.';
+      text += printable(level.key);
+    }
+    return text;
   }
 
   // After a complete value: the next element of an enclosing array.
@@ -65,7 +83,7 @@ class EventAdapter : public nlohmann::json_sax<nlohmann::json> {
 
   bool start(JsonKind kind) {
     if (path_.size() >= max_depth_) {
-      return fail("JSON nested deeper than the " + std::to_string(max_depth_) + " levels accepted");
+      return fail("JSON nested deeper than the " + std::to_string(max_depth_) + " levels that are accepted");
     }
     if (!accept(visitor_.value(path_, {kind, 0, {}}))) return false;
     path_.push_back({kind == JsonKind::kArray, {}, 0});
@@ -93,14 +111,22 @@ class EventAdapter : public nlohmann::json_sax<nlohmann::json> {
 
 std::string_view json_kind_name(JsonKind kind) noexcept {
   switch (kind) {
-    case JsonKind::kNull: return "null";
-    case JsonKind::kBoolean: return "a boolean";
-    case JsonKind::kUnsigned: return "a non-negative integer";
-    case JsonKind::kNegative: return "a negative integer";
-    case JsonKind::kFloat: return "a number that is not an integer of 64 bits";
-    case JsonKind::kString: return "a string";
-    case JsonKind::kObject: return "an object";
-    case JsonKind::kArray: return "an array";
+    case JsonKind::kNull:
+      return "null";
+    case JsonKind::kBoolean:
+      return "a boolean";
+    case JsonKind::kUnsigned:
+      return "a non-negative integer";
+    case JsonKind::kNegative:
+      return "a negative integer";
+    case JsonKind::kFloat:
+      return "a number that is not an integer of 64 bits";
+    case JsonKind::kString:
+      return "a string";
+    case JsonKind::kObject:
+      return "an object";
+    case JsonKind::kArray:
+      return "an array";
   }
   return "a value";
 }
@@ -108,7 +134,7 @@ std::string_view json_kind_name(JsonKind kind) noexcept {
 Status parse_strict_json(std::string_view text, std::string_view source, std::size_t max_depth, JsonVisitor& visitor) {
   // The parser takes a NUL for the end of the text and would ignore what follows it.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
-    return {StatusCode::kBadInput, std::string(source) + ": NUL byte in JSON text at byte " + std::to_string(nul)};
+    return {StatusCode::kBadInput, std::string(source) + ": not valid JSON: NUL byte at byte " + std::to_string(nul)};
   }
   try {
     EventAdapter adapter(source, max_depth, visitor);
