@@ -1,10 +1,9 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <string>
 #include <thread>
@@ -12,31 +11,11 @@
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_linear.h"
 #include "backend/cpu/cpu_ops.h"
-#include "base/arithmetic.h"
 
 namespace dsv4rt {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr std::size_t kBufferAlignmentBytes = 256;
-
-// Aligned zeros by calloc, which clears large areas by not touching them: pages of a pool that no block
-// uses take no memory. The pointer that calloc gave stands just before the area.
-std::byte* allocate_zeros(std::size_t bytes) {
-  void* whole = std::calloc(1, round_up(bytes, kBufferAlignmentBytes) + kBufferAlignmentBytes + sizeof(void*));
-  if (whole == nullptr) return nullptr;
-  const auto first = reinterpret_cast<std::uintptr_t>(whole) + sizeof(void*);
-  auto* data = static_cast<std::byte*>(whole) + (round_up(first, std::uintptr_t{kBufferAlignmentBytes}) - first) +
-               sizeof(void*);
-  std::memcpy(data - sizeof(void*), &whole, sizeof(void*));
-  return data;
-}
-
-void free_zeros(std::byte* data) {
-  void* whole = nullptr;
-  std::memcpy(&whole, data - sizeof(void*), sizeof(void*));
-  std::free(whole);
-}
 
 class CpuBackend final : public Backend {
  public:
@@ -47,13 +26,13 @@ class CpuBackend final : public Backend {
 
   Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
     if (bytes == 0) return Buffer();
-    std::byte* data = nullptr;
-    if (bytes <= std::numeric_limits<std::size_t>::max() - 3 * kBufferAlignmentBytes) data = allocate_zeros(bytes);
-    if (data == nullptr) {
+    // Anonymous pages are zero, aligned, and cost nothing until a block in them is used.
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
       return Status(StatusCode::kResourceExhausted,
                     "no memory for " + std::string(purpose) + ": " + std::to_string(bytes) + " bytes asked");
     }
-    return Buffer(this, data, bytes);
+    return Buffer(this, static_cast<std::byte*>(data), bytes);
   }
 
   Status upload(void* target, const void* host_source, std::size_t bytes) override {
@@ -72,7 +51,7 @@ class CpuBackend final : public Backend {
   Ops& ops() noexcept override { return ops_; }
 
  private:
-  void release(std::byte* data, std::size_t) noexcept override { free_zeros(data); }
+  void release(std::byte* data, std::size_t bytes) noexcept override { munmap(data, bytes); }
 
   cpu::ThreadTeam team_;
   cpu::CpuOps ops_;
