@@ -352,12 +352,12 @@ BENCHMARK(select_rows)
     ->MinTime(0.3)
     ->UseRealTime();
 
-// range(0): threads, range(1): ratio, range(2): tokens.
+// range(0): threads, range(1): ratio, range(2): tokens, range(3): 1 = the previous block is pooled too.
 void compress(benchmark::State& state) {
   const int threads = threads_of(state);
   const auto ratio = static_cast<std::int32_t>(state.range(1));
   const auto tokens = static_cast<std::int32_t>(state.range(2));
-  const bool overlap = ratio == 4;
+  const bool overlap = state.range(3) != 0;
   const std::int64_t width = overlap ? 2 * kHeadDim : kHeadDim;
   const OneSequence sequence(0, tokens, ratio);
   Pool<RowFormat> pool(RowFormat::kBf16, kHeadDim, tokens / ratio, 8);
@@ -401,11 +401,11 @@ void compress(benchmark::State& state) {
   report(state, best, static_cast<double>(2 * kv.size() * sizeof(float)) / copy_rate());
 }
 BENCHMARK(compress)
-    ->ArgNames({"threads", "ratio", "tokens"})
-    ->Args({1, 4, 1024})
-    ->Args({0, 4, 1024})
-    ->Args({1, 128, 1024})
-    ->Args({0, 128, 1024})
+    ->ArgNames({"threads", "ratio", "tokens", "overlap"})
+    ->Args({1, 4, 1024, 1})
+    ->Args({0, 4, 1024, 1})
+    ->Args({1, 128, 1024, 0})
+    ->Args({0, 128, 1024, 0})
     ->Unit(benchmark::kMillisecond)
     ->MinTime(0.3)
     ->UseRealTime();

@@ -16,12 +16,14 @@ template <int N>
 struct LanesOf {
   using Float [[gnu::vector_size(N * 4)]] = float;
   using Int [[gnu::vector_size(N * 4)]] = std::int32_t;
+  using Bits [[gnu::vector_size(N * 4)]] = std::uint32_t;  // for arithmetic that may wrap
 };
 
 template <int N>
 [[gnu::always_inline]] inline typename LanesOf<N>::Float exp_lanes(typename LanesOf<N>::Float x) {
   using Float = typename LanesOf<N>::Float;
   using Int = typename LanesOf<N>::Int;
+  using Bits = typename LanesOf<N>::Bits;
   constexpr float kLowest = -87.0f;
   constexpr float kHighest = 88.7f;
   constexpr float kLog2E = 0x1.715476p+0f;
@@ -31,7 +33,8 @@ template <int N>
 
   const Float shifted = x * kLog2E + kRoundMagic;
   const Float n = shifted - kRoundMagic;
-  const Int n_bits = (Int)shifted - (Int)(Float{} + kRoundMagic);
+  // Arguments outside the range give meaningless exponents here and are replaced at the end.
+  const Bits n_bits = (Bits)shifted - (Bits)(Float{} + kRoundMagic);
   Float r = x - n * kLn2High;
   r = r - n * kLn2Low;
   Float p = Float{} + 0x1.a01a02p-13f;  // 1/5040
@@ -43,7 +46,7 @@ template <int N>
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   // Two factors, because 2^128 is not a float while exp(88.7) is.
-  const Int half = n_bits >> 1;
+  const Bits half = (Bits)((Int)n_bits >> 1);
   p = p * (Float)((half + 127) << 23);
   p = p * (Float)((n_bits - half + 127) << 23);
   p = x < kLowest ? Float{} : p;

@@ -20,6 +20,7 @@ struct MachineLanes {
   static constexpr int kLanes = Machine::kLanes;
   using Float = typename LanesOf<kLanes>::Float;
   using Int = typename LanesOf<kLanes>::Int;
+  using Bits = typename LanesOf<kLanes>::Bits;
   using Bits16 [[gnu::vector_size(kLanes * 2)]] = std::uint16_t;
 
   [[gnu::always_inline]] static Float load(const float* from) { return Machine::load(from); }
@@ -28,10 +29,9 @@ struct MachineLanes {
 
   // Round to nearest even as FP32; NaN becomes quiet.
   [[gnu::always_inline]] static Float round_bf16(Float value) {
-    const Int bits = (Int)value;
-    const Int odd = (bits >> 16) & 1;
-    const Int rounded = (bits + 0x7fff + odd) & static_cast<std::int32_t>(0xffff0000u);
-    const Int quiet = (bits | 0x00400000) & static_cast<std::int32_t>(0xffff0000u);
+    const Bits bits = (Bits)value;
+    const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+    const Bits quiet = (bits | 0x00400000u) & 0xffff0000u;
     return value != value ? (Float)quiet : (Float)rounded;
   }
 };
