@@ -1,12 +1,14 @@
 // What preparing one step costs on the host: 256 sequences on the V4-Flash schedule.
 //
-//   steady:   one token a sequence, blocks only where a sequence happens to need one
-//   worst:    every sequence needs a new block in every pool in the same step
-//   shared:   every sequence is one of a forked pair whose last blocks must be copied
-//   mixed:    255 decodes and one prefill chunk of 2,048 tokens
-//   abandon:  what giving a worst-case step back costs
+//   steady_decode:         one token a sequence, blocks only where a sequence happens to need one
+//   worst_case_decode:     every sequence needs a new block in every pool in the same step
+//   worst_case_csa_decode: the worst that default block sizes allow: all CSA and index-key pools
+//   worst_case_scattered:  worst_case_decode with free lists in the order that service leaves
+//   shared_tails:          128 forked pairs decode at once, half of them must copy their last blocks
+//   mixed_prefill:         255 decodes and one prefill chunk of 2,048 tokens, padded
+//   abandon_worst_case:    what giving a worst-case step back costs
 //
-// The limit that the design sets for prepare_forward is 100 us for the first two. Every run checks that its steps were
+// The limit that the design sets for prepare_forward is 100 us for decode steps. Every run checks that its steps were
 // valid: the counts of tokens, deltas and copies, and the manager's invariants at the end.
 #include <benchmark/benchmark.h>
 

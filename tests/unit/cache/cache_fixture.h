@@ -93,4 +93,21 @@ inline TestCache make_cache(const ModelConfig& config, const CacheFormats& forma
   return cache;
 }
 
+// One CSA and one HCA layer: pools 0 (CSA_KV), 1 (INDEX_K), 2 (HCA_KV).
+inline TestCache small_cache(std::int32_t sequences = 4, std::int64_t context = 2048, std::int32_t draft_budget = 0) {
+  CacheFormats formats;
+  formats.csa_rows_per_block = 16;  // 64 tokens
+  formats.hca_rows_per_block = 2;   // 256 tokens
+  formats.draft_budget_tokens = draft_budget;
+  return make_cache(config_with_ratios({4, 128}), formats,
+                    {.max_sequences = sequences, .max_context_tokens = context, .max_step_tokens = 1024});
+}
+
+inline void expect_refused(const Status& status, StatusCode code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(status.code(), code) << status.to_string();
+  for (const std::string& part : parts) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in: " << status.message();
+  }
+}
+
 }  // namespace dsv4rt::testing_cache

@@ -15,25 +15,10 @@ namespace dsv4rt {
 namespace {
 
 using testing_cache::config_with_ratios;
+using testing_cache::expect_refused;
 using testing_cache::make_cache;
+using testing_cache::small_cache;
 using testing_cache::TestCache;
-
-// One CSA and one HCA layer: pools 0 (CSA_KV), 1 (INDEX_K), 2 (HCA_KV).
-TestCache small_cache(std::int32_t sequences = 4, std::int64_t context = 2048, std::int32_t draft_budget = 0) {
-  CacheFormats formats;
-  formats.csa_rows_per_block = 16;  // 64 tokens
-  formats.hca_rows_per_block = 2;   // 256 tokens
-  formats.draft_budget_tokens = draft_budget;
-  return make_cache(config_with_ratios({4, 128}), formats,
-                    {.max_sequences = sequences, .max_context_tokens = context, .max_step_tokens = 1024});
-}
-
-void expect_refused(const Status& status, StatusCode code, const std::vector<std::string>& parts) {
-  EXPECT_EQ(status.code(), code) << status.to_string();
-  for (const std::string& part : parts) {
-    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in: " << status.message();
-  }
-}
 
 TEST(KVCacheManager, SequenceHoldsExactlyTheBlocksOfItsLength) {
   TestCache cache = small_cache();
@@ -249,83 +234,6 @@ TEST(KVCacheManager, AbandonRestoresEverything) {
   EXPECT_EQ(std::memcmp(second.table_deltas, deltas.data(), deltas.size() * sizeof(BlockTableDelta)), 0);
 }
 
-TEST(KVCacheManager, ForkSharesBlocksAndCopiesOnWrite) {
-  TestCache cache = small_cache();
-  const SequenceId parent = cache.create();
-  ASSERT_TRUE(cache.append(parent, 100).ok());  // 25 CSA rows: a full and a partial block
-  const std::int64_t live = cache.manager->usage(0).live;
-  const ForkResult fork = *cache.manager->fork(parent);
-  EXPECT_EQ(cache.manager->usage(0).live, live);
-  EXPECT_EQ(cache.blocks(parent, 0), cache.blocks(fork.child, 0));
-  EXPECT_EQ(*cache.manager->length(fork.child), 100);
-
-  // Three tokens finish no row: nothing to copy. The fourth does.
-  ASSERT_TRUE(cache.append(fork.child, 3).ok());
-  EXPECT_EQ(cache.blocks(parent, 0), cache.blocks(fork.child, 0));
-  const StepPlan step = *cache.prepare({{fork.child, 1}});
-  const StepView view = cache.view(step);
-  ASSERT_EQ(view.counts.block_copies, 2);  // CSA rows and index keys; HCA has no row yet
-  ASSERT_EQ(view.counts.table_deltas, 2);
-  EXPECT_EQ(view.block_copies[0].table, 0);
-  EXPECT_EQ(view.block_copies[0].source, cache.blocks(parent, 0)[1]);
-  EXPECT_EQ(view.block_copies[0].target, cache.blocks(fork.child, 0)[1]);
-  EXPECT_EQ(view.table_deltas[0].slot, fork.target.value);
-  EXPECT_EQ(view.table_deltas[0].index, 1);
-  EXPECT_EQ(view.table_deltas[0].block, view.block_copies[0].target);
-  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
-  EXPECT_EQ(cache.blocks(parent, 0)[0], cache.blocks(fork.child, 0)[0]);
-  EXPECT_NE(cache.blocks(parent, 0)[1], cache.blocks(fork.child, 0)[1]);
-
-  // The parent is alone with its tail now and writes in place.
-  const StepPlan parents = *cache.prepare({{parent, 4}});
-  EXPECT_EQ(parents.counts.block_copies, 0);
-  ASSERT_TRUE(cache.manager->commit(parents.serial).ok());
-  EXPECT_TRUE(cache.manager->check_invariants().ok());
-}
-
-// Of k owners that write in one step, k - 1 copy and the last one writes in place.
-TEST(KVCacheManager, LastOwnerInABatchWritesInPlace) {
-  TestCache cache = small_cache();
-  const SequenceId parent = cache.create();
-  ASSERT_TRUE(cache.append(parent, 20).ok());
-  const SequenceId first = cache.manager->fork(parent)->child;
-  const SequenceId second = cache.manager->fork(parent)->child;
-  const std::int32_t shared = cache.blocks(parent, 0)[0];
-  const StepPlan step = *cache.prepare({{parent, 4}, {first, 4}, {second, 4}});
-  EXPECT_EQ(step.counts.block_copies, 2 * 2);
-  EXPECT_NE(cache.blocks(parent, 0)[0], shared);
-  EXPECT_NE(cache.blocks(first, 0)[0], shared);
-  EXPECT_EQ(cache.blocks(second, 0)[0], shared);
-  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
-  EXPECT_TRUE(cache.manager->check_invariants().ok());
-}
-
-TEST(KVCacheManager, FullBlocksAreNeverCopied) {
-  TestCache cache = small_cache();
-  const SequenceId parent = cache.create();
-  ASSERT_TRUE(cache.append(parent, 256).ok());  // every pool's last block is full
-  const SequenceId child = cache.manager->fork(parent)->child;
-  const StepPlan step = *cache.prepare({{parent, 128}, {child, 128}});
-  EXPECT_EQ(step.counts.block_copies, 0);
-  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
-  EXPECT_EQ(cache.blocks(parent, 0)[3], cache.blocks(child, 0)[3]);
-  EXPECT_NE(cache.blocks(parent, 0)[4], cache.blocks(child, 0)[4]);
-}
-
-// Rolling back into a full shared block makes it a tail that must be copied.
-TEST(KVCacheManager, TruncationIntoASharedBlockCopiesOnTheNextWrite) {
-  TestCache cache = small_cache(4, 2048, 8);
-  const SequenceId parent = cache.create();
-  ASSERT_TRUE(cache.append(parent, 128).ok());
-  const SequenceId child = cache.manager->fork(parent)->child;
-  ASSERT_TRUE(cache.manager->truncate(child, 122).ok());
-  EXPECT_EQ(cache.blocks(parent, 0), cache.blocks(child, 0));
-  const StepPlan step = *cache.prepare({{child, 2}});
-  EXPECT_EQ(step.counts.block_copies, 2);
-  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
-  EXPECT_TRUE(cache.manager->check_invariants().ok());
-}
-
 // Lesson 5: what a fork needs besides shared rows is its own: slot and rings, as far as they were written.
 TEST(KVCacheManager, Lesson5ForkHasItsOwnWindowRing) {
   TestCache cache = small_cache(4, 2048, 4);
@@ -397,71 +305,6 @@ TEST(KVCacheManager, Lesson6FreedBlocksAreInNoTable) {
   check({b, c});
 }
 
-// Lesson 13: a reservation is honoured in every role, whatever the others do.
-TEST(KVCacheManager, Lesson13ReservationsHoldInEveryPool) {
-  TestCache cache = small_cache(4, 1024);
-  for (std::int64_t& blocks : cache.plan.pool_blocks) blocks = 0;
-  cache.plan.pool_blocks = {1 + 20, 1 + 20, 1 + 5};  // CSA 1280 tokens, HCA 1280 tokens
-  cache.rebuild();
-  const SequenceId reserved = cache.create(1024);
-  EXPECT_EQ(cache.manager->usage(0).reserved, 16);
-  EXPECT_EQ(cache.manager->usage(2).reserved, 4);
-  const SequenceId greedy = cache.create();
-  ASSERT_TRUE(cache.append(greedy, 256).ok());
-  expect_refused(cache.append(greedy, 4), StatusCode::kResourceExhausted,
-                 {"CSA_KV", "layer 0", "1 blocks", "16 of those reserved", "bytes"});
-  for (int i = 0; i < 1024; ++i) ASSERT_TRUE(cache.append(reserved, 1).ok());
-  EXPECT_EQ(cache.manager->usage(0).reserved, 0);
-  EXPECT_EQ(cache.manager->usage(0).free, 0);
-}
-
-TEST(KVCacheManager, Lesson13AdmissionLooksAtEveryPool) {
-  TestCache cache = small_cache(4, 1024);
-  for (const auto& [pool, role] : {std::pair{0, "CSA_KV"}, {1, "INDEX_K"}, {2, "HCA_KV"}}) {
-    cache.plan.pool_blocks = {1 + 16, 1 + 16, 1 + 4};
-    cache.plan.pool_blocks[static_cast<std::size_t>(pool)] -= 1;
-    cache.rebuild();
-    const Status status = cache.manager->can_admit(1024);
-    expect_refused(status, StatusCode::kResourceExhausted, {role, "1 blocks"});
-    expect_refused(cache.manager->create_sequence(1024).status(), StatusCode::kResourceExhausted, {role});
-    EXPECT_EQ(cache.manager->live_sequences(), 0);
-    EXPECT_TRUE(cache.manager->can_admit(768).ok());
-  }
-  expect_refused(cache.manager->can_admit(1025), StatusCode::kInvalidArgument, {"1025", "0 .. 1024"});
-  expect_refused(cache.manager->can_admit(-1), StatusCode::kInvalidArgument, {"-1"});
-}
-
-TEST(KVCacheManager, ForkIsRefusedWhenReservationsCannotPayForTheCopies) {
-  TestCache cache = small_cache(4, 1024);
-  cache.plan.pool_blocks = {1 + 16, 1 + 16, 1 + 4};
-  cache.rebuild();
-  const SequenceId parent = cache.create(1024);
-  ASSERT_TRUE(cache.append(parent, 100).ok());
-  const auto before = cache.snapshot({parent});
-  // Even a child without reservation makes the parent copy its tail some day.
-  expect_refused(cache.manager->fork(parent).status(), StatusCode::kResourceExhausted, {"fork", "CSA_KV"});
-  expect_refused(cache.manager->fork(parent, 1024).status(), StatusCode::kResourceExhausted, {"fork"});
-  expect_refused(cache.manager->fork(parent, -1).status(), StatusCode::kInvalidArgument, {"-1"});
-  EXPECT_EQ(cache.snapshot({parent}), before);
-  ASSERT_TRUE(cache.append(parent, 156).ok());  // 256: no partial tail anywhere
-  EXPECT_TRUE(cache.manager->fork(parent).ok());
-}
-
-// A truncated sequence with a reservation may need blocks again that now belong to its fork alone.
-TEST(KVCacheManager, TruncationThatBreaksTheReservationIsRefused) {
-  TestCache cache = small_cache(4, 1024);
-  cache.plan.pool_blocks = {1 + 16, 1 + 16, 1 + 4};
-  cache.rebuild();
-  const SequenceId parent = cache.create(1024);
-  ASSERT_TRUE(cache.append(parent, 512).ok());
-  const SequenceId child = cache.manager->fork(parent)->child;
-  const auto before = cache.snapshot({parent, child});
-  expect_refused(cache.manager->truncate(parent, 0), StatusCode::kResourceExhausted, {"truncate", "CSA_KV"});
-  EXPECT_EQ(cache.snapshot({parent, child}), before);
-  ASSERT_TRUE(cache.manager->release(child).ok());
-  EXPECT_TRUE(cache.manager->truncate(parent, 0).ok());
-}
-
 TEST(KVCacheManager, SlotsAreLimited) {
   TestCache cache = small_cache(2);
   const SequenceId a = cache.create();
@@ -471,68 +314,6 @@ TEST(KVCacheManager, SlotsAreLimited) {
   expect_refused(cache.manager->fork(a).status(), StatusCode::kResourceExhausted, {"max_sequences"});
   ASSERT_TRUE(cache.manager->release(a).ok());
   EXPECT_TRUE(cache.manager->create_sequence().ok());
-}
-
-// Lesson 18: whichever block of whichever pool is the one too many, nothing has changed.
-TEST(KVCacheManager, Lesson18NthAllocationFailingInEveryPool) {
-  for (std::size_t pool = 0; pool < 3; ++pool) {
-    for (std::int64_t available = 0; available < 12; ++available) {
-      TestCache cache = small_cache(4, 1024, 4);
-      cache.plan.pool_blocks[pool] = 1 + available;
-      cache.rebuild();
-      const SequenceId a = cache.create();
-      const SequenceId b = cache.create();
-      std::vector<SequenceId> live{a, b};
-      Status status;
-      auto before = cache.snapshot(live);
-      // Chunks, decodes and copies until a pool has nothing left.
-      for (int round = 0; status.ok() && round < 40; ++round) {
-        if (round == 3) live.push_back(cache.manager->fork(a)->child);
-        before = cache.snapshot(live);
-        std::vector<CacheStepEntry> batch;
-        for (const SequenceId id : live) batch.push_back({id, 30 + round});
-        const Result<StepPlan> step = cache.prepare(batch);
-        status = step.status();
-        if (step.ok()) {
-          ASSERT_TRUE(cache.manager->commit(step->serial).ok());
-        }
-        ASSERT_TRUE(cache.manager->check_invariants().ok());
-      }
-      ASSERT_FALSE(status.ok());
-      EXPECT_EQ(cache.snapshot(live), before) << "pool " << pool << ", " << available << " blocks";
-      if (status.code() == StatusCode::kResourceExhausted) {
-        EXPECT_NE(status.message().find("missing"), std::string::npos);
-      }
-      // The next request is fine: releasing one sequence lets another go on.
-      for (const SequenceId id : live) ASSERT_TRUE(cache.manager->release(id).ok());
-      for (int p = 0; p < 3; ++p) EXPECT_EQ(cache.manager->usage(p).free, cache.manager->usage(p).total);
-    }
-  }
-}
-
-// Lesson 18: a request is cancelled before, in and after a step; nothing leaks.
-TEST(KVCacheManager, Lesson18CancelledAtEveryPhase) {
-  TestCache cache = small_cache(4, 1024, 4);
-  for (int phase = 0; phase < 4; ++phase) {
-    const SequenceId sequence = cache.create(512);
-    if (phase >= 1) {
-      ASSERT_TRUE(cache.append(sequence, 130).ok());
-    }
-    if (phase == 2) {
-      const StepPlan step = *cache.prepare({{sequence, 200}});
-      ASSERT_TRUE(cache.manager->abandon(step.serial).ok());
-    }
-    if (phase == 3) {
-      const StepPlan step = *cache.prepare({{sequence, 5}});
-      ASSERT_TRUE(cache.manager->commit(step.serial, std::vector<std::int32_t>{1}).ok());
-    }
-    ASSERT_TRUE(cache.manager->release(sequence).ok());
-    ASSERT_TRUE(cache.manager->check_invariants().ok());
-    for (int pool = 0; pool < 3; ++pool) {
-      EXPECT_EQ(cache.manager->usage(pool).live, 0);
-      EXPECT_EQ(cache.manager->usage(pool).reserved, 0);
-    }
-  }
 }
 
 TEST(KVCacheManager, CreateRefusesAPlanThatDoesNotBelong) {
