@@ -1,0 +1,73 @@
+// Reductions over rows, in orders that depend on the row's width only.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bfloat16.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr unsigned kFullWarp = 0xffffffffU;
+inline constexpr int kSumChains = 16;
+
+// Sum of the chains of a half-warp, lane i holding chain i % 16: the binary tree of sum_in_chains.
+__device__ inline float fold_chains(float sum) {
+#pragma unroll
+  for (int width = kSumChains / 2; width > 0; width /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(kFullWarp, sum, width));
+  }
+  return sum;
+}
+
+// Sum over i in [0, count) of term(i): 16 chains by i % 16, each ascending, then a binary tree. This is the
+// CPU backend's order, so that norms agree bit for bit. Called by whole warps; every lane gets the sum.
+template <class Term>
+__device__ inline float sum_in_chains(int count, const Term& term) {
+  float sum = 0.0F;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x) % kSumChains; i < count; i += kSumChains) sum = __fadd_rn(sum, term(i));
+  return fold_chains(sum);
+}
+
+// 1 / sqrt(sum / count + eps), every operation correctly rounded.
+__device__ inline float rms_scale(float sum_of_squares, int count, float eps) {
+  const float mean = __fdiv_rn(sum_of_squares, static_cast<float>(count));
+  return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// RMS norm of row [dim] with weight [dim], rounded to BF16: the four values of thread `quad`. Called by
+// whole warps; each sums the whole row for itself, which costs less than a barrier.
+__device__ inline void normalize_quad(const float* row, int dim, const bf16* weight, float eps, int quad,
+                                      float (&v)[4]) {
+  const float sum = sum_in_chains(dim, [row](int i) { return __fmul_rn(row[i], row[i]); });
+  const float scale = rms_scale(sum, dim, eps);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    v[i] = round_to_bf16(__fmul_rn(__fmul_rn(row[4 * quad + i], scale), to_float(weight[4 * quad + i])));
+  }
+}
+
+// Bits of the largest finite magnitude of four values, 0 without one (finite_amax of layout/amax.h).
+__device__ inline std::uint32_t finite_amax_bits(const float (&v)[4]) {
+  std::uint32_t amax = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t magnitude = __float_as_uint(v[i]) & 0x7fffffffU;
+    const std::uint32_t finite = magnitude < 0x7f800000U ? magnitude : 0U;
+    amax = finite > amax ? finite : amax;
+  }
+  return amax;
+}
+
+// The largest `bits` of each group of kLanes consecutive lanes (a power of two). Called by whole warps.
+template <int kLanes>
+__device__ inline std::uint32_t group_max(std::uint32_t bits) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    const std::uint32_t other = __shfl_xor_sync(kFullWarp, bits, offset);
+    bits = other > bits ? other : bits;
+  }
+  return bits;
+}
+
+}  // namespace dsv4rt::cuda
