@@ -11,11 +11,15 @@ function(dsv4rt_compile_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
                         CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-psabi)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wno-psabi>)
   # Contraction would make results depend on what the compiler fuses: fused operations are written out.
-  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
+  # The codecs of src/layout are constexpr and serve host and device.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
   if(DSV4RT_WARNINGS_AS_ERRORS)
-    target_compile_options(${target} PRIVATE -Werror)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
   if(DSV4RT_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${DSV4RT_SANITIZE} -fno-omit-frame-pointer)
@@ -62,6 +66,8 @@ function(dsv4rt_test name)
   list(TRANSFORM arg_MODULES PREPEND dsv4rt_ OUTPUT_VARIABLE modules)
   target_link_libraries(${name} PRIVATE ${modules} ${arg_LINKS} GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE DSV4RT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  # Test code is compiled more often than it runs; the library under test stays fully optimised.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
