@@ -23,9 +23,9 @@ Status BlockAllocator::check(std::span<const std::int32_t> expected_owners) cons
   std::int32_t live_blocks = 0;
   for (std::size_t block = 1; block < owners_.size(); ++block) {
     if (owners_[block] != expected_owners[block]) {
-      return wrong(static_cast<std::int64_t>(block),
-                   "counts " + std::to_string(owners_[block]) + " owners; tables hold it " +
-                       std::to_string(expected_owners[block]) + " times");
+      return wrong(static_cast<std::int64_t>(block), "counts " + std::to_string(owners_[block]) +
+                                                         " owners; tables hold it " +
+                                                         std::to_string(expected_owners[block]) + " times");
     }
     live_blocks += owners_[block] > 0 ? 1 : 0;
   }

@@ -7,9 +7,13 @@
 namespace dsv4rt {
 namespace {
 
-Status broken(std::string message) { return {StatusCode::kInternal, std::move(message)}; }
+Status broken(std::string message) {
+  return {StatusCode::kInternal, std::move(message)};
+}
 
-std::string sequence_name(std::int32_t slot) { return "sequence in slot " + std::to_string(slot); }
+std::string sequence_name(std::int32_t slot) {
+  return "sequence in slot " + std::to_string(slot);
+}
 
 Status check_lengths(const CacheState& state) {
   for (std::int32_t slot = 0; slot < state.sequences.capacity(); ++slot) {

@@ -17,8 +17,8 @@ constexpr std::int32_t kMaxRowsPerBlock = 4096;
 // Rings are allocated whole per sequence: a wider one is a malformed config, not a model.
 constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 20;
 
-constexpr std::array<std::string_view, kCacheRoleCount> kRoleNames = {
-    "SWA_KV", "CSA_KV", "INDEX_K", "HCA_KV", "CSA_STATE", "INDEX_STATE", "HCA_STATE"};
+constexpr std::array<std::string_view, kCacheRoleCount> kRoleNames = {"SWA_KV",    "CSA_KV",      "INDEX_K",  "HCA_KV",
+                                                                      "CSA_STATE", "INDEX_STATE", "HCA_STATE"};
 
 // Which roles a kind of compressor brings; the only place that maps layer kinds to roles.
 struct CompressorRoles {
@@ -41,12 +41,14 @@ RowsPerBlock rows_per_block(const CacheFormats& formats, const LayerSpec& layer)
   return {"csa_rows_per_block", formats.csa_rows_per_block};
 }
 
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+Status invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
 
 Status check_range(std::string_view field, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return {};
-  return invalid("cache formats: " + std::string(field) + " = " + std::to_string(value) + "; accepted: " +
-                 std::to_string(least) + " .. " + std::to_string(most));
+  return invalid("cache formats: " + std::string(field) + " = " + std::to_string(value) +
+                 "; accepted: " + std::to_string(least) + " .. " + std::to_string(most));
 }
 
 // A block covers several sharing units or a unit covers several blocks; anything else would end
@@ -135,8 +137,7 @@ Result<CacheLayout> CacheLayout::create(const ModelConfig& config, const LayerSc
     layout.pools_.push_back(make_pool(layer, roles.rows, ratio_class, block_shape(formats.rows, rows)));
     layout.slots_.push_back(make_state_slot(layer, roles.state, kHeadDim, formats));
     if (!layer.indexer) continue;
-    layout.pools_.push_back(
-        make_pool(layer, CacheRole::kIndexK, ratio_class, block_shape(formats.index_keys, rows)));
+    layout.pools_.push_back(make_pool(layer, CacheRole::kIndexK, ratio_class, block_shape(formats.index_keys, rows)));
     layout.slots_.push_back(make_state_slot(layer, CacheRole::kIndexState, kIndexHeadDim, formats));
   }
   // A step writes up to draft budget + 1 tokens that may all be rejected: the rows that the kept
@@ -147,8 +148,12 @@ Result<CacheLayout> CacheLayout::create(const ModelConfig& config, const LayerSc
   return layout;
 }
 
-int CacheLayout::pool_index(LayerId layer, CacheRole role) const noexcept { return find_spec(pools(), layer, role); }
-int CacheLayout::slot_index(LayerId layer, CacheRole role) const noexcept { return find_spec(slots(), layer, role); }
+int CacheLayout::pool_index(LayerId layer, CacheRole role) const noexcept {
+  return find_spec(pools(), layer, role);
+}
+int CacheLayout::slot_index(LayerId layer, CacheRole role) const noexcept {
+  return find_spec(slots(), layer, role);
+}
 
 double CacheLayout::bytes_per_token() const noexcept {
   double bytes = 0;

@@ -23,23 +23,23 @@ std::string_view cache_role_name(CacheRole role) noexcept;
 struct PoolSpec {
   LayerId layer;
   CacheRole role = CacheRole::kCsaKv;
-  std::int32_t ratio = 0;             // tokens per row
-  std::int32_t ratio_class = 0;       // index into LayerSchedule::ratios()
-  BlockShape shape;                   // rows per block and bytes
+  std::int32_t ratio = 0;        // tokens per row
+  std::int32_t ratio_class = 0;  // index into LayerSchedule::ratios()
+  BlockShape shape;              // rows per block and bytes
 };
 
 // One ring per sequence slot.
 struct SlotSpec {
   LayerId layer;
   CacheRole role = CacheRole::kSwaKv;
-  std::int32_t needed_rows = 0;       // rows before the next position that it may read
-  std::int32_t ring_rows = 0;         // >= needed_rows + 1 (the next position's) + draft budget
-  std::int32_t ratio = 0;             // of the compressor; 0 for the window
+  std::int32_t needed_rows = 0;  // rows before the next position that it may read
+  std::int32_t ring_rows = 0;    // >= needed_rows + 1 (the next position's) + draft budget
+  std::int32_t ratio = 0;        // of the compressor; 0 for the window
   bool overlap = false;
-  std::int64_t row_bytes = 0;         // unpadded: the figure that budgets are stated in
-  std::int64_t slot_bytes = 0;        // bytes of one sequence's ring, padding included
-  BlockShape shape;                   // kSwaKv: the ring is one block of ring_rows rows
-  std::int32_t state_width = 0;       // state roles: FP32 values of kv (and again of score) per row
+  std::int64_t row_bytes = 0;    // unpadded: the figure that budgets are stated in
+  std::int64_t slot_bytes = 0;   // bytes of one sequence's ring, padding included
+  BlockShape shape;              // kSwaKv: the ring is one block of ring_rows rows
+  std::int32_t state_width = 0;  // state roles: FP32 values of kv (and again of score) per row
 };
 
 class CacheLayout {

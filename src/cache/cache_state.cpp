@@ -8,7 +8,9 @@
 namespace dsv4rt {
 namespace {
 
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+Status invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
 
 // Layers of one kind have equal rings: one of each says all about rollback.
 std::vector<SlotSpec> distinct_rings(const CacheLayout& layout) {
@@ -29,17 +31,16 @@ Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout
   const CacheLimits& limits = plan.limits;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (limits.max_sequences < 1 || limits.max_step_tokens < 1 || limits.max_context_tokens < 1 ||
-      limits.max_sequences > kMost / 2 || limits.max_step_tokens > kMost / 2 ||
-      limits.max_context_tokens > kMost / 2) {
-    return invalid("memory plan: limits are not from plan_memory: max_sequences = " +
-                   std::to_string(limits.max_sequences) + ", max_step_tokens = " +
-                   std::to_string(limits.max_step_tokens) + ", max_context_tokens = " +
-                   std::to_string(limits.max_context_tokens));
+      limits.max_sequences > kMost / 2 || limits.max_step_tokens > kMost / 2 || limits.max_context_tokens > kMost / 2) {
+    return invalid(
+        "memory plan: limits are not from plan_memory: max_sequences = " + std::to_string(limits.max_sequences) +
+        ", max_step_tokens = " + std::to_string(limits.max_step_tokens) +
+        ", max_context_tokens = " + std::to_string(limits.max_context_tokens));
   }
   if (plan.pool_blocks.size() != layout.pools().size()) {
     return invalid("memory plan: pool_blocks has " + std::to_string(plan.pool_blocks.size()) +
-                   " entries; accepted: one for each of the layout's " +
-                   std::to_string(layout.pools().size()) + " pools");
+                   " entries; accepted: one for each of the layout's " + std::to_string(layout.pools().size()) +
+                   " pools");
   }
   for (std::size_t pool = 0; pool < plan.pool_blocks.size(); ++pool) {
     const std::int64_t blocks = plan.pool_blocks[pool];

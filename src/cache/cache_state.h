@@ -28,37 +28,37 @@ struct StagedCopy {
 struct OutstandingStep {
   bool active = false;
   std::uint64_t serial = 0;
-  std::vector<StepSegment> segments;             // in batch order
-  std::vector<std::int32_t> old_high_water;      // [segments]
-  std::vector<std::int32_t> old_shared_blocks;   // [groups][max_sequences], by segment
-  std::vector<std::int64_t> old_reserved_blocks; // [groups]
-  std::vector<StagedCopy> copies;                // in the order in which their targets were taken
+  std::vector<StepSegment> segments;              // in batch order
+  std::vector<std::int32_t> old_high_water;       // [segments]
+  std::vector<std::int32_t> old_shared_blocks;    // [groups][max_sequences], by segment
+  std::vector<std::int64_t> old_reserved_blocks;  // [groups]
+  std::vector<StagedCopy> copies;                 // in the order in which their targets were taken
 };
 
 struct CacheState {
   CacheLayout layout;
   CacheLimits limits;
-  std::vector<BlockAllocator> allocators;   // by pool id
+  std::vector<BlockAllocator> allocators;  // by pool id
   std::vector<PagingGroup> groups;
   std::vector<std::int32_t> group_of_pool;
-  std::vector<SlotSpec> rings;              // one of each kind that limits rollback
+  std::vector<SlotSpec> rings;  // one of each kind that limits rollback
   SequenceTable sequences;
   StepMetadataWriter metadata;
   OutstandingStep step;
 
   // Scratch of prepare_forward, sized at creation.
-  std::vector<std::uint64_t> seen_in_batch; // [slots] number of the last batch that named the slot
+  std::vector<std::uint64_t> seen_in_batch;  // [slots] number of the last batch that named the slot
   std::uint64_t batch_number = 0;
   // One table cell that a step fills: a new block for every pool of the group.
   struct NewCell {
-    std::int32_t* blocks = nullptr;         // [members]
+    std::int32_t* blocks = nullptr;  // [members]
     std::int32_t slot = 0;
     std::int32_t column = 0;
   };
-  std::vector<NewCell> new_cells;           // group by group
-  std::vector<std::size_t> first_new_cell;  // [groups + 1]
-  std::vector<std::int64_t> copied_blocks;  // [pools]
-  std::vector<std::int64_t> reserved_after; // [groups]
+  std::vector<NewCell> new_cells;            // group by group
+  std::vector<std::size_t> first_new_cell;   // [groups + 1]
+  std::vector<std::int64_t> copied_blocks;   // [pools]
+  std::vector<std::int64_t> reserved_after;  // [groups]
 
   [[nodiscard]] std::int64_t new_cells_of(std::size_t group) const noexcept {
     return static_cast<std::int64_t>(first_new_cell[group + 1] - first_new_cell[group]);

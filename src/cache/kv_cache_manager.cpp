@@ -15,7 +15,9 @@
 namespace dsv4rt {
 namespace {
 
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+Status invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
 
 }  // namespace
 
@@ -40,8 +42,8 @@ struct KVCacheManager::Impl : CacheState {
   }
   [[nodiscard]] Status slot_free() const {
     if (sequences.live() < sequences.capacity()) return {};
-    return {StatusCode::kResourceExhausted, "all " + std::to_string(sequences.capacity()) +
-                                                " sequence slots (max_sequences) are taken"};
+    return {StatusCode::kResourceExhausted,
+            "all " + std::to_string(sequences.capacity()) + " sequence slots (max_sequences) are taken"};
   }
   [[nodiscard]] Status can_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
   void share_content(std::int32_t parent, std::int32_t child);
@@ -130,8 +132,8 @@ Status KVCacheManager::Impl::resolve_batch(std::span<const CacheStepEntry> batch
     tokens += entry.tokens;
   }
   if (tokens > limits.max_step_tokens) {
-    return invalid("step: " + std::to_string(tokens) + " tokens; accepted: up to max_step_tokens = " +
-                   std::to_string(limits.max_step_tokens));
+    return invalid("step: " + std::to_string(tokens) +
+                   " tokens; accepted: up to max_step_tokens = " + std::to_string(limits.max_step_tokens));
   }
   const std::int32_t padded = options.pad_to_tokens;
   if (padded != 0 && (padded < tokens || padded > limits.max_step_tokens)) {
@@ -179,8 +181,8 @@ Status KVCacheManager::Impl::check_accepted(std::span<const std::int32_t> accept
     if (!reachable(segment.start + accepted[i], high_water)) {
       return invalid(std::string(field) + std::to_string(i) + "] = " + std::to_string(accepted[i]) +
                      " rolls back beyond what the rings hold (draft_budget_tokens = " +
-                     std::to_string(layout.formats().draft_budget_tokens) + "); accepted: " +
-                     std::to_string(earliest_length(high_water) - segment.start) + " .. " +
+                     std::to_string(layout.formats().draft_budget_tokens) +
+                     "); accepted: " + std::to_string(earliest_length(high_water) - segment.start) + " .. " +
                      std::to_string(segment.tokens));
     }
   }
@@ -344,23 +346,31 @@ Result<std::vector<BlockId>> KVCacheManager::blocks(SequenceId sequence, int poo
   return ids;
 }
 
-const StepOffsets& KVCacheManager::step_offsets() const noexcept { return impl_->metadata.offsets(); }
+const StepOffsets& KVCacheManager::step_offsets() const noexcept {
+  return impl_->metadata.offsets();
+}
 
 PoolUsage KVCacheManager::usage(int pool) const {
   DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
   const BlockAllocator& allocator = impl_->allocators[static_cast<std::size_t>(pool)];
   const PagingGroup& group = impl_->group_of(pool);
-  return {.total = allocator.total(), .free = allocator.free(), .live = allocator.live(),
+  return {.total = allocator.total(),
+          .free = allocator.free(),
+          .live = allocator.live(),
           .reserved = group.reserved_blocks()};
 }
 
-std::int32_t KVCacheManager::live_sequences() const noexcept { return impl_->sequences.live(); }
+std::int32_t KVCacheManager::live_sequences() const noexcept {
+  return impl_->sequences.live();
+}
 
 std::int32_t KVCacheManager::table_stride(int pool) const {
   DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
   return impl_->group_of(pool).columns();
 }
 
-Status KVCacheManager::check_invariants() const { return impl_->check(); }
+Status KVCacheManager::check_invariants() const {
+  return impl_->check();
+}
 
 }  // namespace dsv4rt

@@ -32,9 +32,9 @@ using CacheStepEntry = StepEntry;
 // A prepared step. The metadata bytes belong to the manager and stay valid until the next
 // prepare_forward.
 struct StepPlan {
-  std::uint64_t serial = 0;                   // names this step in commit/abandon
+  std::uint64_t serial = 0;  // names this step in commit/abandon
   StepHeader counts{};
-  std::span<const std::byte> metadata;        // packed buffer, StepOffsets of the manager
+  std::span<const std::byte> metadata;  // packed buffer, StepOffsets of the manager
 };
 
 // What the backend must do at once when a sequence is forked: duplicate the slot's rings and the
@@ -46,7 +46,7 @@ struct ForkResult {
 };
 
 struct PoolUsage {
-  std::int64_t total = 0;     // blocks, null block excluded
+  std::int64_t total = 0;  // blocks, null block excluded
   std::int64_t free = 0;
   std::int64_t live = 0;      // reference count > 0
   std::int64_t reserved = 0;  // owed to sequences with reservations, part of free

@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+Status invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
 
 // A sum of products that remembers whether it ever left 63 bits.
 class ByteSum {
@@ -35,8 +37,8 @@ class ByteSum {
 
 Status check_limit(const char* field, std::int64_t value, std::int64_t least, std::int64_t most, const char* why) {
   if (value >= least && value <= most) return {};
-  return invalid(std::string("cache limits: ") + field + " = " + std::to_string(value) + "; accepted: " +
-                 std::to_string(least) + " .. " + std::to_string(most) + why);
+  return invalid(std::string("cache limits: ") + field + " = " + std::to_string(value) +
+                 "; accepted: " + std::to_string(least) + " .. " + std::to_string(most) + why);
 }
 
 Status check_limits(const ModelConfig& config, const CacheLimits& limits) {
@@ -67,9 +69,8 @@ Status check_floor(const PoolSpec& pool, std::int64_t blocks, const CacheLimits&
   return {StatusCode::kResourceExhausted,
           std::string(cache_role_name(pool.role)) + " of layer " + std::to_string(pool.layer.value) +
               ": one sequence of " + std::to_string(limits.max_context_tokens) + " tokens needs " +
-              std::to_string(needed) + " blocks of " + std::to_string(pool.shape.block_bytes) +
-              " bytes, planned are " + std::to_string(blocks - 1) +
-              " (pool_tokens = " + std::to_string(limits.pool_tokens) + ")"};
+              std::to_string(needed) + " blocks of " + std::to_string(pool.shape.block_bytes) + " bytes, planned are " +
+              std::to_string(blocks - 1) + " (pool_tokens = " + std::to_string(limits.pool_tokens) + ")"};
 }
 
 // The regions of the plan, one per role, filled while walking the layout.
@@ -116,8 +117,9 @@ class RegionTable {
 };
 
 Status does_not_fit_64_bits(const CacheLimits& limits) {
-  return invalid("cache limits: max_sequences = " + std::to_string(limits.max_sequences) + " with pool_tokens = " +
-                 std::to_string(limits.pool_tokens) + " needs more bytes or blocks than 64-bit sizes and 32-bit "
+  return invalid("cache limits: max_sequences = " + std::to_string(limits.max_sequences) +
+                 " with pool_tokens = " + std::to_string(limits.pool_tokens) +
+                 " needs more bytes or blocks than 64-bit sizes and 32-bit "
                  "block ids can name; accepted: smaller limits");
 }
 
@@ -208,8 +210,8 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const LayerSchedule& s
 Result<MemoryPlan> fit_memory(const ModelConfig& config, const LayerSchedule& schedule, const CacheLayout& layout,
                               CacheLimits limits, std::int64_t memory_bytes, std::int64_t other_bytes) {
   if (memory_bytes <= 0 || other_bytes < 0) {
-    return invalid("memory fit: memory_bytes = " + std::to_string(memory_bytes) + ", other_bytes = " +
-                   std::to_string(other_bytes) + "; accepted: memory_bytes > 0, other_bytes >= 0");
+    return invalid("memory fit: memory_bytes = " + std::to_string(memory_bytes) +
+                   ", other_bytes = " + std::to_string(other_bytes) + "; accepted: memory_bytes > 0, other_bytes >= 0");
   }
   limits.pool_tokens = limits.max_context_tokens;  // the floor: one longest sequence
   Result<MemoryPlan> best = plan_memory(config, schedule, layout, limits);

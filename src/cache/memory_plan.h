@@ -31,7 +31,6 @@ Result<MemoryPlan> fit_memory(const ModelConfig& config, const LayerSchedule& sc
 // most ceil(n / block_tokens) new blocks in a pool and copies at most one shared block; summed,
 // (T - s) / block_tokens + s new blocks and s copies, and each gives one table delta.
 // Errors: a bound that does not fit the buffer's 32-bit counts (kInvalidArgument naming it).
-Result<StepCapacity> step_capacity(const LayerSchedule& schedule, const CacheLayout& layout,
-                                   const CacheLimits& limits);
+Result<StepCapacity> step_capacity(const LayerSchedule& schedule, const CacheLayout& layout, const CacheLimits& limits);
 
 }  // namespace dsv4rt

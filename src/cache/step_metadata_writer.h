@@ -14,7 +14,7 @@ namespace dsv4rt {
 // The part of a step that one sequence contributes.
 struct StepSegment {
   std::int32_t slot = 0;
-  std::int32_t start = 0;   // position of the first token
+  std::int32_t start = 0;  // position of the first token
   std::int32_t tokens = 0;
 };
 

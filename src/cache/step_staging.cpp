@@ -17,8 +17,10 @@ void count_copies(CacheState& state, std::int32_t group_index, const StepSegment
     if (state.allocators[pool].owners(BlockId(cell[member])) == 1) continue;
     state.allocators[pool].drop_owner(BlockId(cell[member]));
     ++state.copied_blocks[pool];
-    state.step.copies.push_back({.slot = segment.slot, .group = group_index,
-                                 .member = static_cast<std::int32_t>(member), .column = column,
+    state.step.copies.push_back({.slot = segment.slot,
+                                 .group = group_index,
+                                 .member = static_cast<std::int32_t>(member),
+                                 .column = column,
                                  .source = cell[member]});
   }
 }
@@ -42,8 +44,8 @@ void count_group(CacheState& state, std::int32_t group_index) {
     const std::int32_t reserve_tokens = state.sequences[segment.slot].reserve_tokens;
     if (reserve_tokens > 0) {
       // From `full` on, every block the sequence holds after the step is its own.
-      reserved += group.deficit(reserve_tokens, after, std::min(shared, full)) -
-                  group.deficit(reserve_tokens, before, shared);
+      reserved +=
+          group.deficit(reserve_tokens, after, std::min(shared, full)) - group.deficit(reserve_tokens, before, shared);
     }
   }
   state.first_new_cell[g + 1] = state.new_cells.size();

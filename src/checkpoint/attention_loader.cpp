@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/expected_tensors.h"
 #include "base/message_text.h"
+#include "checkpoint/expected_tensors.h"
 #include "checkpoint/tensor_names.h"
 #include "layout/codec_e8m0.h"
 
@@ -67,15 +67,15 @@ class LayerLoader {
     weights_.wo_a.activation = ActivationRounding::kNone;
     weights_.wo_b = linear(AttentionTensor::kWoB);
     if (spec_.ratio > 0) {
-      weights_.compressor = HostCompressor{
-          linear(AttentionTensor::kCompressorWkv), linear(AttentionTensor::kCompressorWgate),
-          floats(AttentionTensor::kCompressorApe), norm(AttentionTensor::kCompressorNorm)};
+      weights_.compressor =
+          HostCompressor{linear(AttentionTensor::kCompressorWkv), linear(AttentionTensor::kCompressorWgate),
+                         floats(AttentionTensor::kCompressorApe), norm(AttentionTensor::kCompressorNorm)};
     }
     if (spec_.indexer) {
-      weights_.indexer = HostIndexer{
-          linear(AttentionTensor::kIndexerWqB), linear(AttentionTensor::kIndexerWeightsProj),
-          HostCompressor{linear(AttentionTensor::kIndexerWkv), linear(AttentionTensor::kIndexerWgate),
-                         floats(AttentionTensor::kIndexerApe), norm(AttentionTensor::kIndexerNorm)}};
+      weights_.indexer =
+          HostIndexer{linear(AttentionTensor::kIndexerWqB), linear(AttentionTensor::kIndexerWeightsProj),
+                      HostCompressor{linear(AttentionTensor::kIndexerWkv), linear(AttentionTensor::kIndexerWgate),
+                                     floats(AttentionTensor::kIndexerApe), norm(AttentionTensor::kIndexerNorm)}};
     }
     return std::move(weights_);
   }
@@ -230,9 +230,9 @@ class LayerLoader {
   void fill_nvfp4(HostLinear& out, const std::string& stem, const TensorView& view) {
     out.encoding = WeightEncoding::kNvfp4;
     if (out.in_features % 16 != 0) {
-      report(StatusCode::kUnsupported, view.name, describe(view.dtype, view.shape),
-             "BF16 or F8_E4M3: NVFP4 needs a multiple of 16 inputs, this linear has " +
-                 std::to_string(out.in_features));
+      report(
+          StatusCode::kUnsupported, view.name, describe(view.dtype, view.shape),
+          "BF16 or F8_E4M3: NVFP4 needs a multiple of 16 inputs, this linear has " + std::to_string(out.in_features));
       return;
     }
     const auto expected = linear_tensors(stem, out.out_features, out.in_features, out.encoding, scheme_);

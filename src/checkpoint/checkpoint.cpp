@@ -15,7 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string_view name_of(const CheckpointTensor& tensor) { return tensor.view->name; }
+std::string_view name_of(const CheckpointTensor& tensor) {
+  return tensor.view->name;
+}
 
 // Every tensor lies where the index says, and the index knows every tensor.
 Status check_against_index(const WeightIndex& index, const fs::path& index_path, const Checkpoint& checkpoint) {
@@ -27,9 +29,8 @@ Status check_against_index(const WeightIndex& index, const fs::path& index_path,
                                          " is not listed in " + index_path.string()};
     }
     if (entry->second != shard) {
-      return {StatusCode::kBadInput, index_path.string() + ": \"weight_map\" places tensor " +
-                                         quote(name_of(tensor)) + " in " + quote(entry->second) + ", but " +
-                                         quote(shard) + " holds it"};
+      return {StatusCode::kBadInput, index_path.string() + ": \"weight_map\" places tensor " + quote(name_of(tensor)) +
+                                         " in " + quote(entry->second) + ", but " + quote(shard) + " holds it"};
     }
   }
   for (const auto& [name, shard] : index.shard_of) {
@@ -89,8 +90,7 @@ Result<Checkpoint> Checkpoint::open_index(const fs::path& path, const fs::path& 
     const auto file = MappedFile::open(index_path);
     if (!file) return file.status();
     const auto bytes = file->bytes();
-    auto parsed =
-        parse_weight_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, index_path.string());
+    auto parsed = parse_weight_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, index_path.string());
     if (!parsed) return parsed.status();
     index = std::move(*parsed);
   }

@@ -75,8 +75,8 @@ std::vector<AttentionTensorSpec> attention_tensor_specs(const ModelConfig& confi
       {Tensor::kWoB, Kind::kQuantizedLinear, {d, output_width}},
   };
   if (spec.ratio > 0) {
-    add_compressor(out, {Tensor::kCompressorApe, Tensor::kCompressorWkv, Tensor::kCompressorWgate,
-                         Tensor::kCompressorNorm},
+    add_compressor(out,
+                   {Tensor::kCompressorApe, Tensor::kCompressorWkv, Tensor::kCompressorWgate, Tensor::kCompressorNorm},
                    config, spec, kHeadDim);
   }
   if (spec.indexer) {

@@ -1,15 +1,15 @@
 #include "checkpoint/mapped_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdint>
+#include <fcntl.h>
 #include <string>
 #include <system_error>
+#include <unistd.h>
 #include <utility>
+
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 namespace dsv4rt {
 namespace {

@@ -1,10 +1,9 @@
 #include "checkpoint/output_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
+#include <fcntl.h>
 #include <system_error>
+#include <unistd.h>
 
 namespace dsv4rt {
 namespace {

@@ -42,10 +42,14 @@ class HeaderVisitor : public JsonVisitor {
 
   Status value(const JsonPath& path, const JsonValue& value) override {
     switch (path.size()) {
-      case 0: return expect(value, JsonKind::kObject, "the header");
-      case 1: return entry(path[0].key, value);
-      case 2: return path[0].key == kMetadataKey ? metadata(path[1].key, value) : field(path[1].key, value);
-      default: return path[1].key == "shape" ? dimension(value) : offset(value);
+      case 0:
+        return expect(value, JsonKind::kObject, "the header");
+      case 1:
+        return entry(path[0].key, value);
+      case 2:
+        return path[0].key == kMetadataKey ? metadata(path[1].key, value) : field(path[1].key, value);
+      default:
+        return path[1].key == "shape" ? dimension(value) : offset(value);
     }
   }
 

@@ -1,8 +1,9 @@
 #include "checkpoint/safetensors_writer.h"
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "base/arithmetic.h"
 #include "base/message_text.h"
@@ -46,9 +47,9 @@ Result<std::string> header_bytes(const std::filesystem::path& path, std::span<co
     }
     // Appended without a search for the key: names are unique, and files hold many thousands.
     header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
-        tensor.name, nlohmann::ordered_json{{"dtype", tensor_dtype_name(tensor.dtype)},
-                                            {"shape", tensor.shape},
-                                            {"data_offsets", {offset, *end}}});
+        tensor.name,
+        nlohmann::ordered_json{
+            {"dtype", tensor_dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, *end}}});
     offset = *end;
   }
   std::string json;

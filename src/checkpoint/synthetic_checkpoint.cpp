@@ -62,13 +62,21 @@ std::vector<Source> layer_sources(const ModelConfig& config, const LayerSpec& sp
     switch (row.kind) {
       case AttentionTensorKind::kFloatVector: {
         const bool sink = row.tensor == AttentionTensor::kAttnSink;
-        out.push_back({{stem, TensorDtype::kF32, row.shape}, sink ? Source::Kind::kSink : Source::Kind::kApe,
-                       WeightEncoding::kBf16, 0, 0, {}});
+        out.push_back({{stem, TensorDtype::kF32, row.shape},
+                       sink ? Source::Kind::kSink : Source::Kind::kApe,
+                       WeightEncoding::kBf16,
+                       0,
+                       0,
+                       {}});
         break;
       }
       case AttentionTensorKind::kNorm:
-        out.push_back({{stem + std::string(kWeightSuffix), TensorDtype::kBf16, row.shape}, Source::Kind::kNorm,
-                       WeightEncoding::kBf16, 0, 0, {}});
+        out.push_back({{stem + std::string(kWeightSuffix), TensorDtype::kBf16, row.shape},
+                       Source::Kind::kNorm,
+                       WeightEncoding::kBf16,
+                       0,
+                       0,
+                       {}});
         break;
       case AttentionTensorKind::kPlainLinear:
         add_linear(out, stem, row, WeightEncoding::kBf16);
@@ -109,16 +117,21 @@ class Generator {
 
   Status write(SafetensorsWriter& writer, const Source& source) {
     switch (source.kind) {
-      case Source::Kind::kSink: return write_vector<float>(writer, source, 0.0F, 1.0F);
-      case Source::Kind::kApe: return write_vector<float>(writer, source, 0.0F, kApeDeviation);
-      case Source::Kind::kNorm: return write_vector<bf16>(writer, source, 1.0F, kNormDeviation);
-      case Source::Kind::kMatrix: return write_matrix(writer, source);
+      case Source::Kind::kSink:
+        return write_vector<float>(writer, source, 0.0F, 1.0F);
+      case Source::Kind::kApe:
+        return write_vector<float>(writer, source, 0.0F, kApeDeviation);
+      case Source::Kind::kNorm:
+        return write_vector<bf16>(writer, source, 1.0F, kNormDeviation);
+      case Source::Kind::kMatrix:
+        return write_matrix(writer, source);
       case Source::Kind::kBlockScale: {
         // Made while the matrix was written, which precedes it.
         const auto scales = scales_.extract(source.weight_name);
         return writer.write(source.tensor.name, scales.mapped());
       }
-      case Source::Kind::kGlobalScale: break;
+      case Source::Kind::kGlobalScale:
+        break;
     }
     const float scale = global_scale(source);
     return writer.write(source.tensor.name, std::as_bytes(std::span(&scale, 1)));
@@ -159,9 +172,15 @@ class Generator {
         matrix.fill_row(first + static_cast<std::int64_t>(r), std::span(stripe).subspan(r * cols, cols));
       }
       switch (source.encoding) {
-        case WeightEncoding::kBf16: encode_bf16(stripe, codes); break;
-        case WeightEncoding::kFp8Block128: encode_fp8(stripe, rows, cols, codes, *scales); break;
-        case WeightEncoding::kNvfp4: encode_nvfp4(stripe, global_scale(source), codes, *scales); break;
+        case WeightEncoding::kBf16:
+          encode_bf16(stripe, codes);
+          break;
+        case WeightEncoding::kFp8Block128:
+          encode_fp8(stripe, rows, cols, codes, *scales);
+          break;
+        case WeightEncoding::kNvfp4:
+          encode_nvfp4(stripe, global_scale(source), codes, *scales);
+          break;
       }
       if (Status status = writer.write(source.tensor.name, codes); !status.ok()) return status;
     }
@@ -201,8 +220,8 @@ class Generator {
                            std::vector<std::byte>& scales) {
     codes.resize(stripe.size() / 2);
     for (std::size_t group = 0; group < stripe.size() / kNvfp4GroupValues; ++group) {
-      scales.push_back(std::byte{encode_nvfp4_group(&stripe[group * kNvfp4GroupValues],
-                                                    &codes[group * kNvfp4GroupBytes], global_scale)});
+      scales.push_back(std::byte{
+          encode_nvfp4_group(&stripe[group * kNvfp4GroupValues], &codes[group * kNvfp4GroupBytes], global_scale)});
     }
   }
 

@@ -41,8 +41,8 @@ std::uint64_t SyntheticStream::bits(std::uint64_t index) const noexcept {
 
 float SyntheticStream::normal(std::uint64_t index) const noexcept {
   const std::uint64_t word = bits(index);
-  const auto sum = static_cast<std::int32_t>((word & 0xffffu) + ((word >> 16) & 0xffffu) + ((word >> 32) & 0xffffu) +
-                                             (word >> 48));
+  const auto sum =
+      static_cast<std::int32_t>((word & 0xffffu) + ((word >> 16) & 0xffffu) + ((word >> 32) & 0xffffu) + (word >> 48));
   constexpr std::int32_t kMean = 2 * 65535;
   // 1 / sqrt(4 * (65536^2 - 1) / 12)
   constexpr float kInverseDeviation = 2.6428996e-05F;
@@ -67,6 +67,8 @@ void SyntheticMatrix::fill_row(std::int64_t row, std::span<float> values) const 
   }
 }
 
-float SyntheticMatrix::bound() const noexcept { return kMaxSyntheticNormal * deviation_ * kGains.back(); }
+float SyntheticMatrix::bound() const noexcept {
+  return kMaxSyntheticNormal * deviation_ * kGains.back();
+}
 
 }  // namespace dsv4rt

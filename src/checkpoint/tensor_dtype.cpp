@@ -54,7 +54,9 @@ std::string_view tensor_dtype_name(TensorDtype dtype) noexcept {
   return kDtypes[static_cast<std::size_t>(dtype)].name;
 }
 
-int tensor_dtype_bits(TensorDtype dtype) noexcept { return kDtypes[static_cast<std::size_t>(dtype)].bits; }
+int tensor_dtype_bits(TensorDtype dtype) noexcept {
+  return kDtypes[static_cast<std::size_t>(dtype)].bits;
+}
 
 std::optional<TensorDtype> tensor_dtype_from_name(std::string_view name) noexcept {
   for (const DtypeRow& row : kDtypes) {

@@ -1,12 +1,13 @@
 #include "checkpoint/weight_index.h"
 
 #include <new>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "base/message_text.h"
-#include "checkpoint/output_file.h"
 #include "base/strict_json.h"
+#include "checkpoint/output_file.h"
 
 namespace dsv4rt {
 namespace {
@@ -38,8 +39,8 @@ class IndexVisitor : public JsonVisitor {
     Status status = expect(value, JsonKind::kString, "\"weight_map\" entry " + quote(name));
     if (!status.ok()) return status;
     if (!is_plain_shard_name(value.text)) {
-      return {StatusCode::kBadInput, std::string(source_) + ": \"weight_map\" entry " + quote(name) +
-                                         " names shard " + quote(value.text) +
+      return {StatusCode::kBadInput, std::string(source_) + ": \"weight_map\" entry " + quote(name) + " names shard " +
+                                         quote(value.text) +
                                          "; accepted: a file name in the same directory that ends in .safetensors"};
     }
     index_.shard_of.emplace(name, value.text);

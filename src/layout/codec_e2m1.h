@@ -42,7 +42,9 @@ constexpr std::uint8_t encode_e2m1(float value) {
 }
 
 // Exact value; only the low four bits of `code` count.
-constexpr float decode_e2m1(std::uint8_t code) { return kE2m1Values[code & 0xfu]; }
+constexpr float decode_e2m1(std::uint8_t code) {
+  return kE2m1Values[code & 0xfu];
+}
 
 constexpr std::uint8_t pack_e2m1(std::uint8_t even_code, std::uint8_t odd_code) {
   return static_cast<std::uint8_t>((even_code & 0xfu) | ((odd_code & 0xfu) << 4));

@@ -27,8 +27,12 @@ void encode_and_decode(Format format, float* values) {
 
 }  // namespace
 
-void round_through(RowFormat format, float* values) { encode_and_decode(format, values); }
-void round_through(IndexKeyFormat format, float* values) { encode_and_decode(format, values); }
+void round_through(RowFormat format, float* values) {
+  encode_and_decode(format, values);
+}
+void round_through(IndexKeyFormat format, float* values) {
+  encode_and_decode(format, values);
+}
 
 void round_activation_fp8(float* values, std::size_t count) {
   for (std::size_t first = 0; first < count; first += kActivationBlockValues) {

@@ -34,10 +34,14 @@ constexpr std::array<std::pair<std::string_view, IndexKeyFormat>, 4> kIndexKeyFo
 template <class Visitor>
 auto visit_format(RowFormat format, Visitor&& visitor) {
   switch (format) {
-    case RowFormat::kFp8DsMla: return visitor(Fp8DsMlaRow{});
-    case RowFormat::kFp8Row: return visitor(Fp8Row{});
-    case RowFormat::kNvfp4: return visitor(Nvfp4Row{});
-    case RowFormat::kBf16: return visitor(Bf16Row{});
+    case RowFormat::kFp8DsMla:
+      return visitor(Fp8DsMlaRow{});
+    case RowFormat::kFp8Row:
+      return visitor(Fp8Row{});
+    case RowFormat::kNvfp4:
+      return visitor(Nvfp4Row{});
+    case RowFormat::kBf16:
+      return visitor(Bf16Row{});
   }
   fail_check("format is a RowFormat", __FILE__, __LINE__);
 }
@@ -45,10 +49,14 @@ auto visit_format(RowFormat format, Visitor&& visitor) {
 template <class Visitor>
 auto visit_format(IndexKeyFormat format, Visitor&& visitor) {
   switch (format) {
-    case IndexKeyFormat::kMxfp4: return visitor(Mxfp4Key{});
-    case IndexKeyFormat::kNvfp4: return visitor(Nvfp4Key{});
-    case IndexKeyFormat::kFp8: return visitor(Fp8Key{});
-    case IndexKeyFormat::kBf16: return visitor(Bf16Key{});
+    case IndexKeyFormat::kMxfp4:
+      return visitor(Mxfp4Key{});
+    case IndexKeyFormat::kNvfp4:
+      return visitor(Nvfp4Key{});
+    case IndexKeyFormat::kFp8:
+      return visitor(Fp8Key{});
+    case IndexKeyFormat::kBf16:
+      return visitor(Bf16Key{});
   }
   fail_check("format is an IndexKeyFormat", __FILE__, __LINE__);
 }
@@ -112,11 +120,19 @@ Result<Format> format_in(const Table& table, std::string_view what, std::string_
 
 }  // namespace
 
-BlockShape block_shape(RowFormat format, std::int32_t rows) { return shape_of(format, rows); }
-BlockShape block_shape(IndexKeyFormat format, std::int32_t rows) { return shape_of(format, rows); }
+BlockShape block_shape(RowFormat format, std::int32_t rows) {
+  return shape_of(format, rows);
+}
+BlockShape block_shape(IndexKeyFormat format, std::int32_t rows) {
+  return shape_of(format, rows);
+}
 
-std::string_view row_format_name(RowFormat format) noexcept { return name_in(kRowFormats, format); }
-std::string_view index_key_format_name(IndexKeyFormat format) noexcept { return name_in(kIndexKeyFormats, format); }
+std::string_view row_format_name(RowFormat format) noexcept {
+  return name_in(kRowFormats, format);
+}
+std::string_view index_key_format_name(IndexKeyFormat format) noexcept {
+  return name_in(kIndexKeyFormats, format);
+}
 
 Result<RowFormat> row_format_from_name(std::string_view name) {
   return format_in<RowFormat>(kRowFormats, "row format", name);

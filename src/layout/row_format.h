@@ -16,9 +16,9 @@ namespace dsv4rt {
 
 struct BlockShape {
   std::int32_t rows = 0;
-  std::int32_t data_bytes = 0;       // per row, in the data part
-  std::int32_t scale_bytes = 0;      // per row, in the scale part (0: none)
-  std::int64_t block_bytes = 0;      // padded size of the block
+  std::int32_t data_bytes = 0;   // per row, in the data part
+  std::int32_t scale_bytes = 0;  // per row, in the scale part (0: none)
+  std::int64_t block_bytes = 0;  // padded size of the block
 
   [[nodiscard]] constexpr std::int64_t data_offset(std::int64_t row) const { return row * data_bytes; }
   [[nodiscard]] constexpr std::int64_t scale_offset(std::int64_t row) const {

@@ -64,7 +64,9 @@ Status check_yarn(const YarnScaling& yarn, std::string_view source) {
 
 }  // namespace
 
-std::span<const IntegerField> integer_fields() noexcept { return kIntegerFields; }
+std::span<const IntegerField> integer_fields() noexcept {
+  return kIntegerFields;
+}
 
 Status check_integer(const IntegerField& field, std::string_view key, std::int64_t value, std::string_view source) {
   if (value >= field.minimum && value <= field.maximum && value % field.multiple == 0) return {};
@@ -93,8 +95,7 @@ Status check_layer_ratios(const ModelConfig& config, std::string_view source) {
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
     const std::int32_t ratio = config.compress_ratios[layer];
     if (find_ratio_rule(ratio) != nullptr) continue;
-    return refuse(StatusCode::kUnsupported, source, indexed("compress_ratios", layer),
-                  std::to_string(ratio),
+    return refuse(StatusCode::kUnsupported, source, indexed("compress_ratios", layer), std::to_string(ratio),
                   "no such ratio for layer " + std::to_string(layer) + "; accepted: " + accepted_ratios());
   }
   return {};

@@ -31,8 +31,8 @@ inline constexpr RealLimits kNormEpsLimits{1e-30, 0.1};
 inline constexpr RealLimits kRopeThetaLimits{2.0, 1e12};
 inline constexpr RealLimits kYarnFactorLimits{1.0, 1e6};
 inline constexpr RealLimits kYarnBetaLimits{1e-3, 1e6};
-inline constexpr IntegerField kYarnOriginalPositions{nullptr, "rope_scaling.original_max_position_embeddings",
-                                                     "original_seq_len", 1, kMaxModelPositions, 1};
+inline constexpr IntegerField kYarnOriginalPositions{
+    nullptr, "rope_scaling.original_max_position_embeddings", "original_seq_len", 1, kMaxModelPositions, 1};
 
 // `key` is the name to blame: the one the value was written under.
 // kBadInput below the minimum (or not finite), kUnsupported above the maximum or off the multiple.

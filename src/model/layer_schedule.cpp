@@ -10,14 +10,30 @@ namespace dsv4rt {
 namespace {
 
 constexpr std::array<RatioRule, 3> kRatioRules{{
-    {.ratio = 0, .kind = AttentionKind::kSlidingWindow, .name = "swa", .layer_type = "sliding_attention",
-     .rate_key = "", .overlap = false, .indexer = false, .rope = RopeChoice::kPlain},
-    {.ratio = 4, .kind = AttentionKind::kCompressedSparse, .name = "csa",
-     .layer_type = "compressed_sparse_attention", .rate_key = "compress_rate_csa",
-     .overlap = true, .indexer = true, .rope = RopeChoice::kCompressed},
-    {.ratio = 128, .kind = AttentionKind::kHeavilyCompressed, .name = "hca",
-     .layer_type = "heavily_compressed_attention", .rate_key = "compress_rate_hca",
-     .overlap = false, .indexer = false, .rope = RopeChoice::kCompressed},
+    {.ratio = 0,
+     .kind = AttentionKind::kSlidingWindow,
+     .name = "swa",
+     .layer_type = "sliding_attention",
+     .rate_key = "",
+     .overlap = false,
+     .indexer = false,
+     .rope = RopeChoice::kPlain},
+    {.ratio = 4,
+     .kind = AttentionKind::kCompressedSparse,
+     .name = "csa",
+     .layer_type = "compressed_sparse_attention",
+     .rate_key = "compress_rate_csa",
+     .overlap = true,
+     .indexer = true,
+     .rope = RopeChoice::kCompressed},
+    {.ratio = 128,
+     .kind = AttentionKind::kHeavilyCompressed,
+     .name = "hca",
+     .layer_type = "heavily_compressed_attention",
+     .rate_key = "compress_rate_hca",
+     .overlap = false,
+     .indexer = false,
+     .rope = RopeChoice::kCompressed},
 }};
 
 template <class Predicate>
@@ -28,7 +44,9 @@ const RatioRule* find_rule(Predicate matches) noexcept {
 
 }  // namespace
 
-std::span<const RatioRule> ratio_rules() noexcept { return kRatioRules; }
+std::span<const RatioRule> ratio_rules() noexcept {
+  return kRatioRules;
+}
 
 const RatioRule* find_ratio_rule(std::int32_t ratio) noexcept {
   return find_rule([&](const RatioRule& rule) { return rule.ratio == ratio; });
@@ -64,8 +82,11 @@ Result<LayerSchedule> LayerSchedule::create(const ModelConfig& config) {
   schedule.layers_.reserve(layer_count);
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
     const RatioRule& rule = *find_ratio_rule(config.compress_ratios[layer]);
-    schedule.layers_.push_back({.id = LayerId(static_cast<std::int32_t>(layer)), .kind = rule.kind,
-                                .ratio = rule.ratio, .overlap = rule.overlap, .indexer = rule.indexer,
+    schedule.layers_.push_back({.id = LayerId(static_cast<std::int32_t>(layer)),
+                                .kind = rule.kind,
+                                .ratio = rule.ratio,
+                                .overlap = rule.overlap,
+                                .indexer = rule.indexer,
                                 .rope = rule.rope});
     if (rule.ratio > 0) schedule.ratios_.push_back(rule.ratio);
   }

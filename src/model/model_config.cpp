@@ -34,8 +34,7 @@ void expect_value(ConfigReader& reader, const std::optional<Found<std::int64_t>>
 // Facts that do not become fields because only one value is built.
 void check_fixed_geometry(ConfigReader& reader) {
   if (const auto type = reader.text({"model_type"}); type && type->value != "deepseek_v4") {
-    reader.fail(StatusCode::kUnsupported, "model_type", in_quotes(type->value),
-                "only \"deepseek_v4\" is accepted");
+    reader.fail(StatusCode::kUnsupported, "model_type", in_quotes(type->value), "only \"deepseek_v4\" is accepted");
   }
   expect_value(reader, reader.required_integer({"head_dim"}), kHeadDim);
   expect_value(reader, reader.required_integer({"index_head_dim"}), kIndexHeadDim);
@@ -47,9 +46,9 @@ void check_fixed_geometry(ConfigReader& reader) {
   // Newer Hugging Face files state the rotary width as a fraction of head_dim.
   const auto width = reader.integer({"qk_rope_head_dim", "rope_head_dim"});
   expect_value(reader, width, kRopeDim);
-  const auto fraction = reader.number({"partial_rotary_factor", "rope_parameters.partial_rotary_factor",
-                                       "rope_parameters.main.partial_rotary_factor",
-                                       "rope_parameters.compress.partial_rotary_factor"});
+  const auto fraction =
+      reader.number({"partial_rotary_factor", "rope_parameters.partial_rotary_factor",
+                     "rope_parameters.main.partial_rotary_factor", "rope_parameters.compress.partial_rotary_factor"});
   if (fraction && fraction->value * kHeadDim != kRopeDim) {
     reader.fail(StatusCode::kUnsupported, fraction->key, std::to_string(fraction->value),
                 "only 0.125 is accepted: 64 of 512 dimensions");
@@ -98,11 +97,9 @@ void check_neutral_scales(ConfigReader& reader) {
 // Whether the compressed layers are interpolated: a "yarn" entry, or the inference-style length.
 bool uses_yarn(ConfigReader& reader) {
   const auto type = reader.text({"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.compress.rope_type",
-                                 "rope_parameters.compress.type", "rope_parameters.rope_type",
-                                 "rope_parameters.type"});
+                                 "rope_parameters.compress.type", "rope_parameters.rope_type", "rope_parameters.type"});
   if (type && type->value != "yarn" && type->value != "default") {
-    reader.fail(StatusCode::kUnsupported, type->key, in_quotes(type->value),
-                "\"yarn\" or \"default\" is accepted");
+    reader.fail(StatusCode::kUnsupported, type->key, in_quotes(type->value), "\"yarn\" or \"default\" is accepted");
   }
   if (reader.ok() && reader.has("rope_scaling") && !type) {
     reader.fail(Status(StatusCode::kBadInput, std::string(reader.source()) + ": rope_scaling.type is missing; " +
@@ -117,18 +114,20 @@ void read_yarn(ConfigReader& reader, ModelConfig& config) {
   check_neutral_scales(reader);
   if (const auto main_type = reader.text({"rope_parameters.main.rope_type", "rope_parameters.main.type"});
       main_type && main_type->value != "default") {
-    reader.fail(StatusCode::kUnsupported, main_type->key, in_quotes(main_type->value),
-                "only \"default\" is accepted");
+    reader.fail(StatusCode::kUnsupported, main_type->key, in_quotes(main_type->value), "only \"default\" is accepted");
   }
   if (!uses_yarn(reader)) return;
 
   YarnScaling yarn;
-  yarn.factor = read_real(reader, kYarnFactorLimits, {"rope_scaling.factor", "rope_parameters.compress.factor",
-                                                      "rope_parameters.factor", "rope_factor"});
-  yarn.beta_fast = read_real(reader, kYarnBetaLimits, {"rope_scaling.beta_fast", "rope_parameters.compress.beta_fast",
-                                                       "rope_parameters.beta_fast", "beta_fast"});
-  yarn.beta_slow = read_real(reader, kYarnBetaLimits, {"rope_scaling.beta_slow", "rope_parameters.compress.beta_slow",
-                                                       "rope_parameters.beta_slow", "beta_slow"});
+  yarn.factor =
+      read_real(reader, kYarnFactorLimits,
+                {"rope_scaling.factor", "rope_parameters.compress.factor", "rope_parameters.factor", "rope_factor"});
+  yarn.beta_fast = read_real(
+      reader, kYarnBetaLimits,
+      {"rope_scaling.beta_fast", "rope_parameters.compress.beta_fast", "rope_parameters.beta_fast", "beta_fast"});
+  yarn.beta_slow = read_real(
+      reader, kYarnBetaLimits,
+      {"rope_scaling.beta_slow", "rope_parameters.compress.beta_slow", "rope_parameters.beta_slow", "beta_slow"});
   const auto original = reader.required_integer(
       {"rope_scaling.original_max_position_embeddings", "rope_parameters.compress.original_max_position_embeddings",
        "rope_parameters.original_max_position_embeddings", "original_seq_len"});
@@ -144,8 +143,8 @@ std::optional<std::vector<std::int32_t>> read_layer_types(ConfigReader& reader) 
   for (const std::string& name : reader.object_keys("compress_rates")) {
     if (find_layer_type_rule(name) != nullptr) continue;
     reader.fail(Status(StatusCode::kUnsupported, std::string(reader.source()) + ": compress_rates." +
-                                                     std::string(name, 0, 60) + " is not a layer type; accepted: " +
-                                                     accepted_layer_types()));
+                                                     std::string(name, 0, 60) +
+                                                     " is not a layer type; accepted: " + accepted_layer_types()));
   }
   for (const RatioRule& rule : ratio_rules()) {
     const std::string key = "compress_rates." + std::string(rule.layer_type);
@@ -157,8 +156,8 @@ std::optional<std::vector<std::int32_t>> read_layer_types(ConfigReader& reader) 
   for (const std::string& type : types->value) {
     const RatioRule* rule = find_layer_type_rule(type);
     if (rule == nullptr) {
-      reader.fail(StatusCode::kUnsupported, indexed("layer_types", ratios.size()),
-                  in_quotes(type), "accepted: " + accepted_layer_types());
+      reader.fail(StatusCode::kUnsupported, indexed("layer_types", ratios.size()), in_quotes(type),
+                  "accepted: " + accepted_layer_types());
       return std::nullopt;
     }
     ratios.push_back(rule->ratio);
@@ -171,9 +170,9 @@ void read_layers(ConfigReader& reader, ModelConfig& config) {
   const auto listed = reader.integers({"compress_ratios"});
   if (!reader.ok()) return;
   if (!typed && !listed) {
-    reader.fail(Status(StatusCode::kBadInput,
-                       std::string(reader.source()) + ": compress_ratios or layer_types is missing or null; an array "
-                                                      "with an entry per layer is accepted"));
+    reader.fail(Status(StatusCode::kBadInput, std::string(reader.source()) +
+                                                  ": compress_ratios or layer_types is missing or null; an array "
+                                                  "with an entry per layer is accepted"));
     return;
   }
   const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
@@ -200,10 +199,10 @@ void read_max_positions(ConfigReader& reader, ModelConfig& config, bool inferenc
     reader.fail(check_integer(field, found->key, found->value, reader.source()));
     config.max_position_embeddings = found->value;
   } else if (inference_style && config.rope_scaling) {
-    const double stretched = static_cast<double>(config.rope_scaling->original_max_position_embeddings) *
-                             config.rope_scaling->factor;
-    config.max_position_embeddings = static_cast<std::int64_t>(
-        std::min(std::floor(stretched), static_cast<double>(kMaxModelPositions)));
+    const double stretched =
+        static_cast<double>(config.rope_scaling->original_max_position_embeddings) * config.rope_scaling->factor;
+    config.max_position_embeddings =
+        static_cast<std::int64_t>(std::min(std::floor(stretched), static_cast<double>(kMaxModelPositions)));
   } else {
     (void)reader.required_integer({field.key, field.inference_key});
   }
@@ -251,8 +250,9 @@ Result<ModelConfig> read_file(const std::filesystem::path& path) {
   const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
   if (error) return file_error(StatusCode::kBadInput, name, "cannot be read: " + error.message());
   if (file_bytes > kMaxJsonTextBytes) {
-    return file_error(StatusCode::kBadInput, name, "file has " + std::to_string(file_bytes) + " bytes; at most " +
-                                                       std::to_string(kMaxJsonTextBytes) + " are accepted");
+    return file_error(StatusCode::kBadInput, name,
+                      "file has " + std::to_string(file_bytes) + " bytes; at most " +
+                          std::to_string(kMaxJsonTextBytes) + " are accepted");
   }
   std::string text(static_cast<std::size_t>(file_bytes), '\0');
   std::ifstream stream(path, std::ios::binary);

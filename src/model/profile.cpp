@@ -2,7 +2,9 @@
 
 namespace dsv4rt {
 
-Profile Profile::deepseek_v4() { return {}; }
+Profile Profile::deepseek_v4() {
+  return {};
+}
 
 Profile Profile::seed() {
   return {.rope_anchor = RopeAnchor::kLastToken,

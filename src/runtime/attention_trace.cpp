@@ -72,10 +72,14 @@ std::optional<TraceName> parse_name(std::string_view name) {
   return parsed;
 }
 
-Status read_field(const Field& field, std::string_view name, const ModelConfig& config, std::int64_t tokens,
-                  LayerTrace& layer) {
-  const std::int64_t ratio = config.compress_ratios[static_cast<std::size_t>(layer.layer.value)];
-  const std::int64_t rows = ratio == 0 ? 0 : tokens / ratio;
+Status read_field(const Field& field, std::string_view name, const ModelConfig& config, const LayerSpec& spec,
+                  std::int64_t tokens, LayerTrace& layer) {
+  const std::int64_t rows = spec.ratio == 0 ? 0 : tokens / spec.ratio;
+  const bool of_indexer = name == "index_k" || name == "topk" || name == "topk_margin";
+  if ((of_indexer && !spec.indexer) || (name == "compressed_kv" && spec.ratio == 0)) {
+    return field.error("recorded for a layer of kind " + std::string(attention_kind_name(spec.kind)) +
+                       ", which has no such rows");
+  }
   if (name == "input") {
     DSV4RT_ASSIGN_OR_RETURN(layer.input, read_tensor<bf16>(field, TensorDtype::kBf16, {tokens, config.hidden_size}));
   } else if (name == "output") {
@@ -118,6 +122,7 @@ Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, c
     return Status{StatusCode::kBadInput, path.string() + ": metadata n_prefill + n_decode is 0; expected at least 1"};
   }
 
+  DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
   std::map<std::int32_t, LayerTrace> layers;
   for (const TensorView& tensor : file.tensors()) {
     const Field field{path, tensor};
@@ -130,7 +135,7 @@ Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, c
     if (name->layer < first.value || name->layer > last.value) continue;
     LayerTrace& layer = layers[name->layer];
     layer.layer = LayerId(name->layer);
-    DSV4RT_RETURN_IF_ERROR(read_field(field, name->field, config, trace.tokens(), layer));
+    DSV4RT_RETURN_IF_ERROR(read_field(field, name->field, config, schedule.layer(layer.layer), trace.tokens(), layer));
   }
   for (auto& [number, layer] : layers) {
     if (layer.input.empty()) {

@@ -102,6 +102,7 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
 }
 
 Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook) {
+  if (!hook) return {StatusCode::kInvalidArgument, "step: hook is empty; it must fill the next layer's input"};
   auto* input = impl_->layer_input.as<Bf16Bits>();
   auto* output = impl_->layer_output.as<Bf16Bits>();
   const Bf16Bits* layer_input = x;

@@ -77,8 +77,8 @@ Status LayerBench::step(std::span<const SequenceId> sequences, std::int64_t toke
   for (std::size_t i = 0; i < engine_.layers().size(); ++i) {
     const Clock::time_point begin = Clock::now();
     DSV4RT_RETURN_IF_ERROR(engine_.forward_layer_from_host(step, engine_.layers()[i],
-                                                 reinterpret_cast<const Bf16Bits*>(x_.data()),
-                                                 reinterpret_cast<Bf16Bits*>(out_.data())));
+                                                           reinterpret_cast<const Bf16Bits*>(x_.data()),
+                                                           reinterpret_cast<Bf16Bits*>(out_.data())));
     if (times != nullptr) {
       (*times)[i].push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
     }

@@ -4,8 +4,6 @@
 // Decode rotates over copies of the weight that together exceed the caches, as a model's layers do.
 // --threads=N (default: all) chooses the team; with one thread all rates are of processor time, which is
 // the figure to trust on a machine that other programs use.
-#include <benchmark/benchmark.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -15,6 +13,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <benchmark/benchmark.h>
 
 #include "backend/cpu/cpu_backend.h"
 #include "layout/rounding.h"

@@ -10,8 +10,6 @@
 //
 // The limit that the design sets for prepare_forward is 100 us for decode steps. Every run checks that its steps were
 // valid: the counts of tokens, deltas and copies, and the manager's invariants at the end.
-#include <benchmark/benchmark.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -22,6 +20,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <benchmark/benchmark.h>
 
 #include "cache/cache_layout.h"
 #include "cache/kv_cache_manager.h"

@@ -147,8 +147,8 @@ double measure_read_bandwidth(int threads, std::size_t bytes) {
     std::fill_n(words.get(), lines * 8, std::uint64_t{1});
   }
   std::atomic<std::uint64_t> sink{0};
-  const double seconds = best_seconds(
-      threads, [&](int thread) { sink += read(parts[static_cast<std::size_t>(thread)].get(), lines); });
+  const double seconds =
+      best_seconds(threads, [&](int thread) { sink += read(parts[static_cast<std::size_t>(thread)].get(), lines); });
   return static_cast<double>(lines * 64) * threads / seconds;
 }
 

@@ -1,12 +1,12 @@
 #include "backend/cpu/cpu_backend.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
 #include <thread>
+
+#include <sys/mman.h>
 
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_linear.h"

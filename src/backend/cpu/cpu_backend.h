@@ -9,7 +9,7 @@
 namespace dsv4rt {
 
 struct CpuBackendOptions {
-  int threads = 0;      // 0: as many as the process may use
+  int threads = 0;  // 0: as many as the process may use
   // Highest instruction set to use: "portable", "avx2" or "avx512"; empty: the best of the processor.
   // Linears give the same bits at every level.
   std::string max_isa;

@@ -13,8 +13,7 @@ IsaLevel detect_isa_level() {
 #if defined(__x86_64__)
   // These also ask the operating system (XGETBV) whether it saves the registers.
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512vbmi")) {
@@ -25,7 +24,9 @@ IsaLevel detect_isa_level() {
   return IsaLevel::kPortable;
 }
 
-std::string_view isa_level_name(IsaLevel level) noexcept { return kNames[static_cast<std::size_t>(level)]; }
+std::string_view isa_level_name(IsaLevel level) noexcept {
+  return kNames[static_cast<std::size_t>(level)];
+}
 
 std::optional<IsaLevel> isa_level_from_name(std::string_view name) noexcept {
   for (std::size_t i = 0; i < kNames.size(); ++i) {

@@ -47,7 +47,9 @@ std::vector<std::uint8_t> make_fp8_tables() {
   return tables;
 }
 
-const CpuPackedLinear& packed(const LinearCall& call) { return static_cast<const CpuPackedLinear&>(*call.weight); }
+const CpuPackedLinear& packed(const LinearCall& call) {
+  return static_cast<const CpuPackedLinear&>(*call.weight);
+}
 
 void check_call(const LinearCall& call) {
   DSV4RT_CHECK(call.x != nullptr && call.weight != nullptr && call.y != nullptr);
@@ -201,6 +203,8 @@ void LinearExecutor::run_segment(const Segment& segment, std::int64_t group_begi
   block_(block);
 }
 
-Status CpuOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) { return linear_->run(tokens, calls); }
+Status CpuOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
+  return linear_->run(tokens, calls);
+}
 
 }  // namespace dsv4rt::cpu

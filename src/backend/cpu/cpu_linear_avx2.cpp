@@ -25,7 +25,7 @@ struct Avx2Vector {
     FlushScope& operator=(const FlushScope&) = delete;
 
    private:
-    static constexpr unsigned kFlushToZero = 0x8000;        // MXCSR bits
+    static constexpr unsigned kFlushToZero = 0x8000;  // MXCSR bits
     static constexpr unsigned kSubnormalsAreZero = 0x0040;
     unsigned saved_;
   };
@@ -62,8 +62,7 @@ struct Avx2Vector {
   // E4M3 in the high bytes of words to FP16 of 2^-8 times the value; NaN stays NaN.
   static __m256i e4m3_to_half(__m256i words) {
     const __m256i magnitude_mask = _mm256_set1_epi16(0x3f80);
-    const __m256i half =
-        _mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16(static_cast<short>(0xbf80)));
     const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(half, magnitude_mask), magnitude_mask);
     return _mm256_or_si256(half, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
   }
@@ -131,6 +130,8 @@ struct Avx2Vector {
 
 }  // namespace
 
-void linear_block_avx2(const LinearBlock& block) { linear_block<Avx2Vector>(block); }
+void linear_block_avx2(const LinearBlock& block) {
+  linear_block<Avx2Vector>(block);
+}
 
 }  // namespace dsv4rt::cpu

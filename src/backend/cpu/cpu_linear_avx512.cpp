@@ -22,7 +22,7 @@ struct Avx512Vector {
     FlushScope& operator=(const FlushScope&) = delete;
 
    private:
-    static constexpr unsigned kFlushToZero = 0x8000;        // MXCSR bits
+    static constexpr unsigned kFlushToZero = 0x8000;  // MXCSR bits
     static constexpr unsigned kSubnormalsAreZero = 0x0040;
     unsigned saved_;
   };
@@ -119,6 +119,8 @@ struct Avx512Vector {
 
 }  // namespace
 
-void linear_block_avx512(const LinearBlock& block) { linear_block<Avx512Vector>(block); }
+void linear_block_avx512(const LinearBlock& block) {
+  linear_block<Avx512Vector>(block);
+}
 
 }  // namespace dsv4rt::cpu

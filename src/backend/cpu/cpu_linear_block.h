@@ -8,8 +8,8 @@
 
 namespace dsv4rt::cpu {
 
-inline constexpr int kGroupOutputs = 16;   // outputs computed side by side, one per vector lane
-inline constexpr int kBlockDepth = 128;    // most inputs decoded at a time, and inputs per FP8 scale
+inline constexpr int kGroupOutputs = 16;  // outputs computed side by side, one per vector lane
+inline constexpr int kBlockDepth = 128;   // most inputs decoded at a time, and inputs per FP8 scale
 inline constexpr int kNvfp4GroupInputs = 16;
 // E8M0 scales of FP8 weights: 2^-64 .. 2^64. A weight times its scale is then exact in BF16.
 inline constexpr int kMinFp8ScaleCode = 127 - 64;
@@ -27,7 +27,7 @@ enum class PackedEncoding : std::uint8_t { kBf16, kFp8, kNvfp4 };
 struct PackedView {
   PackedEncoding encoding = PackedEncoding::kBf16;
   const std::uint8_t* codes = nullptr;
-  std::int64_t group_bytes = 0;          // of codes
+  std::int64_t group_bytes = 0;  // of codes
   // kFp8: E8M0 [group][scale_columns]; kNvfp4: E4M3 without NaN [group][scale_columns][16 n]
   const std::uint8_t* scales = nullptr;
   std::int64_t scale_columns = 0;
@@ -44,8 +44,8 @@ struct LinearBlock {
   std::int64_t group_end = 0;
   const std::uint16_t* x = nullptr;  // BF16 [rows, in_features], rows x_stride values apart
   std::int64_t x_stride = 0;
-  std::int64_t rows = 0;             // <= kMaxBlockRows
-  void* y = nullptr;                 // first row of the block; [rows, out_features], rows y_stride values apart
+  std::int64_t rows = 0;  // <= kMaxBlockRows
+  void* y = nullptr;      // first row of the block; [rows, out_features], rows y_stride values apart
   std::int64_t y_stride = 0;
   bool y_is_float = false;
   const float* e4m3_values = nullptr;  // [256]
@@ -54,9 +54,9 @@ struct LinearBlock {
   // times the scale 2^(kMinFp8ScaleCode + i - 127).
   const std::uint8_t* fp8_tables = nullptr;
   // Worker's own scratch, 64-byte aligned.
-  float* inputs = nullptr;   // [kMaxBlockRows][kBlockDepth]
-  float* panel = nullptr;    // [kPanelFloats]
-  float* sums = nullptr;     // [kMaxBlockRows][kMaxBlockGroups * kGroupOutputs]
+  float* inputs = nullptr;  // [kMaxBlockRows][kBlockDepth]
+  float* panel = nullptr;   // [kPanelFloats]
+  float* sums = nullptr;    // [kMaxBlockRows][kMaxBlockGroups * kGroupOutputs]
 };
 
 inline constexpr std::int64_t kMaxBlockRows = 256;

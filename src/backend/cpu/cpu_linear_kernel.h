@@ -235,12 +235,17 @@ void linear_block(const LinearBlock& block) {
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t begin = groups * part / parts;
     const int count = static_cast<int>(groups * (part + 1) / parts - begin);
-    __builtin_memset(block.sums, 0,
-                     static_cast<std::size_t>(block.rows * count * kGroupOutputs) * sizeof(float));
+    __builtin_memset(block.sums, 0, static_cast<std::size_t>(block.rows * count * kGroupOutputs) * sizeof(float));
     switch (block.weight.encoding) {
-      case PackedEncoding::kBf16: accumulate<V, typename V::Bf16>(block, block.group_begin + begin, count); break;
-      case PackedEncoding::kFp8: accumulate<V, typename V::Fp8>(block, block.group_begin + begin, count); break;
-      case PackedEncoding::kNvfp4: accumulate<V, typename V::Nvfp4>(block, block.group_begin + begin, count); break;
+      case PackedEncoding::kBf16:
+        accumulate<V, typename V::Bf16>(block, block.group_begin + begin, count);
+        break;
+      case PackedEncoding::kFp8:
+        accumulate<V, typename V::Fp8>(block, block.group_begin + begin, count);
+        break;
+      case PackedEncoding::kNvfp4:
+        accumulate<V, typename V::Nvfp4>(block, block.group_begin + begin, count);
+        break;
     }
     write_outputs(block, block.group_begin + begin, count);
   }

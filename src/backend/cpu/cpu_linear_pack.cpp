@@ -26,9 +26,12 @@ struct RowBytes {
 
 RowBytes row_bytes(const HostLinear& weight) {
   switch (weight.encoding) {
-    case WeightEncoding::kBf16: return {weight.in_features * 2, 0};
-    case WeightEncoding::kFp8Block128: return {weight.in_features, ceil_div<std::int64_t>(weight.in_features, 128)};
-    case WeightEncoding::kNvfp4: return {weight.in_features / 2, weight.in_features / kNvfp4GroupInputs};
+    case WeightEncoding::kBf16:
+      return {weight.in_features * 2, 0};
+    case WeightEncoding::kFp8Block128:
+      return {weight.in_features, ceil_div<std::int64_t>(weight.in_features, 128)};
+    case WeightEncoding::kNvfp4:
+      return {weight.in_features / 2, weight.in_features / kNvfp4GroupInputs};
   }
   return {};
 }
@@ -39,8 +42,8 @@ std::uint8_t byte_at(std::span<const std::byte> bytes, std::int64_t index) {
 
 Status check_shape(const HostLinear& weight) {
   constexpr std::int64_t kMaxFeatures = std::int64_t{1} << 31;
-  if (weight.out_features < 1 || weight.in_features < 1 || weight.first_row < 0 ||
-      weight.out_features > kMaxFeatures || weight.in_features > kMaxFeatures || weight.first_row > kMaxFeatures) {
+  if (weight.out_features < 1 || weight.in_features < 1 || weight.first_row < 0 || weight.out_features > kMaxFeatures ||
+      weight.in_features > kMaxFeatures || weight.first_row > kMaxFeatures) {
     return pack_error(StatusCode::kBadInput, weight,
                       "shape [" + std::to_string(weight.out_features) + ", " + std::to_string(weight.in_features) +
                           "] from row " + std::to_string(weight.first_row) + "; accepted are 1 to 2^31 features");

@@ -38,8 +38,8 @@ struct PortableVector {
     constexpr double kTiny = 0x1p-126 - 0x1p-151;
     Reg result;
     for (int n = 0; n < kGroupOutputs; ++n) {
-      const double exact = static_cast<double>(weight.lane[n]) * static_cast<double>(x) +
-                           static_cast<double>(sum.lane[n]);
+      const double exact =
+          static_cast<double>(weight.lane[n]) * static_cast<double>(x) + static_cast<double>(sum.lane[n]);
       const float rounded = static_cast<float>(exact);
       result.lane[n] = __builtin_fabs(exact) < kTiny ? __builtin_copysignf(0.0F, rounded) : rounded;
     }
@@ -110,6 +110,8 @@ struct PortableVector {
 
 }  // namespace
 
-void linear_block_portable(const LinearBlock& block) { linear_block<PortableVector>(block); }
+void linear_block_portable(const LinearBlock& block) {
+  linear_block<PortableVector>(block);
+}
 
 }  // namespace dsv4rt::cpu

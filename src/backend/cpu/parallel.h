@@ -17,8 +17,11 @@ class ThreadTeam {
   // [0, threads). Items must be independent: which worker runs an item must not change its result.
   template <class Body>
   void parallel_for(std::int64_t items, const Body& body) const {
-    run(items, [](const void* object, std::int64_t begin, std::int64_t end,
-                  int worker) { (*static_cast<const Body*>(object))(begin, end, worker); },
+    run(
+        items,
+        [](const void* object, std::int64_t begin, std::int64_t end, int worker) {
+          (*static_cast<const Body*>(object))(begin, end, worker);
+        },
         &body);
   }
 

@@ -69,7 +69,7 @@ std::vector<HostileDirectory> index_cases() {
       index_case("map_is_array", R"({"weight_map":[]})", {"\"weight_map\"", "must be an object"}),
       index_case("map_missing", R"({"metadata":{}})", {"\"weight_map\"", "missing"}),
       index_case("map_twice", R"({"weight_map":{},"weight_map":{}})", {"twice"}),
-      index_case("tensor_twice", R"({"weight_map":{"a":"a.safetensors","a":"a.safetensors"}})", {"\"a\"", "twice"}),
+      index_case("tensor_twice", R"({"weight_map":{"a":"a.safetensors","a":"a.safetensors"}})", {"weight_map.a", "twice"}),
       index_case("index_is_array", "[]", {"must be an object"}),
       index_case("index_truncated", R"({"weight_map":{"a":"a.safe)", {"not valid JSON"}),
       index_case("index_not_utf8", "{\"weight_map\":{\"\xff\":\"a.safetensors\"}}", {"not valid JSON"}),
