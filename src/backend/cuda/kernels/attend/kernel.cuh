@@ -1,0 +1,407 @@
+// Attention of up to 64 query heads of one token over its rows.
+//
+// A cluster of thread blocks takes a token; block r of it takes strand r (token_rows.cuh). A strand of one
+// chunk, which is every CSA and window layer, decodes each row once: scores stay in registers until the
+// cluster has agreed on the maximum, rows stay in shared memory as values. Longer strands go over their
+// rows twice. Scores, probabilities and sums come out the same for every number of heads per block.
+//
+//   shared memory   q [heads][512] BF16, later p [heads][kProbabilityStride] BF16 and sums per 8 rows
+//                   rows [kChunkRows][512] BF16, at the end this strand's sums [heads][kSumStride] FP32
+//                   addresses of the chunk's rows, maxima, denominators
+#pragma once
+
+#include <cmath>
+#include <cooperative_groups.h>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/common/mma_tile.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
+#include "base/bfloat16.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kAttendThreads = 256;
+inline constexpr int kAttendWarps = kAttendThreads / 32;
+inline constexpr int kRowUnits = kHeadDim / kUnitValues;
+inline constexpr int kRowTiles = kChunkRows / 8;              // a chunk in columns of the score tiles
+inline constexpr int kProbabilityStride = kChunkRows + 8;     // values: eight rows reach all 32 banks
+inline constexpr int kSumStride = kHeadDim + 8;               // floats: no bank conflicts in fragment order
+inline constexpr int kDimsPerWarp = kHeadDim / kAttendWarps;  // of the output
+inline constexpr int kLoadBatch = 5;                          // 16-byte loads a thread has in flight
+
+template <int kHeadTiles>
+struct AttendShared {
+  static constexpr int kHeads = 16 * kHeadTiles;
+  union alignas(128) Queries {
+    std::byte q[kHeads * kHeadDim * 2];
+    struct {
+      bf16 p[kHeads * kProbabilityStride];
+      float tile_sum[kRowTiles][kHeads];  // of p before rounding
+    } weights;
+    float warp_max[kAttendWarps][kHeads];
+  } queries;
+  union alignas(128) Rows {
+    std::byte tile[kChunkRows * kHeadDim * 2];
+    float sums[kHeads * kSumStride];
+  } rows;
+  RowAddresses<kChunkRows> address;
+  float strand_max[kHeads];
+  float denominator[kHeads];  // of the strand
+  float max[kHeads];          // of the token
+  float total[kHeads];        // denominator of the token
+};
+
+template <int kHeadTiles>
+class AttendBlock {
+ public:
+  using Shared = AttendShared<kHeadTiles>;
+  static constexpr int kHeads = Shared::kHeads;
+  // Warps over the score tiles: head halves where there are several, row columns otherwise.
+  static constexpr int kHeadWarps = kHeadTiles >= 2 ? 2 : 1;
+  static constexpr int kRowWarps = kAttendWarps / kHeadWarps;
+  static constexpr int kWarpHeadTiles = kHeadTiles / kHeadWarps;
+  static constexpr int kWarpRowTiles = (kRowTiles + kRowWarps - 1) / kRowWarps;
+  using Scores = float[kWarpHeadTiles][kWarpRowTiles][4];
+  using Sums = float[kHeadTiles][kDimsPerWarp / 8][4];
+
+  __device__ AttendBlock(const AttendParams& params, const TokenRows& rows, std::int64_t token, int first_head,
+                         Shared& shared)
+      : p_(params), rows_(rows), token_(token), first_head_(first_head), shared_(shared) {}
+
+  // Rows of the chunk, and their values and the queries into shared memory. Ends with a barrier.
+  __device__ int load(int chunk, int chunk_rows, bool queries) {
+    if (queries) load_queries();
+    const int begin = chunk * chunk_rows;
+    const int count = min(chunk_rows, rows_.count - begin);
+    const int window = max(0, min(count, rows_.window - begin));
+    for (int i = thread_; i < count; i += kAttendThreads) {
+      shared_.address.set(i, i < window ? window_address(p_, rows_, begin + i)
+                                        : compressed_address(p_, rows_, begin + i - rows_.window));
+    }
+    __syncthreads();
+    std::byte* tile = shared_.rows.tile;
+    if (p_.ring.format == p_.row_format || window == count) {
+      decode_rows<kAttendThreads, kLoadBatch>(p_.ring.format, shared_.address, 0, count, tile, thread_);
+    } else {
+      decode_rows<kAttendThreads, kLoadBatch>(p_.ring.format, shared_.address, 0, window, tile, thread_);
+      decode_rows<kAttendThreads, kLoadBatch>(p_.row_format, shared_.address, window, count, tile, thread_);
+    }
+    // What a multiple of 16 adds has weight zero, which must not meet a NaN.
+    const int padded = (count + 15) / 16 * 16;
+    for (int i = thread_; i < (padded - count) * kRowUnits; i += kAttendThreads) {
+      *reinterpret_cast<uint4*>(tile + tile_offset<kRowUnits>(count + i / kRowUnits, i % kRowUnits)) = uint4{};
+    }
+    if (queries) wait_for_copies();
+    __syncthreads();
+    return count;
+  }
+
+  // s = q . k * kHeadDim^-0.5; -infinity past `count`.
+  __device__ void score(int count, Scores& s) const {
+#pragma unroll
+    for (int m = 0; m < kWarpHeadTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < kWarpRowTiles; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[m][i][e] = 0.0f;
+      }
+    }
+    const std::uint32_t q = shared_address(shared_.queries.q);
+    const std::uint32_t k = shared_address(shared_.rows.tile);
+#pragma unroll 1
+    for (int d = 0; d < kHeadDim / 32; ++d) {
+      std::uint32_t a[kWarpHeadTiles][2][4];
+#pragma unroll
+      for (int m = 0; m < kWarpHeadTiles; ++m) {
+        const int row = (head_warp() * kWarpHeadTiles + m) * 16 + lane_ % 16;
+        load_matrix_x4(a[m][0], q + tile_offset<kRowUnits>(row, 4 * d + lane_ / 16));
+        load_matrix_x4(a[m][1], q + tile_offset<kRowUnits>(row, 4 * d + 2 + lane_ / 16));
+      }
+#pragma unroll
+      for (int i = 0; i < kWarpRowTiles; ++i) {
+        const int tile = row_tile(i);
+        if (tile * 8 >= count) break;
+        std::uint32_t b[4];
+        load_matrix_x4(b, k + tile_offset<kRowUnits>(tile * 8 + lane_ % 8, 4 * d + lane_ / 8));
+#pragma unroll
+        for (int m = 0; m < kWarpHeadTiles; ++m) {
+          mma_16x8x16(s[m][i], a[m][0], b[0], b[1]);
+          mma_16x8x16(s[m][i], a[m][1], b[2], b[3]);
+        }
+      }
+    }
+    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+    static_assert(kHeadDim == 512);
+#pragma unroll
+    for (int m = 0; m < kWarpHeadTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < kWarpRowTiles; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[m][i][e] = column(i, e) < count ? __fmul_rn(s[m][i][e], kScale) : -INFINITY;
+      }
+    }
+  }
+
+  // largest[m][half]: over this lane's scores of one head, NaN aside.
+  __device__ static void raise(const Scores& s, float (&largest)[kWarpHeadTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kWarpHeadTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < kWarpRowTiles; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) largest[m][e / 2] = fmaxf(largest[m][e / 2], s[m][i][e]);
+      }
+    }
+  }
+
+  // Maximum of the strand from the lanes' maxima. Between barriers; the queries are gone afterwards.
+  __device__ void reduce_max(float (&largest)[kWarpHeadTiles][2]) {
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kWarpHeadTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float value = largest[m][half];
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+        if (lane_ % 4 == 0) shared_.queries.warp_max[warp_ / kHeadWarps][head_row(m, half)] = value;
+      }
+    }
+    __syncthreads();
+    if (thread_ < kHeads) {
+      float value = shared_.queries.warp_max[0][thread_];
+      for (int w = 1; w < kRowWarps; ++w) value = fmaxf(value, shared_.queries.warp_max[w][thread_]);
+      shared_.strand_max[thread_] = value;
+      shared_.denominator[thread_] = 0.0f;
+    }
+  }
+
+  // p = exp(s - max): rounded into shared memory, unrounded onto the denominator. In place of the queries.
+  __device__ void weigh(const Scores& s, int count) {
+    __syncthreads();
+    auto& weights = shared_.queries.weights;
+#pragma unroll
+    for (int m = 0; m < kWarpHeadTiles; ++m) {
+      const float max[2] = {shared_.max[head_row(m, 0)], shared_.max[head_row(m, 1)]};
+#pragma unroll
+      for (int i = 0; i < kWarpRowTiles; ++i) {
+        const int tile = row_tile(i);
+        if (tile * 8 >= (count + 15) / 16 * 16) break;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int head = head_row(m, half);
+          float p[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            p[e] = column(i, e) < count ? expf(s[m][i][2 * half + e] - max[half]) : 0.0f;
+          }
+          *reinterpret_cast<std::uint32_t*>(weights.p + head * kProbabilityStride + column(i, 0)) =
+              pack_bf16(p[0], p[1]);
+          // One sum per tile of eight rows: its order does not depend on how tiles fall to warps.
+          float sum = p[0] + p[1];
+          sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+          sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+          if (lane_ % 4 == 0) weights.tile_sum[tile][head] = sum;
+        }
+      }
+    }
+    __syncthreads();
+    if (thread_ < kHeads) {
+      float sum = shared_.denominator[thread_];
+      for (int tile = 0; tile < (count + 7) / 8; ++tile) sum += weights.tile_sum[tile][thread_];
+      shared_.denominator[thread_] = sum;
+    }
+  }
+
+  // sums += p * v over the chunk's rows. A warp takes all heads and kDimsPerWarp values.
+  __device__ void accumulate(int count, Sums& sums) const {
+    const std::uint32_t p = shared_address(shared_.queries.weights.p);
+    const std::uint32_t v = shared_address(shared_.rows.tile);
+    const int steps = (count + 15) / 16;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      std::uint32_t a[kHeadTiles][4];
+#pragma unroll
+      for (int m = 0; m < kHeadTiles; ++m) {
+        const int value = (m * 16 + lane_ % 16) * kProbabilityStride + step * 16 + (lane_ / 16) * 8;
+        load_matrix_x4(a[m], p + static_cast<std::uint32_t>(value) * 2);
+      }
+#pragma unroll
+      for (int n = 0; n < kDimsPerWarp / 16; ++n) {
+        const int unit = warp_ * (kDimsPerWarp / kUnitValues) + 2 * n + lane_ / 16;
+        std::uint32_t b[4];
+        load_matrix_x4_transposed(b, v + tile_offset<kRowUnits>(step * 16 + lane_ % 16, unit));
+#pragma unroll
+        for (int m = 0; m < kHeadTiles; ++m) {
+          mma_16x8x16(sums[m][2 * n], a[m], b[0], b[1]);
+          mma_16x8x16(sums[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // This strand's sums to where the cluster reads them; the rows are gone afterwards.
+  __device__ void publish(const Sums& sums) {
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kDimsPerWarp / 8; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int head = m * 16 + half * 8 + lane_ / 4;
+          const int dim = warp_ * kDimsPerWarp + n * 8 + (lane_ % 4) * 2;
+          *reinterpret_cast<float2*>(shared_.rows.sums + head * kSumStride + dim) =
+              make_float2(sums[m][n][2 * half], sums[m][n][2 * half + 1]);
+        }
+      }
+    }
+  }
+
+  // The token's maximum, from all strands. After a cluster barrier.
+  template <class Cluster>
+  __device__ void gather_max(const Cluster& cluster, int strands) {
+    if (thread_ < kHeads) {
+      float value = -INFINITY;
+      for (int r = 0; r < strands; ++r) value = fmaxf(value, *remote(cluster, shared_.strand_max + thread_, r));
+      shared_.max[thread_] = value;
+    }
+  }
+
+  // o = sums / denominator for this block's share of the values. After a cluster barrier.
+  template <class Cluster>
+  __device__ void finish(const Cluster& cluster, int strand, int strands) {
+    if (thread_ < kHeads) {
+      float value = 0.0f;
+      for (int r = 0; r < strands; ++r) value += *remote(cluster, shared_.denominator + thread_, r);
+      const float sink = first_head_ + thread_ < p_.heads ? p_.sink[first_head_ + thread_] : 0.0f;
+      shared_.total[thread_] = value + expf(sink - shared_.max[thread_]);
+    }
+    __syncthreads();
+    constexpr int kQuads = kHeadDim / 4;
+    const int heads = min(kHeads, p_.heads - first_head_);
+    bf16* out = p_.o + (token_ * p_.heads + first_head_) * kHeadDim;
+    for (int i = strand * kAttendThreads + thread_; i < heads * kQuads; i += strands * kAttendThreads) {
+      const int head = i / kQuads;
+      float* at = shared_.rows.sums + head * kSumStride + i % kQuads * 4;
+      float4 sum = *reinterpret_cast<const float4*>(remote(cluster, at, 0));
+      for (int r = 1; r < strands; ++r) {
+        const float4 more = *reinterpret_cast<const float4*>(remote(cluster, at, r));
+        sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+      }
+      const float total = shared_.total[head];
+      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) =
+          make_uint2(pack_bf16(sum.x / total, sum.y / total), pack_bf16(sum.z / total, sum.w / total));
+    }
+  }
+
+ private:
+  __device__ void load_queries() {
+    const int heads = min(kHeads, p_.heads - first_head_);
+    const auto* source = reinterpret_cast<const uint4*>(p_.q + (token_ * p_.heads + first_head_) * kHeadDim);
+    const std::uint32_t q = shared_address(shared_.queries.q);
+#pragma unroll 2
+    for (int i = thread_; i < kHeads * kRowUnits; i += kAttendThreads) {
+      const int head = i / kRowUnits;
+      const bool present = head < heads;
+      copy_unit(q + tile_offset<kRowUnits>(head, i % kRowUnits), source + (present ? i : 0), present);
+    }
+  }
+
+  template <class Cluster>
+  __device__ static float* remote(const Cluster& cluster, float* address, int rank) {
+    return cluster.map_shared_rank(address, static_cast<unsigned>(rank));
+  }
+
+  [[nodiscard]] __device__ int head_warp() const {
+    return warp_ % kHeadWarps;
+  }
+  [[nodiscard]] __device__ int row_tile(int i) const {
+    return warp_ / kHeadWarps + i * kRowWarps;
+  }
+  [[nodiscard]] __device__ int column(int i, int e) const {
+    return row_tile(i) * 8 + (lane_ % 4) * 2 + e % 2;
+  }
+  [[nodiscard]] __device__ int head_row(int m, int half) const {
+    return (head_warp() * kWarpHeadTiles + m) * 16 + half * 8 + lane_ / 4;
+  }
+
+  const AttendParams& p_;
+  const TokenRows& rows_;
+  std::int64_t token_;
+  int first_head_;
+  Shared& shared_;
+  int thread_ = static_cast<int>(threadIdx.x);
+  int warp_ = thread_ / 32;
+  int lane_ = thread_ % 32;
+};
+
+// Grid: x = tokens * cluster, y = groups of 16 * kHeadTiles heads; clusters of `cluster` blocks along x,
+// at least as many as the longest token has strands.
+template <int kHeadTiles>
+__global__ void __launch_bounds__(kAttendThreads, 1)
+    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks) {
+  extern __shared__ __align__(128) std::byte attend_shared[];
+  using Block = AttendBlock<kHeadTiles>;
+  auto& shared = *reinterpret_cast<typename Block::Shared*>(attend_shared);
+  const std::int64_t token = static_cast<int>(blockIdx.x) / cluster_blocks;
+  const int strand = static_cast<int>(blockIdx.x) % cluster_blocks;
+  const int first_head = static_cast<int>(blockIdx.y) * Block::kHeads;
+  const TokenRows rows = token_rows(p, token);
+  if (rows.count == 0) {
+    if (strand != 0) return;
+    const int units = min(Block::kHeads, p.heads - first_head) * kRowUnits;
+    auto* out = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
+    for (int i = static_cast<int>(threadIdx.x); i < units; i += kAttendThreads) out[i] = uint4{};
+    return;
+  }
+  const int chunks = rows.chunks();
+  const int chunk_rows = rows.chunk_rows();
+  const int strands = min(chunks, cluster_blocks);
+  // Blocks without a strand leave; barriers of the cluster do not wait for threads that have.
+  if (strand >= strands) return;
+
+  const auto cluster = cooperative_groups::this_cluster();
+  Block block(p, rows, token, first_head, shared);
+  typename Block::Scores s;
+  float largest[Block::kWarpHeadTiles][2];
+#pragma unroll
+  for (int m = 0; m < Block::kWarpHeadTiles; ++m) largest[m][0] = largest[m][1] = -INFINITY;
+  int count = 0;
+  for (int chunk = strand; chunk < chunks; chunk += strands) {
+    __syncthreads();
+    count = block.load(chunk, chunk_rows, chunk == strand);
+    block.score(count, s);
+    Block::raise(s, largest);
+  }
+  block.reduce_max(largest);
+  cluster.sync();
+  block.gather_max(cluster, strands);
+
+  typename Block::Sums sums;
+#pragma unroll
+  for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kDimsPerWarp / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[m][n][e] = 0.0f;
+    }
+  }
+  const bool resident = chunks == strands;  // one chunk a strand: its scores and rows are still there
+  for (int chunk = strand; chunk < chunks; chunk += strands) {
+    if (!resident) {
+      __syncthreads();
+      count = block.load(chunk, chunk_rows, true);
+      block.score(count, s);
+    }
+    block.weigh(s, count);
+    block.accumulate(count, sums);
+  }
+  block.publish(sums);
+  cluster.sync();
+  block.finish(cluster, strand, strands);
+  cluster.sync();
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,71 @@
+// The rows that one token attends to, in their order, and how they divide into chunks and strands.
+//
+// Window rows oldest first, then compressed rows ascending. A chunk is what shared memory holds decoded;
+// strand s takes the chunks s, s + strands, .. one after the other. Both follow from the token's own row
+// count alone, so that the order of summation does: per head, the strands are summed in order, each of them
+// a chain over its chunks.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/token_place.cuh"
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kChunkRows = 160;  // a multiple of 16
+inline constexpr int kMostStrands = 8;  // what a thread block cluster can be on every device
+
+// Rows a token can have at most, from what the host knows.
+__host__ __device__ inline std::int64_t most_compressed_rows(const AttendParams& p) {
+  if (p.ratio == 0) return 0;
+  const std::int64_t paged = p.rows.table_stride * p.rows.shape.rows;
+  return p.selected != nullptr && p.selected_stride < paged ? p.selected_stride : paged;
+}
+
+struct TokenRows {
+  TokenPlace place;
+  std::int32_t window = 0;
+  std::int32_t count = 0;  // window + compressed; 0: padding
+  const std::int32_t* selected = nullptr;
+
+  // Chunks of chunk_rows rows, the last one shorter; never an empty one.
+  [[nodiscard]] __device__ int chunks() const { return (count + kChunkRows - 1) / kChunkRows; }
+  [[nodiscard]] __device__ int chunk_rows() const {
+    const int n = chunks();
+    return ((count + n - 1) / n + 15) / 16 * 16;
+  }
+};
+
+__device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token) {
+  TokenRows rows;
+  rows.place = token_place(p.step, token);
+  if (!rows.place.real) return rows;
+  rows.window = min(p.window, rows.place.position + 1);
+  std::int32_t compressed = 0;
+  if (p.ratio > 0) {
+    compressed = p.selected != nullptr ? p.selected_count[token] : (rows.place.position + 1) / p.ratio;
+    compressed = max(0, min(compressed, static_cast<std::int32_t>(most_compressed_rows(p))));
+    if (p.selected != nullptr) rows.selected = p.selected + token * p.selected_stride;
+  }
+  rows.count = rows.window + compressed;
+  return rows;
+}
+
+__device__ inline RowAddress window_address(const AttendParams& p, const TokenRows& rows, std::int32_t index) {
+  const std::int32_t position = rows.place.position - rows.window + 1 + index;
+  if (position >= rows.place.start) {
+    return row_address(p.staged_shape, p.staged, rows.place.token_of(position));
+  }
+  return row_address(p.ring.shape, p.ring.base + rows.place.slot * p.ring.slot_bytes, position % p.ring.shape.rows);
+}
+
+__device__ inline RowAddress compressed_address(const AttendParams& p, const TokenRows& rows, std::int32_t index) {
+  const PagedRows& paged = p.rows;
+  const std::int32_t row = rows.selected != nullptr ? rows.selected[index] : index;
+  const std::int32_t block = paged.block_table[rows.place.slot * paged.table_stride + row / paged.shape.rows];
+  return row_address(paged.shape, paged.blocks + block * paged.shape.block_bytes, row % paged.shape.rows);
+}
+
+}  // namespace dsv4rt::cuda

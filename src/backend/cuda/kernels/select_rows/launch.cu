@@ -1,0 +1,104 @@
+// Selection of compressed rows. The scores of as many tokens as the scratch region holds are computed and
+// selected from, then those of the next: one token's bound of visible rows must fit. Only the host's bound
+// is known here, the length of a token's scores is not; blocks beyond it leave at once.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/select_rows/score_kernel.cuh"
+#include "backend/cuda/kernels/select_rows/top_k_kernel.cuh"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+constexpr std::int64_t kMostGroupTokens = 8;
+constexpr std::int64_t kScoreBlocksWanted = 1024;  // about four for each place on the machine
+
+constexpr const char* kName = "select_rows";
+
+Status check(const SelectRowsParams& p) {
+  DSV4RT_RETURN_IF_ERROR(
+      require_supported(p.heads >= 1 && p.heads <= kMostIndexHeads, kName, "heads", p.heads, "1 to 128"));
+  DSV4RT_RETURN_IF_ERROR(require(p.ratio >= 1, kName, "ratio", p.ratio, "1 or more"));
+  DSV4RT_RETURN_IF_ERROR(require(p.top_k >= 1, kName, "top_k", p.top_k, "1 or more"));
+  DSV4RT_RETURN_IF_ERROR(require_shape(p.keys.shape, p.key_format, kName, "keys.shape"));
+  const std::int64_t rows = p.keys.table_stride * p.keys.shape.rows;
+  DSV4RT_RETURN_IF_ERROR(require_supported(rows >= 1 && rows <= (std::int64_t{1} << 30), kName,
+                                           "keys.table_stride * keys.shape.rows", rows, "1 to 2^30"));
+  // Keys and queries are read 16 bytes at a time.
+  DSV4RT_RETURN_IF_ERROR(require_aligned(p.q, 16, kName, "q"));
+  DSV4RT_RETURN_IF_ERROR(require_aligned(p.keys.blocks, 16, kName, "keys.blocks"));
+  return require(p.keys.shape.block_bytes % 16 == 0, kName, "keys.shape.block_bytes", p.keys.shape.block_bytes,
+                 "multiples of 16");
+}
+
+template <IndexKeyFormat kFormat>
+Status launch_scores_of(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
+  const auto kernel = score_rows_kernel<kFormat>;
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ScoreShared)));
+  const std::int64_t groups = ceil_div<std::int64_t>(batch.tokens, batch.group_tokens);
+  const std::int64_t tiles = batch.stride / kKeyTileRows;
+  const dim3 grid(static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(kScoreBlocksWanted, groups), 1, tiles)),
+                  static_cast<unsigned>(groups));
+  kernel<<<grid, kScoreThreads, sizeof(ScoreShared), stream>>>(p, batch);
+  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+}
+
+Status launch_scores(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
+  switch (p.key_format) {
+    case IndexKeyFormat::kMxfp4:
+      return launch_scores_of<IndexKeyFormat::kMxfp4>(p, batch, stream);
+    case IndexKeyFormat::kNvfp4:
+      return launch_scores_of<IndexKeyFormat::kNvfp4>(p, batch, stream);
+    case IndexKeyFormat::kFp8:
+      return launch_scores_of<IndexKeyFormat::kFp8>(p, batch, stream);
+    case IndexKeyFormat::kBf16:
+      return launch_scores_of<IndexKeyFormat::kBf16>(p, batch, stream);
+  }
+  return refused(StatusCode::kUnsupported, kName, "key_format", static_cast<std::int64_t>(p.key_format),
+                 "an IndexKeyFormat");
+}
+
+Status launch_top_k(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
+  DSV4RT_CUDA_TRY(
+      cudaFuncSetAttribute(top_k_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(TopKShared)));
+  top_k_rows_kernel<<<static_cast<unsigned>(batch.tokens), kTopKThreads, sizeof(TopKShared), stream>>>(p, batch);
+  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+}
+
+}  // namespace
+
+Status CudaOps::select_rows(const SelectRowsParams& params) {
+  const std::int64_t tokens = params.step.counts.tokens;
+  if (tokens == 0) return {};
+  DSV4RT_RETURN_IF_ERROR(check(params));
+  ScoreBatch batch;
+  batch.most_rows = static_cast<std::int32_t>(params.keys.table_stride * params.keys.shape.rows);
+  if (batch.most_rows <= params.top_k) {  // nobody has rows to choose among
+    batch.tokens = static_cast<std::int32_t>(tokens);
+    return launch_top_k(params, batch, stream_);
+  }
+  batch.stride = round_up<std::int64_t>(batch.most_rows, kKeyTileRows);
+  const std::int64_t token_bytes = batch.stride * static_cast<std::int64_t>(sizeof(float));
+  constexpr std::int64_t kMostGroups = 65535;  // of a grid's second dimension
+  const std::int64_t held = std::clamp<std::int64_t>(static_cast<std::int64_t>(scratch_.size()) / token_bytes, 1,
+                                                     std::min(tokens, kMostGroups));
+  DSV4RT_ASSIGN_OR_RETURN(std::byte* const memory, scratch_.take(static_cast<std::size_t>(held * token_bytes), kName));
+  batch.scores = reinterpret_cast<float*>(memory);
+  // Several tokens of a sequence share its decoded keys. Groups change no score.
+  const std::int64_t per_sequence = tokens / std::max(params.step.counts.sequences, 1);
+  batch.group_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(per_sequence, 1, kMostGroupTokens));
+  for (; batch.first_token < tokens; batch.first_token += held) {
+    batch.tokens = static_cast<std::int32_t>(std::min(held, tokens - batch.first_token));
+    DSV4RT_RETURN_IF_ERROR(launch_scores(params, batch, stream_));
+    DSV4RT_RETURN_IF_ERROR(launch_top_k(params, batch, stream_));
+  }
+  return {};
+}
+
+}  // namespace dsv4rt::cuda
