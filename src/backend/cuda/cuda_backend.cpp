@@ -1,0 +1,119 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/device/handles.h"
+#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "base/try.h"
+
+namespace dsv4rt {
+namespace {
+
+using cuda::create_stream;
+using cuda::CudaOps;
+using cuda::Scratch;
+using cuda::Stream;
+
+// Kernels use instructions of Hopper and later.
+constexpr int kMinComputeMajor = 9;
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(int device, Stream stream) : device_(device), stream_(std::move(stream)), ops_(stream_.get(), scratch_) {}
+  ~CudaBackend() override {
+    static_cast<void>(cudaStreamSynchronize(stream_.get()));
+    static_cast<void>(cudaFree(scratch_memory_));
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "cuda"; }
+  [[nodiscard]] bool uses_host_memory() const noexcept override { return false; }
+
+  Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
+    void* data = nullptr;
+    if (bytes > 0) DSV4RT_RETURN_IF_ERROR(device_allocate(bytes, purpose, &data));
+    return Buffer(this, static_cast<std::byte*>(data), bytes);
+  }
+
+  Status upload(void* target, const void* host_source, std::size_t bytes) override {
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, host_source, bytes, cudaMemcpyHostToDevice, stream_.get()));
+    return {};
+  }
+
+  Status download(void* host_target, const void* source, std::size_t bytes) override {
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(host_target, source, bytes, cudaMemcpyDeviceToHost, stream_.get()));
+    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_.get()));
+    return {};
+  }
+
+  Status reserve_scratch(std::size_t bytes) override {
+    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_.get()));
+    DSV4RT_CUDA_TRY(cudaFree(scratch_memory_));
+    scratch_memory_ = nullptr;
+    scratch_ = Scratch();
+    DSV4RT_RETURN_IF_ERROR(device_allocate(bytes, "kernel scratch", &scratch_memory_));
+    scratch_ = Scratch(static_cast<std::byte*>(scratch_memory_), bytes);
+    return {};
+  }
+
+  Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
+    return cuda::pack_linear(*this, weight);
+  }
+
+  Ops& ops() noexcept override { return ops_; }
+
+ private:
+  Status device_allocate(std::size_t bytes, std::string_view purpose, void** data) {
+    const cudaError_t error = cudaMalloc(data, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());  // an allocation that does not fit leaves the context usable
+      std::size_t free = 0;
+      std::size_t total = 0;
+      static_cast<void>(cudaMemGetInfo(&free, &total));
+      return {StatusCode::kResourceExhausted, std::string(purpose) + ": " + std::to_string(bytes) +
+                                                  " B of device memory; " + std::to_string(free) + " of " +
+                                                  std::to_string(total) + " B are free"};
+    }
+    DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(error));
+    return DSV4RT_CUDA_STATUS(cudaMemsetAsync(*data, 0, bytes, stream_.get()));
+  }
+
+  // Stream order makes the memory safe to free only when its last user ran; freeing waits for that.
+  void release(std::byte* data, std::size_t) noexcept override { static_cast<void>(cudaFree(data)); }
+
+  int device_;
+  Stream stream_;
+  void* scratch_memory_ = nullptr;
+  Scratch scratch_;
+  CudaOps ops_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& options) {
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) {
+    return Status{StatusCode::kUnsupported, std::string("backend cuda: no usable CUDA device: ") +
+                                                cudaGetErrorString(error) + "; use the cpu backend"};
+  }
+  if (options.device < 0 || options.device >= devices) {
+    return Status{StatusCode::kInvalidArgument, "backend cuda: device " + std::to_string(options.device) +
+                                                    "; this machine has devices 0 to " + std::to_string(devices - 1)};
+  }
+  cudaDeviceProp properties{};
+  DSV4RT_CUDA_TRY(cudaGetDeviceProperties(&properties, options.device));
+  if (properties.major < kMinComputeMajor) {
+    return Status{StatusCode::kUnsupported,
+                  std::string("backend cuda: ") + properties.name + " has compute capability " +
+                      std::to_string(properties.major) + "." + std::to_string(properties.minor) + "; " +
+                      std::to_string(kMinComputeMajor) + ".0 or later is needed"};
+  }
+  DSV4RT_CUDA_TRY(cudaSetDevice(options.device));
+  DSV4RT_ASSIGN_OR_RETURN(Stream stream, create_stream());
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(options.device, std::move(stream)));
+}
+
+}  // namespace dsv4rt

@@ -1,0 +1,30 @@
+// CUDA failures as Status: the call, where it stands, and what the driver says.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "dsv4rt/status.h"
+
+namespace dsv4rt::cuda {
+
+// kResourceExhausted for an allocation that does not fit, otherwise kFaulted (the context may be
+// unusable from then on). `call` is the source text of the failed call.
+Status cuda_failure(cudaError_t error, const char* call, const char* file, int line);
+
+// Ok, or cuda_failure.
+inline Status cuda_status(cudaError_t error, const char* call, const char* file, int line) {
+  return error == cudaSuccess ? Status{} : cuda_failure(error, call, file, line);
+}
+
+}  // namespace dsv4rt::cuda
+
+// The Status of a CUDA runtime call.
+#define DSV4RT_CUDA_STATUS(call) ::dsv4rt::cuda::cuda_status((call), #call, __FILE__, __LINE__)
+
+// Returns from the enclosing function, which returns Status or Result, when the call fails.
+#define DSV4RT_CUDA_TRY(call)                                                                 \
+  do {                                                                                        \
+    if (const cudaError_t cuda_try_error = (call); cuda_try_error != cudaSuccess) {           \
+      return ::dsv4rt::cuda::cuda_failure(cuda_try_error, #call, __FILE__, __LINE__);         \
+    }                                                                                         \
+  } while (false)
