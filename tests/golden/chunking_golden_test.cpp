@@ -1,3 +1,4 @@
+// Lesson 2: any chunking, thread count and batch gives the same bytes.
 // However a sequence is cut into steps, whoever shares its batch and however many threads compute it:
 // outputs and cache contents are the same bytes.
 #include <cstring>

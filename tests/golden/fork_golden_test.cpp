@@ -1,3 +1,4 @@
+// Lesson 3: a short sequence in a used slot must not see the rows of the sequence before it.
 // Forks, truncation and reused slots: a sequence behaves as if it had always been alone.
 #include <gtest/gtest.h>
 

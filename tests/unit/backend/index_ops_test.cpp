@@ -174,6 +174,7 @@ TEST(SelectRows, TakesTheBestByDoubleReference) {
   }
 }
 
+// Lesson 10: ties, NaN rows, fewer rows than k, a quarter million candidates.
 TEST(SelectRows, EqualScoresTakeTheLowestRowsAcrossTiles) {
   SelectSetup setup(1000, 8, IndexKeyFormat::kMxfp4);
   const std::vector<float> same(kIndexHeadDim, 1.0f);

@@ -1,3 +1,4 @@
+// Lesson 11: offsets beyond 2^31 bytes.
 // Pools beyond 2^32 bytes: every block offset is computed in 64 bits.
 #include <fstream>
 #include <unistd.h>
