@@ -79,6 +79,7 @@ TEST(RowFormat, BlockBytesBeyondTwoGibibytesDoNotOverflow) {
   EXPECT_EQ(shape.data_offset(shape.rows - 1), 1024 * (std::int64_t{shape.rows} - 1));
 }
 
+// Lesson 14: an unknown layout fails closed.
 TEST(RowFormat, NamesRoundTrip) {
   for (const RowFormat format : kRowFormats) {
     const auto parsed = row_format_from_name(row_format_name(format));
