@@ -3,7 +3,7 @@
 
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)         # the CPU backend's fixed work partition
-find_package(spdlog REQUIRED)                        # logging behind src/base/log.h
+find_package(spdlog REQUIRED)                        # log lines of the command line
 find_package(nlohmann_json 3.9 REQUIRED)             # config.json, safetensors headers, reports
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)     # SHA-256 digests
 if(DSV4RT_BUILD_TOOLS)

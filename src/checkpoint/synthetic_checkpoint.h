@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/model.h"
@@ -21,6 +22,9 @@ struct SyntheticCheckpointOptions {
   // a shard of its own.
   std::uint64_t max_shard_bytes = 0;
 };
+
+// "fp8", "bf16" or "nvfp4"; kInvalidArgument naming the three.
+Result<WeightEncoding> weight_encoding_from_name(std::string_view name);
 
 // The Hugging Face config.json of a model: the attention keys of ModelConfig, the fixed dimensions and
 // the quantization_config that goes with `encoding`.

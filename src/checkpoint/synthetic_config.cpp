@@ -48,4 +48,12 @@ std::string config_json(const ModelConfig& config, WeightEncoding encoding) {
   return json.dump(2) + "\n";
 }
 
+Result<WeightEncoding> weight_encoding_from_name(std::string_view name) {
+  if (name == "bf16") return WeightEncoding::kBf16;
+  if (name == "fp8") return WeightEncoding::kFp8Block128;
+  if (name == "nvfp4") return WeightEncoding::kNvfp4;
+  return Status{StatusCode::kInvalidArgument,
+                "encoding '" + std::string(name) + "' is unknown; accepted: bf16, fp8, nvfp4"};
+}
+
 }  // namespace dsv4rt

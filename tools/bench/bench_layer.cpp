@@ -87,18 +87,11 @@ double read_bandwidth(int threads) {
   return static_cast<double>(buffers.size() * kWords * sizeof(std::uint64_t)) / seconds;
 }
 
-Result<WeightEncoding> encoding_from_name(const std::string& name) {
-  if (name == "fp8") return WeightEncoding::kFp8Block128;
-  if (name == "bf16") return WeightEncoding::kBf16;
-  if (name == "nvfp4") return WeightEncoding::kNvfp4;
-  return Status{StatusCode::kInvalidArgument, "--encoding: '" + name + "'; accepted: fp8, bf16, nvfp4"};
-}
-
 Status measure(const BenchFlags& flags, const LayerSpec& spec, const ModelConfig& config) {
   const std::int64_t baseline = peak_rss_bytes();
   const TemporaryFolder folder;
   SyntheticCheckpointOptions synthetic;
-  DSV4RT_ASSIGN_OR_RETURN(synthetic.encoding, encoding_from_name(flags.encoding));
+  DSV4RT_ASSIGN_OR_RETURN(synthetic.encoding, weight_encoding_from_name(flags.encoding));
   DSV4RT_RETURN_IF_ERROR(write_synthetic_checkpoint(folder.path(), config, {&spec, 1}, synthetic));
 
   EngineOptions options;

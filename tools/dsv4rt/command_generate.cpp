@@ -51,18 +51,11 @@ Result<ModelLayers> select_layers(const GenerateFlags& flags) {
   return model;
 }
 
-Result<WeightEncoding> encoding_from_name(const std::string& name) {
-  if (name == "bf16") return WeightEncoding::kBf16;
-  if (name == "fp8") return WeightEncoding::kFp8Block128;
-  if (name == "nvfp4") return WeightEncoding::kNvfp4;
-  return Status{StatusCode::kInvalidArgument, "--encoding: '" + name + "'; accepted: bf16, fp8, nvfp4"};
-}
-
 Status generate_checkpoint(const GenerateFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(const ModelLayers model, select_layers(flags));
   SyntheticCheckpointOptions options;
   options.seed = flags.seed;
-  DSV4RT_ASSIGN_OR_RETURN(options.encoding, encoding_from_name(flags.encoding));
+  DSV4RT_ASSIGN_OR_RETURN(options.encoding, weight_encoding_from_name(flags.encoding));
   if (!flags.max_shard_size.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes, parse_byte_size("--max-shard-size", flags.max_shard_size));
     options.max_shard_bytes = static_cast<std::uint64_t>(bytes);

@@ -30,7 +30,7 @@ struct EngineFlags {
     command.add_option("--cache-format", cache_format, "Rows: fp8_ds_mla, fp8_row, nvfp4 or bf16; default by profile");
     command.add_option("--index-format", index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16; default by profile");
     command.add_option("--profile", profile, "deepseek-v4 or seed")->capture_default_str();
-    command.add_option("--backend", backend, "cpu")->capture_default_str();
+    command.add_option("--backend", backend, "cpu, or cuda where it is built in")->capture_default_str();
     command.add_option("--memory-limit", memory_limit, "Refuse to start beyond this many bytes, e.g. 24GiB");
   }
 
