@@ -26,6 +26,8 @@ void StepMetadataWriter::finish(std::span<const StepSegment> segments, std::int3
     first_token[i] = row;
     write_segment(static_cast<std::int32_t>(i), segments[i], row);
     row += segments[i].tokens;
+    counts_.longest_entry = std::max(counts_.longest_entry, segments[i].tokens);
+    counts_.context_end = std::max(counts_.context_end, segments[i].start + segments[i].tokens);
   }
   first_token[segments.size()] = row;
   std::fill_n(at<std::int32_t>(offsets_.token_position) + row, rows - row, 0);

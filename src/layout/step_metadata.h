@@ -9,6 +9,10 @@
 //  * padding tokens follow all real ones: token_sequence = -1, position 0, every mask 0;
 //  * valid_mask[t] = 1 iff token t completes a block of the ratio: (position + 1) % ratio == 0;
 //  * row_index[t] = position / ratio where valid_mask[t], otherwise -1.
+//
+// A captured launch keeps the counts of its capture. Kernels therefore take from StepView::counts
+// nothing but `tokens`, which the capture's bucket fixes; everything else they read from the arrays.
+// longest_entry and context_end are bounds for the host's choice of grids: a capture may round them up.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +47,9 @@ struct StepHeader {
   std::int32_t sequences;
   std::int32_t table_deltas;
   std::int32_t block_copies;
-  std::int32_t reserved[3];
+  std::int32_t longest_entry;  // most tokens that one sequence has in the step, or more
+  std::int32_t context_end;    // one past the largest position of the step, or more
+  std::int32_t reserved;
 };
 static_assert(sizeof(StepHeader) == 32);
 

@@ -2,6 +2,7 @@
 // operations at a chosen thread count and instruction-set level.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,10 @@ class TestStep {
       first_token_.push_back(static_cast<std::int32_t>(position_.size()));
     }
     valid_tokens_ = static_cast<std::int32_t>(position_.size());
+    for (const Part& part : parts) {
+      longest_entry_ = std::max(longest_entry_, part.count);
+      context_end_ = std::max(context_end_, part.start + part.count);
+    }
     for (std::int32_t i = 0; i < padding; ++i) add_token(-1, 0, ratios);
   }
 
@@ -50,7 +55,9 @@ class TestStep {
                    .sequences = static_cast<std::int32_t>(slot_.size()),
                    .table_deltas = static_cast<std::int32_t>(deltas.size()),
                    .block_copies = static_cast<std::int32_t>(copies.size()),
-                   .reserved = {}};
+                   .longest_entry = longest_entry_,
+                   .context_end = context_end_,
+                   .reserved = 0};
     view.token_position = position_.data();
     view.token_sequence = sequence_.data();
     view.sequence_slot = slot_.data();
@@ -86,6 +93,8 @@ class TestStep {
   std::vector<std::vector<std::uint8_t>> masks_;
   std::vector<std::vector<std::int32_t>> row_index_;
   std::int32_t valid_tokens_ = 0;
+  std::int32_t longest_entry_ = 0;
+  std::int32_t context_end_ = 0;
 };
 
 // SplitMix64: the same numbers with every standard library.

@@ -54,6 +54,8 @@ TEST(KVCacheManager, MetadataOfAMixedStep) {
   EXPECT_EQ(view.counts.tokens, 10);
   EXPECT_EQ(view.counts.valid_tokens, 10);
   EXPECT_EQ(view.counts.sequences, 2);
+  EXPECT_EQ(view.counts.longest_entry, 9);
+  EXPECT_EQ(view.counts.context_end, 128);
   EXPECT_EQ(view.sequence_slot[0], cache.manager->slot(decode)->value);
   EXPECT_EQ(view.sequence_slot[1], cache.manager->slot(prefill)->value);
   EXPECT_EQ(view.sequence_start[0], 127);
