@@ -4,8 +4,10 @@
 // experts run in between) or step() for all of them, and commits. Nothing is allocated between
 // create() and destruction except host bookkeeping of one step.
 //
-// Threads: one thread at a time. Streams: work is enqueued in order; pointers named "backend
-// memory" are host pointers with the CPU backend.
+// Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
+// synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
+// ahead; pointers named "backend memory" are host pointers with the CPU backend. A device error latches:
+// every later call returns it.
 //
 //   auto engine = Engine::create(options);
 //   auto seq = (*engine)->create_sequence();
@@ -22,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dsv4rt/export.h"
@@ -33,6 +36,14 @@
 
 namespace dsv4rt {
 
+// Captured steps (CUDA graphs). No effect with a backend that cannot capture.
+struct GraphOptions {
+  // Graphs kept at once; the least recently used one leaves. 0: every step runs eagerly.
+  std::int32_t max_graphs = 64;
+  // Steps of more tokens run eagerly: a long prefill gains nothing from a graph.
+  std::int32_t max_tokens = 512;
+};
+
 struct EngineOptions {
   // Directory with config.json and model.safetensors or model.safetensors.index.json. Read once at
   // create(); not needed afterwards.
@@ -41,8 +52,20 @@ struct EngineOptions {
   // "deepseek-v4" (the released checkpoints) or "seed"; see docs/model.md.
   std::string profile = "deepseek-v4";
 
-  // "cpu". "cuda" is refused (kUnsupported) by builds without it.
+  // "cpu" or "cuda". "cuda" is refused (kUnsupported) by builds without it and on machines without a
+  // usable GPU.
   std::string backend = "cpu";
+
+  // Backend cuda: the device's ordinal, and the cudaStream_t on which everything is enqueued. The stream
+  // belongs to the caller and outlives the engine; null: the engine makes one.
+  std::int32_t device = 0;
+  void* stream = nullptr;
+
+  GraphOptions graphs;
+
+  // Called with a message for people when the engine works, but not as well as it should: at present when
+  // captured graphs push each other out. From the thread that runs the step.
+  std::function<void(std::string_view)> on_warning;
 
   // CPU threads; 0: as many as the machine offers. Results do not depend on it.
   std::int32_t threads = 0;
@@ -88,6 +111,15 @@ struct Step {
 // BF16 as its 16 bits.
 using Bf16Bits = std::uint16_t;
 
+// What became of the steps given to Engine::step.
+struct GraphStats {
+  std::int64_t captures = 0;     // graphs made
+  std::int64_t replays = 0;      // steps run by a graph, the first run after a capture included
+  std::int64_t eager_steps = 0;  // steps run layer by layer
+  std::int64_t evictions = 0;    // graphs that left for another
+  std::int64_t last_nodes = 0;   // nodes of the graph that ran last
+};
+
 // Called by Engine::step after each layer. `output` [tokens, d] is the layer's attention output;
 // the hook fills `next_input` [tokens, d] with the next layer's input (null after the last layer).
 // A failed Status ends the step; call cancel() then.
@@ -95,6 +127,7 @@ struct LayerOutput {
   LayerId layer;
   const Bf16Bits* output = nullptr;
   Bf16Bits* next_input = nullptr;
+  void* stream = nullptr;  // cudaStream_t that the hook enqueues on; null with the CPU backend
 };
 using LayerHook = std::function<Status(const LayerOutput&)>;
 
@@ -130,7 +163,25 @@ class Engine {
   DSV4RT_EXPORT Status forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
   // Runs all layers in order; x is the first layer's input.
-  DSV4RT_EXPORT Status step(const Step& step, const Bf16Bits* x, const LayerHook& hook);
+  //
+  // A step prepared with StepOptions::capture runs as one graph: the first step of a shape calls the hook
+  // while the work is recorded, later ones replay the record without calling it. The hook must then
+  // only enqueue work on LayerOutput::stream whose pointers stay valid, and hooks that enqueue different
+  // work need different `hook_key`s. x is part of the record too: give the same buffer every time, for
+  // instance input(). Captured and eager runs give the same bytes.
+  DSV4RT_EXPORT Status step(const Step& step, const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key = 0);
+
+  // Backend memory for x, [max_step_tokens, hidden_size], at an address that stays: for captured steps.
+  // Engine::step gives the hook the same memory as next_input.
+  [[nodiscard]] DSV4RT_EXPORT Bf16Bits* input() noexcept;
+
+  [[nodiscard]] DSV4RT_EXPORT GraphStats graph_stats() const noexcept;
+
+  // The stream that work is enqueued on (cudaStream_t); null with the CPU backend.
+  [[nodiscard]] DSV4RT_EXPORT void* stream() const noexcept;
+
+  // Waits until everything enqueued has run, and reports what failed in it.
+  DSV4RT_EXPORT Status synchronize();
 
   // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty);
   // rejecting more than the draft budget allows is refused and changes nothing.

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +19,9 @@
 namespace dsv4rt {
 
 class Backend;
+
+// Step uploads that may be under way at once: how far the host may run ahead.
+inline constexpr int kStepUploads = 8;
 
 // Owner of backend memory, 256-byte aligned. Movable; frees on destruction. The backend outlives it.
 class Buffer {
@@ -50,6 +55,17 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
+// Work that was recorded once and runs again with the same pointers. Made by Backend::end_capture;
+// the backend outlives it.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  [[nodiscard]] std::int64_t nodes() const noexcept { return nodes_; }  // kernels, copies, ...
+
+ protected:
+  std::int64_t nodes_ = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -61,6 +77,32 @@ class Backend {
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
   virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;
   virtual Status download(void* host_target, const void* source, std::size_t bytes) = 0;
+  // Waits for everything enqueued and reports what failed in it.
+  virtual Status synchronize() { return {}; }
+
+  // Upload of what changes with every step, at most as many bytes as were reserved at start. The source
+  // may be reused on return. Does not wait for earlier work, unless kStepUploads uploads are still to run.
+  virtual Status reserve_step_upload(std::size_t bytes) {
+    static_cast<void>(bytes);
+    return {};
+  }
+  virtual Status upload_step(void* target, const void* host_source, std::size_t bytes) {
+    return upload(target, host_source, bytes);
+  }
+
+  // The in-order stream as the platform's own handle (cudaStream_t); null where there is none.
+  [[nodiscard]] virtual void* native_stream() const noexcept { return nullptr; }
+
+  // Recording: what is enqueued between begin_capture and end_capture does not run, it becomes the
+  // captured work. upload, download and synchronize are not possible in between. end_capture is called
+  // in every case; it fails (kFailedPrecondition) when something was enqueued that cannot be captured.
+  [[nodiscard]] virtual bool can_capture() const noexcept { return false; }
+  virtual Status begin_capture() { return no_capture(); }
+  virtual Result<std::unique_ptr<CapturedWork>> end_capture() { return no_capture(); }
+  virtual Status launch(const CapturedWork& work) {
+    static_cast<void>(work);
+    return no_capture();
+  }
 
   // Repacks a checkpoint matrix for this backend; keeps its precision (FP8 stays FP8). The source
   // may be unmapped afterwards. Errors: kUnsupported/kBadInput naming the tensor.
@@ -77,6 +119,9 @@ class Backend {
 
  private:
   friend class Buffer;
+  [[nodiscard]] Status no_capture() const {
+    return {StatusCode::kUnsupported, "backend " + std::string(name()) + ": work cannot be captured"};
+  }
   virtual void release(std::byte* data, std::size_t bytes) noexcept = 0;
 };
 

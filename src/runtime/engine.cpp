@@ -61,8 +61,12 @@ Status Engine::can_admit(std::int64_t tokens) const {
 
 Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptions& options) {
   DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  DSV4RT_ASSIGN_OR_RETURN(const StepPlan plan, impl_->manager->prepare_forward(entries, options));
+  const bool capture = options.capture && impl_->captures(entries);
+  StepOptions padded = options;
+  if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
+  DSV4RT_ASSIGN_OR_RETURN(const StepPlan plan, impl_->manager->prepare_forward(entries, padded));
   Impl::Outstanding& step = impl_->step;
+  step.capture = capture;
   step.plan = plan;
   step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), plan.counts);
   step.entries.assign(entries.begin(), entries.end());
@@ -78,15 +82,8 @@ Status Engine::forward_layer(const Step& step, LayerId layer, const Bf16Bits* x,
   if (x == nullptr || out == nullptr || x == out) {
     return {StatusCode::kInvalidArgument, "forward_layer: x and out must be two different buffers"};
   }
-  if (impl_->step.layer_done[local]) {
-    return {StatusCode::kFailedPrecondition,
-            "forward_layer: layer " + std::to_string(layer.value) + " already ran in this step"};
-  }
   if (!impl_->step.started) DSV4RT_RETURN_IF_ERROR(impl_->start_step());
-  impl_->step.layer_done[local] = true;
-  impl_->fault = impl_->layers[local].forward(impl_->backend->ops(), impl_->step.view, reinterpret_cast<const bf16*>(x),
-                                              reinterpret_cast<bf16*>(out), impl_->workspace);
-  return impl_->fault;
+  return impl_->forward_layer(local, x, out);
 }
 
 Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
@@ -101,18 +98,31 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
   return impl_->fault;
 }
 
-Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook) {
+Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key) {
+  DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
   if (!hook) return {StatusCode::kInvalidArgument, "step: hook is empty; it must fill the next layer's input"};
-  auto* input = impl_->layer_input.as<Bf16Bits>();
-  auto* output = impl_->layer_output.as<Bf16Bits>();
-  const Bf16Bits* layer_input = x;
-  for (const LayerId layer : impl_->layer_ids) {
-    DSV4RT_RETURN_IF_ERROR(forward_layer(step, layer, layer_input, output));
-    const bool last = layer == impl_->layer_ids.back();
-    DSV4RT_RETURN_IF_ERROR(hook({.layer = layer, .output = output, .next_input = last ? nullptr : input}));
-    layer_input = input;
-  }
-  return {};
+  if (x == nullptr) return {StatusCode::kInvalidArgument, "step: x is null"};
+  if (impl_->step.capture) return impl_->run_captured(x, hook, hook_key);
+  ++impl_->graph_stats.eager_steps;
+  return impl_->run_eagerly(x, hook);
+}
+
+Bf16Bits* Engine::input() noexcept {
+  return impl_->layer_input.as<Bf16Bits>();
+}
+
+GraphStats Engine::graph_stats() const noexcept {
+  return impl_->graph_stats;
+}
+
+void* Engine::stream() const noexcept {
+  return impl_->backend->native_stream();
+}
+
+Status Engine::synchronize() {
+  DSV4RT_RETURN_IF_ERROR(impl_->fault);
+  impl_->fault = impl_->backend->synchronize();
+  return impl_->fault;
 }
 
 Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) {
@@ -169,10 +179,21 @@ Status Engine::Impl::check_outstanding(const Step& given) const {
 
 // Before the first layer: the metadata reaches the backend, tables and shared blocks are updated.
 Status Engine::Impl::start_step() {
-  fault = backend->upload(metadata.data(), step.plan.metadata.data(), step.plan.metadata.size());
+  fault = backend->upload_step(metadata.data(), step.plan.metadata.data(), step.plan.metadata.size());
   DSV4RT_RETURN_IF_ERROR(fault);
   fault = backend->ops().begin_step(step.view, cache.tables());
   step.started = true;
+  return fault;
+}
+
+Status Engine::Impl::forward_layer(std::size_t local, const Bf16Bits* x, Bf16Bits* out) {
+  if (step.layer_done[local]) {
+    return {StatusCode::kFailedPrecondition,
+            "layer " + std::to_string(layer_ids[local].value) + " already ran in this step"};
+  }
+  step.layer_done[local] = true;
+  fault = layers[local].forward(backend->ops(), step.view, reinterpret_cast<const bf16*>(x),
+                                reinterpret_cast<bf16*>(out), workspace);
   return fault;
 }
 
@@ -190,6 +211,7 @@ void Engine::Impl::clear_step() {
   step.plan = {};
   step.entries.clear();
   step.started = false;
+  step.capture = false;
 }
 
 }  // namespace dsv4rt

@@ -9,6 +9,7 @@
 #include "cache/kv_cache_manager.h"
 #include "dsv4rt/engine.h"
 #include "runtime/cache_memory.h"
+#include "runtime/graph_cache.h"
 
 namespace dsv4rt {
 
@@ -40,13 +41,27 @@ struct Engine::Impl {
     std::vector<StepEntry> entries;
     std::vector<bool> layer_done;  // by local layer index
     bool started = false;          // metadata uploaded, block copies made
+    bool capture = false;          // to run as a graph
   };
   Outstanding step;
+  GraphCache graphs;
+  GraphStats graph_stats;
   Status fault;  // first device error; every later call returns it
 
   Status load(const EngineOptions& requested);
   Status plan_and_allocate();
   Status start_step();
+  Status forward_layer(std::size_t local, const Bf16Bits* x, Bf16Bits* out);
+
+  // Whole steps: step_runner.cpp.
+  [[nodiscard]] bool captures(std::span<const StepEntry> entries) const;
+  [[nodiscard]] std::int32_t captured_tokens(std::span<const StepEntry> entries, const StepOptions& asked) const;
+  Status run_eagerly(const Bf16Bits* x, const LayerHook& hook);
+  Status run_captured(const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key);
+  Status run_layers(const Bf16Bits* x, const LayerHook& hook);
+  Result<std::unique_ptr<CapturedWork>> capture_layers(const Bf16Bits* x, const LayerHook& hook);
+  Status make_room_for_a_graph();
+
   [[nodiscard]] Status check_outstanding(const Step& given) const;
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;

@@ -27,7 +27,7 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
   if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
   if (options.backend == "cuda") {
 #if defined(DSV4RT_HAVE_CUDA)
-    return create_cuda_backend({.device = 0});
+    return create_cuda_backend({.device = options.device, .stream = options.stream});
 #else
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
 #endif
@@ -111,6 +111,12 @@ std::string describe(const EngineMemory& memory) {
 
 Status Engine::Impl::load(const EngineOptions& requested) {
   options = requested;
+  if (options.graphs.max_graphs < 0 || options.graphs.max_tokens < 0) {
+    return {StatusCode::kInvalidArgument, "graphs: max_graphs " + std::to_string(options.graphs.max_graphs) +
+                                              ", max_tokens " + std::to_string(options.graphs.max_tokens) +
+                                              "; accepted: 0 or more"};
+  }
+  graphs = GraphCache(static_cast<std::size_t>(options.graphs.max_graphs));
   DSV4RT_ASSIGN_OR_RETURN(settings.profile, Profile::from_name(options.profile));
   settings.row_format = options.row_format.value_or(settings.profile.default_row_format);
   settings.index_format = options.index_format.value_or(settings.profile.default_index_format);
@@ -173,6 +179,7 @@ Status Engine::Impl::plan_and_allocate() {
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
   DSV4RT_ASSIGN_OR_RETURN(cache, CacheMemory::allocate(*backend, layout, memory.cache, strides));
   DSV4RT_ASSIGN_OR_RETURN(metadata, backend->allocate(manager->step_offsets().total_bytes, "step metadata"));
+  DSV4RT_RETURN_IF_ERROR(backend->reserve_step_upload(metadata.size()));
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
   workspace = workspace_at(shape, workspace_memory.data());
   DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(scratch_bytes));

@@ -5,17 +5,21 @@
 #include <string>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/captured_graph.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/handles.h"
+#include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "base/try.h"
 
 namespace dsv4rt {
 namespace {
 
+using cuda::CapturedGraph;
 using cuda::create_stream;
 using cuda::CudaOps;
 using cuda::Scratch;
+using cuda::StepUpload;
 using cuda::Stream;
 
 // Kernels use instructions of Hopper and later.
@@ -23,9 +27,10 @@ constexpr int kMinComputeMajor = 9;
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, Stream stream) : device_(device), stream_(std::move(stream)), ops_(stream_.get(), scratch_) {}
+  CudaBackend(int device, Stream owned, cudaStream_t stream)
+      : device_(device), owned_stream_(std::move(owned)), stream_(stream), ops_(stream_, scratch_) {}
   ~CudaBackend() override {
-    static_cast<void>(cudaStreamSynchronize(stream_.get()));
+    static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaFree(scratch_memory_));
   }
 
@@ -39,18 +44,34 @@ class CudaBackend final : public Backend {
   }
 
   Status upload(void* target, const void* host_source, std::size_t bytes) override {
-    DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, host_source, bytes, cudaMemcpyHostToDevice, stream_.get()));
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, host_source, bytes, cudaMemcpyHostToDevice, stream_));
     return {};
   }
 
   Status download(void* host_target, const void* source, std::size_t bytes) override {
-    DSV4RT_CUDA_TRY(cudaMemcpyAsync(host_target, source, bytes, cudaMemcpyDeviceToHost, stream_.get()));
-    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_.get()));
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(host_target, source, bytes, cudaMemcpyDeviceToHost, stream_));
+    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_));
     return {};
   }
 
+  Status synchronize() override { return DSV4RT_CUDA_STATUS(cudaStreamSynchronize(stream_)); }
+
+  Status reserve_step_upload(std::size_t bytes) override { return step_upload_.reserve(bytes, kStepUploads); }
+  Status upload_step(void* target, const void* host_source, std::size_t bytes) override {
+    return step_upload_.enqueue(target, host_source, bytes, stream_);
+  }
+
+  [[nodiscard]] void* native_stream() const noexcept override { return stream_; }
+
+  [[nodiscard]] bool can_capture() const noexcept override { return true; }
+  Status begin_capture() override { return cuda::begin_graph_capture(stream_); }
+  Result<std::unique_ptr<CapturedWork>> end_capture() override { return cuda::end_graph_capture(stream_); }
+  Status launch(const CapturedWork& work) override {
+    return DSV4RT_CUDA_STATUS(cudaGraphLaunch(static_cast<const CapturedGraph&>(work).exec(), stream_));
+  }
+
   Status reserve_scratch(std::size_t bytes) override {
-    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_.get()));
+    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_));
     DSV4RT_CUDA_TRY(cudaFree(scratch_memory_));
     scratch_memory_ = nullptr;
     scratch_ = Scratch();
@@ -63,7 +84,10 @@ class CudaBackend final : public Backend {
     return cuda::pack_linear(*this, weight);
   }
 
-  Ops& ops() noexcept override { return ops_; }
+  Ops& ops() noexcept override {
+    static_cast<void>(cudaSetDevice(device_));  // of the calling thread, which may be a new one
+    return ops_;
+  }
 
  private:
   Status device_allocate(std::size_t bytes, std::string_view purpose, void** data) {
@@ -78,14 +102,16 @@ class CudaBackend final : public Backend {
                                                   std::to_string(total) + " B are free"};
     }
     DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(error));
-    return DSV4RT_CUDA_STATUS(cudaMemsetAsync(*data, 0, bytes, stream_.get()));
+    return DSV4RT_CUDA_STATUS(cudaMemsetAsync(*data, 0, bytes, stream_));
   }
 
   // Stream order makes the memory safe to free only when its last user ran; freeing waits for that.
   void release(std::byte* data, std::size_t) noexcept override { static_cast<void>(cudaFree(data)); }
 
   int device_;
-  Stream stream_;
+  Stream owned_stream_;  // empty when the caller gave one
+  cudaStream_t stream_;
+  StepUpload step_upload_;
   void* scratch_memory_ = nullptr;
   Scratch scratch_;
   CudaOps ops_;
@@ -112,8 +138,13 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
                       std::to_string(kMinComputeMajor) + ".0 or later is needed"};
   }
   DSV4RT_CUDA_TRY(cudaSetDevice(options.device));
-  DSV4RT_ASSIGN_OR_RETURN(Stream stream, create_stream());
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(options.device, std::move(stream)));
+  Stream owned;
+  auto* stream = static_cast<cudaStream_t>(options.stream);
+  if (stream == nullptr) {
+    DSV4RT_ASSIGN_OR_RETURN(owned, create_stream());
+    stream = owned.get();
+  }
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(options.device, std::move(owned), stream));
 }
 
 }  // namespace dsv4rt

@@ -9,6 +9,8 @@ namespace dsv4rt {
 
 struct CudaBackendOptions {
   int device = 0;  // CUDA ordinal
+  // cudaStream_t that all work is enqueued on; it outlives the backend. Null: a stream of its own.
+  void* stream = nullptr;
 };
 
 // Errors: kUnsupported without a usable driver or device, or for a compute capability that the

@@ -7,8 +7,8 @@
 
 namespace dsv4rt::cuda {
 
-// kResourceExhausted for an allocation that does not fit, otherwise kFaulted (the context may be
-// unusable from then on). `call` is the source text of the failed call.
+// kResourceExhausted for an allocation that does not fit, kFailedPrecondition for what a capture does not
+// allow, otherwise kFaulted (the context may be unusable from then on). `call` is the source text of the failed call.
 Status cuda_failure(cudaError_t error, const char* call, const char* file, int line);
 
 // Ok, or cuda_failure.
