@@ -1,0 +1,296 @@
+// Captured steps give the bytes of eager ones: 600 random steps with sequences joining, leaving, forking
+// and rolling back, and every token bucket (lessons 2, 7 and 8).
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu/support/gpu.h"
+#include "runtime/engine_inspector.h"
+#include "runtime/sha256.h"
+#include "runtime/step_shape.h"
+#include "support/golden_case.h"
+
+namespace dsv4rt {
+namespace {
+
+using test::GoldenCase;
+using test::make_engine;
+
+constexpr std::int32_t kDraftBudget = 7;
+constexpr std::int64_t kContext = 700;
+constexpr std::int32_t kMaxSequences = 24;
+constexpr std::int32_t kMaxTokens = 256;
+
+// An engine that runs whole steps on rows given by the test and keeps every layer's output.
+class Runner {
+ public:
+  Runner(const EngineOptions& options, bool capture) : engine_(make_engine(options)), capture_(capture) {
+    const auto hidden = static_cast<std::size_t>(engine_->config().hidden_size);
+    layer_bytes_ = kMaxTokens * hidden * sizeof(Bf16Bits);
+    EXPECT_EQ(cudaMalloc(&record_, layer_bytes_ * engine_->layers().size()), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&x_, layer_bytes_), cudaSuccess);
+  }
+  ~Runner() {
+    engine_.reset();
+    static_cast<void>(cudaFree(record_));
+    static_cast<void>(cudaFree(x_));
+  }
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  [[nodiscard]] Engine& engine() { return *engine_; }
+
+  // Runs the step and returns the outputs of all layers, valid rows only. Padding rows are NaN.
+  std::vector<Bf16Bits> run(std::span<const StepEntry> entries, const std::vector<Bf16Bits>& rows,
+                            std::span<const std::int32_t> accepted) {
+    const auto hidden = static_cast<std::size_t>(engine_->config().hidden_size);
+    const auto step = engine_->prepare(entries, {.pad_to_tokens = 0, .capture = capture_});
+    EXPECT_OK(step);
+    if (!step.ok()) return {};
+    auto stream = static_cast<cudaStream_t>(engine_->stream());
+    EXPECT_EQ(cudaMemsetAsync(x_, 0xff, layer_bytes_, stream), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(x_, rows.data(), rows.size() * sizeof(Bf16Bits), cudaMemcpyHostToDevice, stream),
+              cudaSuccess);
+    std::size_t layer = 0;
+    const auto hook = [&](const LayerOutput& output) -> Status {
+      const auto bytes = static_cast<std::size_t>(step->tokens) * hidden * sizeof(Bf16Bits);
+      auto* to = static_cast<std::byte*>(record_) + layer_bytes_ * layer++;
+      auto on = static_cast<cudaStream_t>(output.stream);
+      EXPECT_EQ(cudaMemcpyAsync(to, output.output, bytes, cudaMemcpyDeviceToDevice, on), cudaSuccess);
+      if (output.next_input != nullptr) {
+        EXPECT_EQ(cudaMemcpyAsync(output.next_input, x_, bytes, cudaMemcpyDeviceToDevice, on), cudaSuccess);
+      }
+      return {};
+    };
+    EXPECT_OK(engine_->step(*step, static_cast<const Bf16Bits*>(x_), hook));
+    EXPECT_OK(engine_->synchronize());
+    EXPECT_OK(engine_->commit(*step, accepted));
+    std::vector<Bf16Bits> outputs;
+    const auto valid = static_cast<std::size_t>(step->valid_tokens) * hidden;
+    for (std::size_t i = 0; i < engine_->layers().size(); ++i) {
+      std::vector<Bf16Bits> one(valid);
+      EXPECT_EQ(cudaMemcpy(one.data(), static_cast<std::byte*>(record_) + layer_bytes_ * i, valid * sizeof(Bf16Bits),
+                           cudaMemcpyDeviceToHost),
+                cudaSuccess);
+      outputs.insert(outputs.end(), one.begin(), one.end());
+    }
+    return outputs;
+  }
+
+  std::string digest(SequenceId sequence) {
+    EngineInspector inspector(*engine_);
+    Sha256 digest;
+    for (const LayerId layer : engine_->layers()) EXPECT_OK(inspector.digest_cache(layer, sequence, digest));
+    return digest.hex();
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  bool capture_;
+  std::size_t layer_bytes_ = 0;
+  void* record_ = nullptr;  // [layers][kMaxTokens, hidden]
+  void* x_ = nullptr;       // [kMaxTokens, hidden]
+};
+
+EngineOptions engine_options(const GoldenCase& golden) {
+  EngineOptions options = golden.options();
+  options.backend = "cuda";
+  options.limits = {.max_sequences = kMaxSequences,
+                    .max_context_tokens = kContext,
+                    .max_step_tokens = kMaxTokens,
+                    .pool_tokens = 0};
+  options.draft_budget_tokens = kDraftBudget;
+  return options;
+}
+
+// The same sequences in both engines, at the same lengths.
+struct Pair {
+  SequenceId eager;
+  SequenceId captured;
+  std::int64_t length = 0;
+};
+
+class CapturedStepsGpuTest : public test::GpuTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void make_runners() {
+    golden_ = GoldenCase::open(GetParam());
+    eager_ = std::make_unique<Runner>(engine_options(golden_), false);
+    captured_ = std::make_unique<Runner>(engine_options(golden_), true);
+  }
+
+  Pair create() {
+    auto eager = eager_->engine().create_sequence();
+    auto captured = captured_->engine().create_sequence();
+    EXPECT_OK(eager);
+    EXPECT_OK(captured);
+    return {.eager = *eager, .captured = *captured};
+  }
+  void release(const Pair& pair) {
+    EXPECT_OK(eager_->engine().release(pair.eager));
+    EXPECT_OK(captured_->engine().release(pair.captured));
+  }
+
+  // Advances the pairs by `tokens` each, of which `rejected` are rolled back; outputs must agree.
+  void advance(std::span<Pair*> pairs, std::span<const std::int32_t> tokens, std::span<const std::int32_t> rejected) {
+    std::vector<StepEntry> eager;
+    std::vector<StepEntry> captured;
+    std::vector<std::int32_t> accepted;
+    std::size_t rows = 0;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      eager.push_back({pairs[i]->eager, tokens[i]});
+      captured.push_back({pairs[i]->captured, tokens[i]});
+      accepted.push_back(tokens[i] - rejected[i]);
+      rows += static_cast<std::size_t>(tokens[i]);
+    }
+    std::normal_distribution<float> normal;
+    std::vector<Bf16Bits> x(rows * static_cast<std::size_t>(golden_.hidden()));
+    for (Bf16Bits& value : x) value = to_bf16(normal(random_)).bits;
+    const auto of_eager = eager_->run(eager, x, accepted);
+    const auto of_captured = captured_->run(captured, x, accepted);
+    ASSERT_FALSE(of_eager.empty());
+    ASSERT_EQ(of_eager, of_captured);
+    for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i]->length += accepted[i];
+  }
+
+  std::int32_t pick(std::int32_t low, std::int32_t high) {
+    return std::uniform_int_distribution<std::int32_t>(low, high)(random_);
+  }
+
+  GoldenCase golden_;
+  std::unique_ptr<Runner> eager_;
+  std::unique_ptr<Runner> captured_;
+  std::mt19937 random_{20261121};
+};
+
+TEST_P(CapturedStepsGpuTest, RandomStepsEqualEagerOnes) {
+  make_runners();
+  std::vector<Pair> live;
+  for (int step = 0; step < 600 && !HasFatalFailure(); ++step) {
+    const int event = pick(0, 19);
+    if (live.empty() || (event < 3 && live.size() < kMaxSequences)) live.push_back(create());
+    if (event == 3 && live.size() > 1) {
+      const auto gone = live.begin() + pick(0, static_cast<std::int32_t>(live.size()) - 1);
+      release(*gone);
+      live.erase(gone);
+    }
+    if (event == 4 && live.size() < kMaxSequences) {
+      const Pair parent = live[static_cast<std::size_t>(pick(0, static_cast<std::int32_t>(live.size()) - 1))];
+      live.push_back({.eager = *eager_->engine().fork(parent.eager),
+                      .captured = *captured_->engine().fork(parent.captured),
+                      .length = parent.length});
+    }
+    // A decode, a verify of one width for all, or a step with a prefill chunk in it.
+    std::shuffle(live.begin(), live.end(), random_);
+    const auto members = static_cast<std::size_t>(pick(1, static_cast<std::int32_t>(live.size())));
+    const std::int32_t width = event % 2 == 0 ? 1 : pick(2, kDraftBudget + 1);
+    std::vector<Pair*> pairs;
+    std::vector<std::int32_t> tokens;
+    std::vector<std::int32_t> rejected;
+    for (std::size_t i = 0; i < members; ++i) {
+      const bool prefill = i == 0 && event >= 17;
+      const std::int32_t count = prefill ? pick(9, 60) : width;
+      if (live[i].length + count > kContext) continue;
+      pairs.push_back(&live[i]);
+      tokens.push_back(count);
+      rejected.push_back(prefill ? 0 : pick(0, width - 1));
+    }
+    if (!pairs.empty()) advance(pairs, tokens, rejected);
+    std::erase_if(live, [&](const Pair& pair) {
+      if (pair.length < kContext - 60) return false;
+      EXPECT_EQ(eager_->digest(pair.eager), captured_->digest(pair.captured));
+      release(pair);
+      return true;
+    });
+  }
+  for (const Pair& pair : live) EXPECT_EQ(eager_->digest(pair.eager), captured_->digest(pair.captured));
+  const GraphStats stats = captured_->engine().graph_stats();
+  EXPECT_GT(stats.replays, 500);
+  EXPECT_GT(stats.replays, stats.captures);
+  EXPECT_EQ(eager_->engine().graph_stats().replays, 0);
+}
+
+TEST_P(CapturedStepsGpuTest, EveryBucket) {
+  make_runners();
+  std::vector<std::int32_t> buckets;
+  for (std::int32_t tokens = 1; tokens <= kMaxTokens; ++tokens) {
+    if (token_bucket(tokens) == tokens) buckets.push_back(tokens);
+  }
+  ASSERT_GE(buckets.size(), 15U);
+  for (const std::int32_t bucket : buckets) {
+    // The bucket full, and with one row of padding; as many sequences as there are slots.
+    for (const std::int32_t tokens : {bucket, bucket - 1}) {
+      if (tokens == 0) continue;
+      std::vector<Pair> sequences;
+      std::vector<Pair*> pairs;
+      std::vector<std::int32_t> counts;
+      const std::int32_t members = std::min(tokens, kMaxSequences);
+      for (std::int32_t i = 0; i < members; ++i) {
+        sequences.push_back(create());
+        counts.push_back(tokens / members + (i < tokens % members ? 1 : 0));
+      }
+      for (Pair& pair : sequences) pairs.push_back(&pair);
+      const std::vector<std::int32_t> none(counts.size(), 0);
+      for (int repeat = 0; repeat < 3 && !HasFatalFailure(); ++repeat) advance(pairs, counts, none);
+      for (const Pair& pair : sequences) {
+        EXPECT_EQ(eager_->digest(pair.eager), captured_->digest(pair.captured)) << "bucket " << bucket;
+        release(pair);
+      }
+    }
+  }
+  EXPECT_GE(captured_->engine().graph_stats().captures, static_cast<std::int64_t>(buckets.size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, CapturedStepsGpuTest, ::testing::Values("tiny-fp8", "tiny-bf16"),
+                         [](const auto& info) { return std::string(info.param).substr(5); });
+
+class GraphCacheGpuTest : public test::GpuTest {};
+
+// Graphs that push each other out are reported, and results stay right.
+TEST_F(GraphCacheGpuTest, ThrashingIsReported) {
+  const GoldenCase golden = GoldenCase::open("tiny-fp8");
+  EngineOptions options = engine_options(golden);
+  options.graphs.max_graphs = 2;
+  std::vector<std::string> warnings;
+  options.on_warning = [&](std::string_view text) { warnings.emplace_back(text); };
+  Runner captured(options, true);
+  Runner eager(engine_options(golden), false);
+  const auto a = captured.engine().create_sequence();
+  const auto b = eager.engine().create_sequence();
+  for (const std::int32_t tokens : {1, 2, 4, 8, 1, 2, 4, 8}) {
+    std::vector<Bf16Bits> x(static_cast<std::size_t>(tokens * golden.hidden()), to_bf16(0.25F).bits);
+    const StepEntry of_a{*a, tokens};
+    const StepEntry of_b{*b, tokens};
+    ASSERT_EQ(captured.run({&of_a, 1}, x, {}), eager.run({&of_b, 1}, x, {}));
+  }
+  EXPECT_EQ(captured.engine().graph_stats().captures, 8);
+  EXPECT_EQ(captured.engine().graph_stats().evictions, 6);
+  ASSERT_EQ(warnings.size(), 3U);  // the first, second and fourth
+  EXPECT_NE(warnings[0].find("max_graphs"), std::string::npos);
+}
+
+// A hook that does what a capture cannot hold is refused, and the engine goes on.
+TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
+  const GoldenCase golden = GoldenCase::open("tiny-fp8");
+  const auto engine = make_engine(engine_options(golden));
+  const auto sequence = engine->create_sequence();
+  const StepEntry entry{*sequence, 1};
+  const auto step = engine->prepare({&entry, 1}, {.pad_to_tokens = 0, .capture = true});
+  ASSERT_OK(step);
+  const auto waits = [](const LayerOutput& output) -> Status {
+    static_cast<void>(cudaStreamSynchronize(static_cast<cudaStream_t>(output.stream)));
+    return {};
+  };
+  EXPECT_TRUE(test::fails_with(engine->step(*step, engine->input(), waits), StatusCode::kFailedPrecondition, {"captur"}));
+  const auto fails = [](const LayerOutput&) -> Status { return {StatusCode::kNotFound, "expert 7"}; };
+  EXPECT_TRUE(test::fails_with(engine->step(*step, engine->input(), fails), StatusCode::kNotFound, {"expert 7"}));
+  const auto fine = [](const LayerOutput&) -> Status { return {}; };
+  EXPECT_OK(engine->step(*step, engine->input(), fine));
+  EXPECT_OK(engine->synchronize());
+  EXPECT_OK(engine->commit(*step));
+}
+
+}  // namespace
+}  // namespace dsv4rt
