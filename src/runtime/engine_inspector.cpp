@@ -22,6 +22,12 @@ void digest_row(const BlockShape& shape, const std::byte* block, std::int64_t ro
 
 }  // namespace
 
+Backend& EngineInspector::backend() const noexcept {
+  return *impl_.backend;
+}
+const bf16* EngineInspector::last_output() const noexcept {
+  return impl_.layer_output.as<bf16>();
+}
 RowFormat EngineInspector::row_format() const noexcept {
   return impl_.settings.row_format;
 }

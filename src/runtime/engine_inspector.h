@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/backend.h"
 #include "dsv4rt/engine.h"
 #include "runtime/sha256.h"
 
@@ -19,8 +20,11 @@ struct SelectedRows {
 
 class EngineInspector {
  public:
-  explicit EngineInspector(Engine& engine) : impl_(*engine.impl_) {}
+  explicit EngineInspector(Engine& engine) : engine_(engine), impl_(*engine.impl_) {}
 
+  [[nodiscard]] Backend& backend() const noexcept;
+  // Engine::step's output of the layer that ran last: backend memory, [max_step_tokens, hidden_size].
+  [[nodiscard]] const bf16* last_output() const noexcept;
   [[nodiscard]] RowFormat row_format() const noexcept;
   [[nodiscard]] IndexKeyFormat index_format() const noexcept;
   // Whether any linear rounds its input or weights to fewer bits than BF16.
@@ -42,12 +46,19 @@ class EngineInspector {
   // same digest behave the same; block ids, slots and bytes of dead rows do not enter.
   Status digest_cache(LayerId layer, SequenceId sequence, Sha256& digest);
 
+  // Long contexts for benchmarks and tests, without computing them: random valid rows in every pool and
+  // ring, the same for the same seed whatever the backend; and sequences that grow by `tokens` as by
+  // steps of which no layer ran.
+  Status fill_caches(std::uint64_t seed);
+  Status skip_tokens(std::span<const SequenceId> sequences, std::int64_t tokens);
+
  private:
   Result<std::vector<std::byte>> block_bytes(int pool, BlockId block);
   Result<std::vector<std::byte>> ring_bytes(int slot_spec, SequenceId sequence);
   Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
   Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
 
+  Engine& engine_;
   Engine::Impl& impl_;
 };
 

@@ -1,8 +1,7 @@
 // Captured steps give the bytes of eager ones: 600 random steps with sequences joining, leaving, forking
 // and rolling back, and every token bucket (lessons 2, 7 and 8).
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
+#include <cuda_runtime_api.h>
 #include <random>
 #include <string>
 #include <vector>
@@ -98,10 +97,8 @@ class Runner {
 EngineOptions engine_options(const GoldenCase& golden) {
   EngineOptions options = golden.options();
   options.backend = "cuda";
-  options.limits = {.max_sequences = kMaxSequences,
-                    .max_context_tokens = kContext,
-                    .max_step_tokens = kMaxTokens,
-                    .pool_tokens = 0};
+  options.limits = {
+      .max_sequences = kMaxSequences, .max_context_tokens = kContext, .max_step_tokens = kMaxTokens, .pool_tokens = 0};
   options.draft_budget_tokens = kDraftBudget;
   return options;
 }
@@ -283,7 +280,8 @@ TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
     static_cast<void>(cudaStreamSynchronize(static_cast<cudaStream_t>(output.stream)));
     return {};
   };
-  EXPECT_TRUE(test::fails_with(engine->step(*step, engine->input(), waits), StatusCode::kFailedPrecondition, {"captur"}));
+  EXPECT_TRUE(
+      test::fails_with(engine->step(*step, engine->input(), waits), StatusCode::kFailedPrecondition, {"captur"}));
   const auto fails = [](const LayerOutput&) -> Status { return {StatusCode::kNotFound, "expert 7"}; };
   EXPECT_TRUE(test::fails_with(engine->step(*step, engine->input(), fails), StatusCode::kNotFound, {"expert 7"}));
   const auto fine = [](const LayerOutput&) -> Status { return {}; };

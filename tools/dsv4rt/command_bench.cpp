@@ -1,7 +1,11 @@
-// dsv4rt bench: times the layers of a checkpoint and checks the result in the same run.
+// dsv4rt bench: times the layers of a checkpoint, or whole decode steps, and checks the result in the same run.
 
+#include <charconv>
 #include <iostream>
 #include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/try.h"
 #include "command.h"
@@ -9,6 +13,7 @@
 #include "engine_flags.h"
 #include "runtime/engine_inspector.h"
 #include "runtime/layer_bench.h"
+#include "runtime/step_bench.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -17,8 +22,74 @@ namespace {
 struct BenchFlags {
   EngineFlags engine;
   LayerBenchOptions bench;
+  std::vector<std::string> whole_step;
+  double bandwidth_gb_per_s = 0;
   std::string json;
 };
+
+// Read bandwidth that floors are computed from: measured on an H200. The CPU's varies; it has to be given.
+double floor_bandwidth(const BenchFlags& flags) {
+  if (flags.bandwidth_gb_per_s > 0) return flags.bandwidth_gb_per_s;
+  return flags.engine.backend == "cuda" ? 4300.0 : 0.0;
+}
+
+// "32x8192": sequences times cached tokens of each.
+Result<StepShape> parse_step_shape(const std::string& text) {
+  StepShape shape;
+  const char* const end = text.data() + text.size();
+  const auto batch = std::from_chars(text.data(), end, shape.batch);
+  if (batch.ec == std::errc() && batch.ptr != end && *batch.ptr == 'x') {
+    const auto context = std::from_chars(batch.ptr + 1, end, shape.context_tokens);
+    if (context.ec == std::errc() && context.ptr == end && shape.batch > 0 && shape.context_tokens > 0) return shape;
+  }
+  return Status{StatusCode::kInvalidArgument, "--whole-step: '" + text + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
+}
+
+Status bench_whole_step(const BenchFlags& flags) {
+  const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
+  std::vector<StepShape> shapes;
+  for (const std::string& text : flags.whole_step) {
+    DSV4RT_ASSIGN_OR_RETURN(const StepShape shape, parse_step_shape(text));
+    shapes.push_back(shape);
+  }
+  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  options.limits = step_bench_limits(shapes, bench);
+  options.draft_budget_tokens = 1;
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
+
+  const auto layers = static_cast<std::int64_t>(engine->layers().size());
+  const double bandwidth = floor_bandwidth(flags);
+  TextTable table({"batch", "context", "layers", "captured ms", "eager ms", "host us", "floor ms", "ratio", "nodes",
+                   "nodes/layer", "read"});
+  nlohmann::ordered_json report;
+  for (const StepShape& shape : shapes) {
+    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(*engine, shape, bench));
+    const bool captured = result.captured_ms > 0;
+    const auto bytes = static_cast<double>(result.weight_bytes + result.cache_bytes);
+    const double floor_ms = bandwidth > 0 ? bytes / bandwidth / 1e6 : 0;
+    const double best_ms = captured ? result.captured_ms : result.eager_ms;
+    table.add_row({std::to_string(shape.batch), std::to_string(shape.context_tokens), std::to_string(layers),
+                   captured ? fixed(result.captured_ms, 3) : "-", fixed(result.eager_ms, 3),
+                   captured ? fixed(result.host_us, 1) : "-", floor_ms > 0 ? fixed(floor_ms, 3) : "-",
+                   floor_ms > 0 ? fixed(best_ms / floor_ms, 2) : "-", std::to_string(result.nodes),
+                   fixed(static_cast<double>(result.nodes) / static_cast<double>(layers), 1), human_bytes(bytes)});
+    report["steps"].push_back({{"batch", shape.batch},
+                               {"context", shape.context_tokens},
+                               {"layers", layers},
+                               {"captured_ms", result.captured_ms},
+                               {"eager_ms", result.eager_ms},
+                               {"host_us", result.host_us},
+                               {"graph_nodes", result.nodes},
+                               {"weight_bytes", result.weight_bytes},
+                               {"cache_bytes", result.cache_bytes},
+                               {"floor_ms", floor_ms}});
+  }
+  if (flags.json != "-") {
+    std::cout << table.to_string();
+    if (options.backend == "cuda") std::cout << "check: a captured step gives the bytes of an eager one\n";
+  }
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+}
 
 Status bench(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
@@ -66,10 +137,19 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command->add_option("--decode-steps", flags->bench.decode_steps, "Decode steps; the median counts")
       ->capture_default_str();
   command->add_option("--batch", flags->bench.batch, "Sequences decoded together")->capture_default_str();
+  command
+      ->add_option("--whole-step", flags->whole_step,
+                   "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
+                   "tokens each")
+      ->delimiter(',');
+  command->add_option("--bandwidth", flags->bandwidth_gb_per_s,
+                      "Memory bandwidth in GB/s for the floor of --whole-step; default 4300 with cuda");
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
-  command->callback([flags, &chosen] { chosen = [flags] { return bench(*flags); }; });
+  command->callback([flags, &chosen] {
+    chosen = [flags] { return !flags->whole_step.empty() ? bench_whole_step(*flags) : bench(*flags); };
+  });
 }
 
 }  // namespace dsv4rt::cli

@@ -1,7 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <cuda_runtime_api.h>
-
 #include <string>
 
 #include "backend/cuda/cuda_ops.h"
@@ -132,10 +131,10 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
   cudaDeviceProp properties{};
   DSV4RT_CUDA_TRY(cudaGetDeviceProperties(&properties, options.device));
   if (properties.major < kMinComputeMajor) {
-    return Status{StatusCode::kUnsupported,
-                  std::string("backend cuda: ") + properties.name + " has compute capability " +
-                      std::to_string(properties.major) + "." + std::to_string(properties.minor) + "; " +
-                      std::to_string(kMinComputeMajor) + ".0 or later is needed"};
+    return Status{StatusCode::kUnsupported, std::string("backend cuda: ") + properties.name +
+                                                " has compute capability " + std::to_string(properties.major) + "." +
+                                                std::to_string(properties.minor) + "; " +
+                                                std::to_string(kMinComputeMajor) + ".0 or later is needed"};
   }
   DSV4RT_CUDA_TRY(cudaSetDevice(options.device));
   Stream owned;

@@ -5,12 +5,11 @@
 // (kColdBytes), so that every repetition reads device memory.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cuda_runtime_api.h>
 #include <vector>
 
 namespace dsv4rt::bench {

@@ -11,8 +11,8 @@ Status cuda_failure(cudaError_t error, const char* call, const char* file, int l
   if (error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread) {
     code = StatusCode::kFailedPrecondition;
   }
-  return {code, std::string(call) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ") at " +
-                    file + ":" + std::to_string(line)};
+  return {code, std::string(call) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ") at " + file +
+                    ":" + std::to_string(line)};
 }
 
 }  // namespace dsv4rt::cuda

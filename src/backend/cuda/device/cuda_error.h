@@ -22,9 +22,9 @@ inline Status cuda_status(cudaError_t error, const char* call, const char* file,
 #define DSV4RT_CUDA_STATUS(call) ::dsv4rt::cuda::cuda_status((call), #call, __FILE__, __LINE__)
 
 // Returns from the enclosing function, which returns Status or Result, when the call fails.
-#define DSV4RT_CUDA_TRY(call)                                                                 \
-  do {                                                                                        \
-    if (const cudaError_t cuda_try_error = (call); cuda_try_error != cudaSuccess) {           \
-      return ::dsv4rt::cuda::cuda_failure(cuda_try_error, #call, __FILE__, __LINE__);         \
-    }                                                                                         \
+#define DSV4RT_CUDA_TRY(call)                                                         \
+  do {                                                                                \
+    if (const cudaError_t cuda_try_error = (call); cuda_try_error != cudaSuccess) {   \
+      return ::dsv4rt::cuda::cuda_failure(cuda_try_error, #call, __FILE__, __LINE__); \
+    }                                                                                 \
   } while (false)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-
 #include <utility>
 
 #include "backend/cuda/device/cuda_error.h"

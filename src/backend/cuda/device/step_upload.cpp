@@ -33,8 +33,8 @@ Status StepUpload::reserve(std::size_t bytes, int slots) {
 
 Status StepUpload::enqueue(void* target, const void* source, std::size_t bytes, cudaStream_t stream) {
   if (bytes > slot_bytes_) {
-    return {StatusCode::kResourceExhausted, "step upload of " + std::to_string(bytes) + " B; " +
-                                                std::to_string(slot_bytes_) + " B were reserved"};
+    return {StatusCode::kResourceExhausted,
+            "step upload of " + std::to_string(bytes) + " B; " + std::to_string(slot_bytes_) + " B were reserved"};
   }
   const Event& sent = sent_[next_];
   std::byte* slot = memory_ + next_ * slot_bytes_;

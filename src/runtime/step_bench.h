@@ -1,0 +1,41 @@
+// Times whole decode steps of an engine, all its layers one after another: captured where the backend can
+// capture, and eagerly.
+//
+// Caches hold random rows and the context is not computed (EngineInspector::fill_caches, skip_tokens), so
+// long contexts cost no prefill. Each layer reads weights and caches of its own: nothing is warm. Checked in
+// the same run: a captured step gives the bytes of an eager one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dsv4rt/engine.h"
+
+namespace dsv4rt {
+
+struct StepShape {
+  std::int32_t batch = 1;              // sequences
+  std::int64_t context_tokens = 8192;  // cached tokens of every sequence when timing starts
+};
+
+struct StepBenchOptions {
+  std::int32_t steps = 50;  // timed, after a few for warming up
+  std::uint64_t seed = 0;
+};
+
+struct StepBenchResult {
+  double captured_ms = 0;  // one step, steps enqueued back to back; 0 where the backend cannot capture
+  double eager_ms = 0;
+  double host_us = 0;             // host's share of a captured (or else eager) step: prepare, upload, enqueue, commit
+  std::int64_t nodes = 0;         // of the captured graph
+  std::int64_t weight_bytes = 0;  // read by a step
+  std::int64_t cache_bytes = 0;   // rows and keys read by a step at the context length
+};
+
+// Limits that an engine needs for all of these shapes; it also needs a draft budget of one token.
+CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBenchOptions& options);
+
+// kMismatch when captured and eager steps differ; kInvalidArgument for numbers that are not positive.
+Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options);
+
+}  // namespace dsv4rt
