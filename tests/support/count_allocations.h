@@ -1,0 +1,39 @@
+// Counts every operator new of the program. To be included by exactly one source of a test program, which
+// must not run under ThreadSanitizer (it replaces operator new too).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace dsv4rt::test {
+
+inline std::atomic<std::uint64_t> allocations{0};
+
+inline void* counted_allocation(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace dsv4rt::test
+
+void* operator new(std::size_t bytes) {
+  return dsv4rt::test::counted_allocation(bytes);
+}
+void* operator new[](std::size_t bytes) {
+  return dsv4rt::test::counted_allocation(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
