@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
-#define DSV4RT_C_API_VERSION 1
+#define DSV4RT_C_API_VERSION 2
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -62,7 +62,7 @@ typedef struct dsv4rt_engine_options {
   size_t struct_size;        // set by dsv4rt_engine_options_init
   const char* checkpoint;    // directory; required
   const char* profile;       // "deepseek-v4" or "seed"
-  const char* backend;       // "cpu"
+  const char* backend;       // "cpu" or "cuda"
   const char* row_format;    // "fp8_ds_mla", "fp8_row", "nvfp4" or "bf16"; null: the profile's
   const char* index_format;  // "mxfp4", "nvfp4", "fp8" or "bf16"; null: the profile's
   int32_t threads;           // 0: all cores
@@ -76,6 +76,11 @@ typedef struct dsv4rt_engine_options {
   int32_t hca_rows_per_block;
   int32_t draft_budget_tokens;
   int64_t memory_limit_bytes;  // 0: no limit
+  // Since version 2.
+  int32_t device;            // backend "cuda": ordinal
+  int32_t max_graphs;        // captured steps kept; 0: every step runs eagerly
+  int64_t max_graph_tokens;  // steps of more tokens run eagerly
+  void* stream;              // cudaStream_t, the caller's; null: the engine makes one
 } dsv4rt_engine_options;
 
 // What the engine holds; total = weights + workspace + cache, and cache = regions + block tables +
@@ -126,7 +131,20 @@ typedef struct dsv4rt_step_entry {
 typedef struct dsv4rt_step_options {
   size_t struct_size;     // set by the caller
   int64_t pad_to_tokens;  // rows of x including padding rows after the real ones; 0: no padding
+  // Since version 2.
+  int64_t capture;    // 1: dsv4rt_step_run runs the step as a captured graph where it can; 0: eagerly
+  uint64_t hook_key;  // hooks that enqueue different work have different keys
 } dsv4rt_step_options;
+
+// What became of the steps given to dsv4rt_step_run.
+typedef struct dsv4rt_graph_stats {
+  size_t struct_size;  // set by the caller
+  int64_t captures;    // graphs made
+  int64_t replays;     // steps run by a graph
+  int64_t eager_steps;
+  int64_t evictions;   // graphs that left for another: with many, raise max_graphs or keep x in one place
+  int64_t last_nodes;  // nodes of the graph that ran last
+} dsv4rt_graph_stats;
 
 // A prepared step. Plain values: copies name the same step.
 typedef struct dsv4rt_step {
@@ -179,6 +197,14 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_memory(dsv4rt_engine* engine, dsv4rt_m
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_memory_region(dsv4rt_engine* engine, size_t index,
                                                         dsv4rt_memory_region* region);
 
+// The stream that work is enqueued on (cudaStream_t); null with the CPU backend.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_stream(dsv4rt_engine* engine, void** stream);
+// Backend memory for x, [max_step_tokens, hidden_size], at an address that stays: for captured steps.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_input(dsv4rt_engine* engine, dsv4rt_bf16** input);
+// Waits until everything enqueued has run, and reports what failed in it.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_synchronize(dsv4rt_engine* engine);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_graph_stats(dsv4rt_engine* engine, dsv4rt_graph_stats* stats);
+
 // ---- Sequences ----------------------------------------------------------------------------------
 
 // Whether dsv4rt_sequence_create with so many reserved tokens would succeed: DSV4RT_OK, or
@@ -208,7 +234,8 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_prepare(dsv4rt_engine* engine, const dsv
 // with the CPU backend), aligned as dsv4rt_bf16. Every layer runs exactly once per step, in any order.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_forward_layer(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t layer,
                                                       const dsv4rt_bf16* x, dsv4rt_bf16* out);
-// Runs all layers in order; x [step->tokens, hidden_size] is the first layer's input.
+// Runs all layers in order; x [step->tokens, hidden_size] is the first layer's input. A step prepared with
+// `capture` calls the hook only while a graph of its shape is recorded; see Engine::step in engine.h.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
                                             dsv4rt_layer_hook hook, void* user_data);
 // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay; null with count 0: all.

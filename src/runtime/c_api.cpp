@@ -190,6 +190,40 @@ dsv4rt_status dsv4rt_engine_memory_region(dsv4rt_engine* engine, size_t index, d
   });
 }
 
+dsv4rt_status dsv4rt_engine_stream(dsv4rt_engine* engine, void** stream) {
+  return call(engine, Use::kFact, [&](dsv4rt_engine& handle) {
+    if (stream == nullptr) return null_argument("dsv4rt_engine_stream", "stream");
+    *stream = handle.engine->stream();
+    return Status{};
+  });
+}
+
+dsv4rt_status dsv4rt_engine_input(dsv4rt_engine* engine, dsv4rt_bf16** input) {
+  return call(engine, Use::kFact, [&](dsv4rt_engine& handle) {
+    if (input == nullptr) return null_argument("dsv4rt_engine_input", "input");
+    *input = handle.engine->input();
+    return Status{};
+  });
+}
+
+dsv4rt_status dsv4rt_engine_synchronize(dsv4rt_engine* engine) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) { return handle.engine->synchronize(); });
+}
+
+dsv4rt_status dsv4rt_engine_graph_stats(dsv4rt_engine* engine, dsv4rt_graph_stats* stats) {
+  return call(engine, Use::kFact, [&](dsv4rt_engine& handle) {
+    if (stats == nullptr) return null_argument("dsv4rt_engine_graph_stats", "stats");
+    const dsv4rt::GraphStats values = handle.engine->graph_stats();
+    return dsv4rt::c_api::write_struct(stats, stats->struct_size, "dsv4rt_graph_stats",
+                                       dsv4rt_graph_stats{.struct_size = sizeof(dsv4rt_graph_stats),
+                                                          .captures = values.captures,
+                                                          .replays = values.replays,
+                                                          .eager_steps = values.eager_steps,
+                                                          .evictions = values.evictions,
+                                                          .last_nodes = values.last_nodes});
+  });
+}
+
 dsv4rt_status dsv4rt_engine_can_admit(dsv4rt_engine* engine, int64_t tokens) {
   return call(engine, Use::kQuery, [&](dsv4rt_engine& handle) { return handle.engine->can_admit(tokens); });
 }

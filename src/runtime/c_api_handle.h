@@ -50,6 +50,7 @@ struct dsv4rt_engine {
   std::vector<dsv4rt::StepEntry> entries;
   std::uint64_t step_serial = 0;  // outstanding step, 0: none
   std::size_t step_entries = 0;   // of that step
+  std::uint64_t hook_key = 0;     // of that step
   bool in_hook = false;
   bool defective = false;  // an exception came out of the engine: what it left half done is unknown
 };

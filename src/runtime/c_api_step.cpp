@@ -1,4 +1,5 @@
 // The C interface: prepare, run, commit and cancel a step.
+#include <cstdint>
 #include <exception>
 #include <limits>
 #include <string>
@@ -15,21 +16,27 @@ Step step_of(const dsv4rt_step& step) {
   return {.serial = step.serial, .tokens = step.tokens, .valid_tokens = step.valid_tokens};
 }
 
-Result<StepOptions> read_step_options(const dsv4rt_step_options* given) {
+Result<StepOptions> read_step_options(const dsv4rt_step_options* given, std::uint64_t& hook_key) {
   dsv4rt_step_options known{};
   if (given != nullptr) DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_step_options", known));
   if (known.pad_to_tokens < 0 || known.pad_to_tokens > std::numeric_limits<std::int32_t>::max()) {
     return Status{StatusCode::kInvalidArgument, "dsv4rt_step_options.pad_to_tokens: " +
                                                     std::to_string(known.pad_to_tokens) + " is not a token count"};
   }
-  return StepOptions{.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens)};
+  if (known.capture != 0 && known.capture != 1) {
+    return Status{StatusCode::kInvalidArgument,
+                  "dsv4rt_step_options.capture: " + std::to_string(known.capture) + "; accepted: 0 or 1"};
+  }
+  hook_key = known.hook_key;
+  return StepOptions{.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens), .capture = known.capture == 1};
 }
 
 Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::size_t count,
                const dsv4rt_step_options* given, dsv4rt_step* step) {
   if (step == nullptr) return null_argument("dsv4rt_step_prepare", "step");
   if (entries == nullptr) return null_argument("dsv4rt_step_prepare", "entries");
-  DSV4RT_ASSIGN_OR_RETURN(const StepOptions options, read_step_options(given));
+  std::uint64_t hook_key = 0;
+  DSV4RT_ASSIGN_OR_RETURN(const StepOptions options, read_step_options(given, hook_key));
   // A sequence appears once in a step, so more entries than slots cannot be valid.
   if (count > handle.entries.capacity()) {
     return {StatusCode::kInvalidArgument, "dsv4rt_step_prepare: " + std::to_string(count) + " entries; at most " +
@@ -43,6 +50,7 @@ Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::siz
   DSV4RT_ASSIGN_OR_RETURN(const Step prepared, handle.engine->prepare(handle.entries, options));
   handle.step_serial = prepared.serial;
   handle.step_entries = count;
+  handle.hook_key = hook_key;
   *step = {prepared.serial, prepared.tokens, prepared.valid_tokens};
   return {};
 }
@@ -129,9 +137,10 @@ dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, co
     if (step == nullptr) return null_argument("dsv4rt_step_run", "step");
     if (x == nullptr) return null_argument("dsv4rt_step_run", "x");
     if (hook == nullptr) return null_argument("dsv4rt_step_run", "hook");
-    return handle.engine->step(step_of(*step), x, [&](const dsv4rt::LayerOutput& layer) {
+    const auto run = [&](const dsv4rt::LayerOutput& layer) {
       return dsv4rt::c_api::run_hook(handle, hook, user_data, layer);
-    });
+    };
+    return handle.engine->step(step_of(*step), x, run, handle.hook_key);
   });
 }
 

@@ -1,14 +1,19 @@
 #include "runtime/c_api_structs.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "base/try.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::c_api {
 
-static_assert(sizeof(dsv4rt_engine_options) == kFirstBytes<dsv4rt_engine_options>);
+// Of the present version: tail padding would make struct_size ambiguous.
+static_assert(sizeof(dsv4rt_engine_options) == 128);
 static_assert(sizeof(dsv4rt_memory) == kFirstBytes<dsv4rt_memory>);
 static_assert(sizeof(dsv4rt_memory_region) == kFirstBytes<dsv4rt_memory_region>);
-static_assert(sizeof(dsv4rt_step_options) == kFirstBytes<dsv4rt_step_options>);
+static_assert(sizeof(dsv4rt_step_options) == 32);
+static_assert(sizeof(dsv4rt_graph_stats) == kFirstBytes<dsv4rt_graph_stats>);
 
 dsv4rt_engine_options default_engine_options() {
   const EngineOptions defaults;
@@ -27,6 +32,10 @@ dsv4rt_engine_options default_engine_options() {
   options.hca_rows_per_block = defaults.hca_rows_per_block;
   options.draft_budget_tokens = defaults.draft_budget_tokens;
   options.memory_limit_bytes = defaults.memory_limit_bytes;
+  options.device = defaults.device;
+  options.max_graphs = defaults.graphs.max_graphs;
+  options.max_graph_tokens = defaults.graphs.max_tokens;
+  options.stream = defaults.stream;
   return options;
 }
 
@@ -57,6 +66,11 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
   options.hca_rows_per_block = known.hca_rows_per_block;
   options.draft_budget_tokens = known.draft_budget_tokens;
   options.memory_limit_bytes = known.memory_limit_bytes;
+  options.device = known.device;
+  options.graphs.max_graphs = known.max_graphs;
+  options.graphs.max_tokens =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(known.max_graph_tokens, -1, INT32_MAX));
+  options.stream = known.stream;
   return options;
 }
 

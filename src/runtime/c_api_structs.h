@@ -15,8 +15,7 @@ namespace dsv4rt::c_api {
 // Larger than any struct will become: a struct_size beyond it is an uninitialised field.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
-// Bytes of each struct in version 1: no caller has a shorter one. Tail padding would make the size
-// ambiguous once a field moves into it, so there is none.
+// Bytes of each struct in the version that brought it: no caller has a shorter one.
 template <class T>
 inline constexpr std::size_t kFirstBytes = 0;
 template <>
@@ -27,6 +26,8 @@ template <>
 inline constexpr std::size_t kFirstBytes<dsv4rt_memory_region> = 56;
 template <>
 inline constexpr std::size_t kFirstBytes<dsv4rt_step_options> = 16;
+template <>
+inline constexpr std::size_t kFirstBytes<dsv4rt_graph_stats> = 48;
 
 template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <string>
 
 #include "base/try.h"
@@ -100,10 +101,17 @@ Status Engine::Impl::run_captured(const Bf16Bits* x, const LayerHook& hook, std:
 
 Result<std::unique_ptr<CapturedWork>> Engine::Impl::capture_layers(const Bf16Bits* x, const LayerHook& hook) {
   DSV4RT_RETURN_IF_ERROR(backend->begin_capture());
-  const Status recorded = run_layers(x, hook);
-  auto work = backend->end_capture();  // in any case: the stream must leave capture mode
+  Status recorded;
+  std::exception_ptr thrown;  // by the hook; the stream must leave capture mode first
+  try {
+    recorded = run_layers(x, hook);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  auto work = backend->end_capture();
   std::fill(step.layer_done.begin(), step.layer_done.end(), false);
   if (fault.code() != StatusCode::kFaulted) fault = {};  // nothing ran; only an earlier device error counts
+  if (thrown) std::rethrow_exception(thrown);
   DSV4RT_RETURN_IF_ERROR(recorded);
   return work;
 }

@@ -264,7 +264,8 @@ TEST_F(CApiTest, SequencesForkTruncateAndRelease) {
 TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
-  const dsv4rt_step_options padded{sizeof(dsv4rt_step_options), 8};
+  const dsv4rt_step_options padded{
+      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = 8, .capture = 0, .hook_key = 0};
   dsv4rt_step step{};
   ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &padded, &step), DSV4RT_OK);
   EXPECT_EQ(step.tokens, 8);
@@ -273,11 +274,54 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
   EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
   EXPECT_EQ(length(handle.get(), entry.sequence), 3);
 
-  const dsv4rt_step_options negative{sizeof(dsv4rt_step_options), -1};
+  const dsv4rt_step_options negative{
+      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = -1, .capture = 0, .hook_key = 0};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &negative, &step), DSV4RT_INVALID_ARGUMENT);
-  const dsv4rt_step_options huge{sizeof(dsv4rt_step_options), std::int64_t{1} << 32};
+  const dsv4rt_step_options huge{
+      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = std::int64_t{1} << 32, .capture = 0, .hook_key = 0};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &huge, &step), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(handle.get(), "pad_to_tokens");
+  const dsv4rt_step_options neither{
+      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = 0, .capture = 2, .hook_key = 0};
+  EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &neither, &step), DSV4RT_INVALID_ARGUMENT);
+  expect_error_names(handle.get(), "capture");
+}
+
+// A program built against version 1 has shorter structs.
+TEST_F(CApiTest, StructsOfVersionOneAreAccepted) {
+  const EngineHandle handle = open();
+  const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
+  const dsv4rt_step_options first{.struct_size = 16, .pad_to_tokens = 4, .capture = 99, .hook_key = 7};
+  dsv4rt_step step{};
+  ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &first, &step), DSV4RT_OK);  // capture is not read
+  EXPECT_EQ(step.tokens, 4);
+  EXPECT_EQ(run(handle.get(), step), DSV4RT_OK);
+  EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
+}
+
+// The CPU backend cannot capture: such steps run eagerly and give the same bytes.
+TEST_F(CApiTest, CaptureOnTheCpuRunsEagerly) {
+  const EngineHandle handle = open();
+  const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
+  const dsv4rt_step_options captured{
+      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = 0, .capture = 1, .hook_key = 5};
+  dsv4rt_step step{};
+  ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &captured, &step), DSV4RT_OK);
+  EXPECT_EQ(step.tokens, 3);
+  EXPECT_EQ(run(handle.get(), step), DSV4RT_OK);
+  EXPECT_EQ(dsv4rt_engine_synchronize(handle.get()), DSV4RT_OK);
+  EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
+  dsv4rt_graph_stats stats{};
+  stats.struct_size = sizeof(stats);
+  ASSERT_EQ(dsv4rt_engine_graph_stats(handle.get(), &stats), DSV4RT_OK);
+  EXPECT_EQ(stats.eager_steps, 1);
+  EXPECT_EQ(stats.replays, 0);
+  void* stream = &stats;
+  ASSERT_EQ(dsv4rt_engine_stream(handle.get(), &stream), DSV4RT_OK);
+  EXPECT_EQ(stream, nullptr);
+  dsv4rt_bf16* input = nullptr;
+  ASSERT_EQ(dsv4rt_engine_input(handle.get(), &input), DSV4RT_OK);
+  EXPECT_NE(input, nullptr);
 }
 
 TEST_F(CApiTest, CancelBeforeTheFirstLayerKeepsTheSequence) {
