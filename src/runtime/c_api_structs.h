@@ -33,7 +33,9 @@ template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, struct_size) == 0);
   static_assert(kFirstBytes<T> > 0 && sizeof(T) >= kFirstBytes<T> && sizeof(T) <= kMaxStructBytes);
-  if (struct_bytes >= kFirstBytes<T> && struct_bytes <= kMaxStructBytes) return {};
+  // A shorter struct is that of an older version, of which there is one so far.
+  const bool older = struct_bytes == kFirstBytes<T>;
+  if (older || (struct_bytes >= sizeof(T) && struct_bytes <= kMaxStructBytes)) return {};
   return {StatusCode::kInvalidArgument, std::string(name) + ".struct_size: " + std::to_string(struct_bytes) +
                                             "; accepted: sizeof(" + name + "), here " + std::to_string(sizeof(T))};
 }
