@@ -68,6 +68,13 @@ struct EngineOptions {
 
   // Refuse (kResourceExhausted, before allocating) when the memory plan exceeds this; 0: no limit.
   std::int64_t memory_limit_bytes = 0;
+
+  // For debugging. Cache that becomes free is overwritten with bytes that are NaN in every format, so
+  // that a stale read shows; bytes around pools, tables and rings and between blocks are checked when
+  // something becomes free and when the engine is destroyed. A broken one is kInternal and latches the
+  // engine; found by the destructor, it ends the program. Results do not change. 512 bytes per
+  // region, not in the plan. Unset: on in builds without NDEBUG.
+  std::optional<bool> poison_freed_blocks;
 };
 
 // Bytes the engine holds, planned before they are taken.

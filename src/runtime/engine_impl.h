@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention/attention_layer.h"
 #include "backend/backend.h"
 #include "cache/kv_cache_manager.h"
 #include "dsv4rt/engine.h"
+#include "runtime/cache_guard.h"
 #include "runtime/cache_memory.h"
 
 namespace dsv4rt {
@@ -32,6 +34,7 @@ struct Engine::Impl {
   Buffer layer_output;
   std::vector<AttentionLayer> layers;
   std::unique_ptr<KVCacheManager> manager;
+  std::unique_ptr<CacheGuard> guard;  // null unless poison_freed_blocks
 
   // The outstanding step, if plan.serial != 0.
   struct Outstanding {
@@ -51,6 +54,9 @@ struct Engine::Impl {
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
   void clear_step();
+  // After an operation of the manager that frees: checks and poisons what became free, with the rings
+  // of `slot` if it lost its content. Latches what it finds.
+  Status reclaim(std::optional<SlotId> slot = {});
 };
 
 }  // namespace dsv4rt
