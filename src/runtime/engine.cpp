@@ -174,6 +174,16 @@ Status Engine::Impl::check_outstanding(const Step& given) const {
   return {};
 }
 
+Status Engine::Impl::no_step_outstanding(const char* operation) const {
+  if (step.plan.serial == 0) return {};
+  return {StatusCode::kFailedPrecondition, std::string(operation) + ": step " + std::to_string(step.plan.serial) +
+                                               " is outstanding; commit or cancel it first"};
+}
+
+SnapshotIdentity Engine::Impl::snapshot_identity() const {
+  return dsv4rt::snapshot_identity(options.profile, settings.config, options.first_layer);
+}
+
 // Before the first layer: the metadata reaches the backend, tables and shared blocks are updated.
 Status Engine::Impl::start_step() {
   fault = backend->upload(metadata.data(), step.plan.metadata.data(), step.plan.metadata.size());

@@ -11,6 +11,7 @@
 #include "dsv4rt/engine.h"
 #include "runtime/cache_guard.h"
 #include "runtime/cache_memory.h"
+#include "runtime/sequence_snapshot.h"
 
 namespace dsv4rt {
 
@@ -51,6 +52,8 @@ struct Engine::Impl {
   Status plan_and_allocate();
   Status start_step();
   [[nodiscard]] Status check_outstanding(const Step& given) const;
+  [[nodiscard]] Status no_step_outstanding(const char* operation) const;
+  [[nodiscard]] SnapshotIdentity snapshot_identity() const;
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
   void clear_step();
