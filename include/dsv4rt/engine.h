@@ -17,6 +17,7 @@
 //   (*engine)->commit(*step);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -91,6 +92,13 @@ struct EngineOptions {
 
   // Refuse (kResourceExhausted, before allocating) when the memory plan exceeds this; 0: no limit.
   std::int64_t memory_limit_bytes = 0;
+
+  // For debugging. Cache that becomes free is overwritten with bytes that are NaN in every format, so
+  // that a stale read shows; bytes around pools, tables and rings and between blocks are checked when
+  // something becomes free and when the engine is destroyed. A broken one is kInternal and latches the
+  // engine; found by the destructor, it ends the program. Results do not change. 512 bytes per
+  // region, not in the plan. Unset: on in builds without NDEBUG.
+  std::optional<bool> poison_freed_blocks;
 };
 
 // Bytes the engine holds, planned before they are taken.
@@ -131,6 +139,10 @@ struct LayerOutput {
 };
 using LayerHook = std::function<Status(const LayerOutput&)>;
 
+// Takes the next bytes of a snapshot, in order; they are valid during the call. A failed Status ends
+// the save and is what it returns.
+using SnapshotSink = std::function<Status(std::span<const std::byte> bytes)>;
+
 class Engine {
  public:
   // Loads, plans, checks the plan, then allocates. Errors name file, tensor, key or role.
@@ -150,6 +162,24 @@ class Engine {
   DSV4RT_EXPORT Status release(SequenceId sequence);
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
   [[nodiscard]] DSV4RT_EXPORT Status can_admit(std::int64_t tokens) const;
+
+  // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
+  // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
+  // restored sequence are those of one that was never saved, byte for byte, if weights and profile
+  // are the same; a fingerprint covers the config, not the weights. Host memory: one block, or the
+  // whole snapshot without a sink. kFailedPrecondition while a step is outstanding.
+  DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink);
+  DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence);
+  // What save_sequence would write.
+  [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> snapshot_bytes(SequenceId sequence) const;
+  // A new sequence out of a snapshot, all or nothing: everything is checked before the cache changes.
+  // kBadInput: damaged, truncated or too long; kUnsupported: another version, profile, config, set of
+  // layers or row format, or longer than max_context_tokens; kResourceExhausted as for
+  // create_sequence. Messages name section and value. Block sizes, limits and draft budget may differ
+  // from those of the engine that saved. Tokens before the snapshot's end can be dropped only as far
+  // as after a rejected step, or all of them.
+  DSV4RT_EXPORT Result<SequenceId> restore_sequence(std::span<const std::byte> snapshot,
+                                                    std::int64_t reserve_tokens = 0);
 
   // Appends tokens to sequences, all or nothing. One step may be outstanding.
   DSV4RT_EXPORT Result<Step> prepare(std::span<const StepEntry> entries, const StepOptions& options = {});

@@ -92,6 +92,10 @@ SlotSpec make_state_slot(const LayerSpec& layer, CacheRole role, int dim, const 
   slot.state_width = layer.overlap ? 2 * dim : dim;
   slot.row_bytes = std::int64_t{2} * slot.state_width * static_cast<std::int64_t>(sizeof(float));
   slot.slot_bytes = slot.ring_rows * slot.row_bytes;
+  slot.shape = {.rows = slot.ring_rows,
+                .data_bytes = static_cast<std::int32_t>(slot.row_bytes),
+                .scale_bytes = 0,
+                .block_bytes = slot.slot_bytes};
   return slot;
 }
 

@@ -38,7 +38,7 @@ struct SlotSpec {
   bool overlap = false;
   std::int64_t row_bytes = 0;    // unpadded: the figure that budgets are stated in
   std::int64_t slot_bytes = 0;   // bytes of one sequence's ring, padding included
-  BlockShape shape;              // kSwaKv: the ring is one block of ring_rows rows
+  BlockShape shape;              // the ring is one block of ring_rows rows
   std::int32_t state_width = 0;  // state roles: FP32 values of kv (and again of score) per row
 };
 

@@ -133,7 +133,11 @@ void CacheState::shorten(std::int32_t slot, std::int32_t length) noexcept {
     for (std::int32_t column = group.blocks(record.length) - 1; column >= kept; --column) {
       std::int32_t* cell = group.cell(slot, column);
       for (std::size_t member = 0; member < group.pools().size(); ++member) {
-        allocators[static_cast<std::size_t>(group.pools()[member])].drop_owner(BlockId(cell[member]));
+        const std::int32_t pool = group.pools()[member];
+        const BlockId block(cell[member]);
+        BlockAllocator& allocator = allocators[static_cast<std::size_t>(pool)];
+        allocator.drop_owner(block);
+        if (records_freed_blocks && allocator.owners(block) == 0) freed_blocks.push_back({pool, block});
         cell[member] = 0;
       }
     }

@@ -7,6 +7,7 @@
 
 #include "cache/block_allocator.h"
 #include "cache/cache_layout.h"
+#include "cache/kv_cache_manager.h"
 #include "cache/memory_plan.h"
 #include "cache/paging_group.h"
 #include "cache/sequence_table.h"
@@ -45,6 +46,8 @@ struct CacheState {
   SequenceTable sequences;
   StepMetadataWriter metadata;
   OutstandingStep step;
+  bool records_freed_blocks = false;
+  std::vector<FreedBlock> freed_blocks;  // by the last commit, truncate or release
 
   // Scratch of prepare_forward, sized at creation.
   std::vector<std::uint64_t> seen_in_batch;  // [slots] number of the last batch that named the slot

@@ -45,6 +45,9 @@ struct KVCacheManager::Impl : CacheState {
     return {StatusCode::kResourceExhausted,
             "all " + std::to_string(sequences.capacity()) + " sequence slots (max_sequences) are taken"};
   }
+  [[nodiscard]] Status can_begin(const char* operation, std::int64_t length, std::int64_t reserve_tokens) const;
+  [[nodiscard]] Result<SequenceId> begin_sequence(const char* operation, std::int64_t length,
+                                                  std::int64_t reserve_tokens);
   [[nodiscard]] Status can_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
   void share_content(std::int32_t parent, std::int32_t child);
   [[nodiscard]] Status resolve_batch(std::span<const CacheStepEntry> batch, const StepOptions& options,
@@ -75,26 +78,53 @@ Result<std::unique_ptr<KVCacheManager>> KVCacheManager::create(const LayerSchedu
 
 // ---- A sequence begins --------------------------------------------------------------------------
 
-Status KVCacheManager::can_admit(std::int64_t tokens) const {
-  if (Status status = impl_->no_step_outstanding("create_sequence"); !status.ok()) return status;
-  if (Status status = impl_->check_reserve(tokens); !status.ok()) return status;
-  if (Status status = impl_->slot_free(); !status.ok()) return status;
-  for (const PagingGroup& group : impl_->groups) {
-    const std::int32_t blocks = group.blocks(static_cast<std::int32_t>(tokens));
-    if (Status status = impl_->can_reserve(group, blocks, "create_sequence"); !status.ok()) return status;
+Status KVCacheManager::Impl::can_begin(const char* operation, std::int64_t length, std::int64_t reserve_tokens) const {
+  if (Status status = no_step_outstanding(operation); !status.ok()) return status;
+  if (length < 0 || length > limits.max_context_tokens) {
+    return invalid(std::string(operation) + ": length = " + std::to_string(length) + "; accepted: 0 .. " +
+                   std::to_string(limits.max_context_tokens) + " (max_context_tokens)");
+  }
+  if (Status status = check_reserve(reserve_tokens); !status.ok()) return status;
+  if (Status status = slot_free(); !status.ok()) return status;
+  const auto tokens = static_cast<std::int32_t>(std::max(length, reserve_tokens));
+  for (const PagingGroup& group : groups) {
+    if (Status status = can_reserve(group, group.blocks(tokens), operation); !status.ok()) return status;
   }
   return {};
 }
 
-Result<SequenceId> KVCacheManager::create_sequence(std::int64_t reserve_tokens) {
-  if (Status status = can_admit(reserve_tokens); !status.ok()) return status;
-  const std::int32_t slot = impl_->sequences.acquire();
-  SequenceRecord& record = impl_->sequences[slot];
+// No block is shared: the sequence owes what its reservation asks for beyond its length.
+Result<SequenceId> KVCacheManager::Impl::begin_sequence(const char* operation, std::int64_t length,
+                                                        std::int64_t reserve_tokens) {
+  if (Status status = can_begin(operation, length, reserve_tokens); !status.ok()) return status;
+  const std::int32_t slot = sequences.acquire();
+  SequenceRecord& record = sequences[slot];
+  record.length = static_cast<std::int32_t>(length);
+  // The rings are as full as after a step of which every token was rejected: they serve `length`.
+  record.high_water = length == 0 ? 0 : record.length + layout.formats().draft_budget_tokens + 1;
   record.reserve_tokens = static_cast<std::int32_t>(reserve_tokens);
-  for (PagingGroup& group : impl_->groups) {
+  for (PagingGroup& group : groups) {
+    for (std::int32_t column = 0; column < group.blocks(record.length); ++column) {
+      std::int32_t* cell = group.cell(slot, column);
+      for (std::size_t member = 0; member < group.pools().size(); ++member) {
+        cell[member] = allocators[static_cast<std::size_t>(group.pools()[member])].allocate().value;
+      }
+    }
     group.set_reserved_blocks(group.reserved_blocks() + group.deficit(record, slot));
   }
-  return impl_->sequences.id(slot);
+  return sequences.id(slot);
+}
+
+Status KVCacheManager::can_admit(std::int64_t tokens) const {
+  return impl_->can_begin("create_sequence", 0, tokens);
+}
+
+Result<SequenceId> KVCacheManager::create_sequence(std::int64_t reserve_tokens) {
+  return impl_->begin_sequence("create_sequence", 0, reserve_tokens);
+}
+
+Result<SequenceId> KVCacheManager::restore_sequence(std::int64_t length, std::int64_t reserve_tokens) {
+  return impl_->begin_sequence("restore_sequence", length, reserve_tokens);
 }
 
 // ---- A step -------------------------------------------------------------------------------------
@@ -191,6 +221,7 @@ Status KVCacheManager::Impl::check_accepted(std::span<const std::int32_t> accept
 
 Status KVCacheManager::commit(std::uint64_t serial, std::span<const std::int32_t> accepted) {
   Impl& state = *impl_;
+  state.freed_blocks.clear();
   if (Status status = state.step_outstanding("commit", serial); !status.ok()) return status;
   if (!accepted.empty()) {
     if (Status status = state.check_accepted(accepted); !status.ok()) return status;
@@ -274,6 +305,7 @@ Result<ForkResult> KVCacheManager::fork(SequenceId parent, std::int64_t reserve_
 
 Status KVCacheManager::truncate(SequenceId sequence, std::int64_t new_length) {
   Impl& state = *impl_;
+  state.freed_blocks.clear();
   if (Status status = state.no_step_outstanding("truncate"); !status.ok()) return status;
   const std::int32_t slot = state.sequences.find(sequence);
   if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
@@ -297,6 +329,7 @@ Status KVCacheManager::truncate(SequenceId sequence, std::int64_t new_length) {
 
 Status KVCacheManager::release(SequenceId sequence) {
   Impl& state = *impl_;
+  state.freed_blocks.clear();
   if (Status status = state.no_step_outstanding("release"); !status.ok()) return status;
   const std::int32_t slot = state.sequences.find(sequence);
   if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
@@ -367,6 +400,17 @@ std::int32_t KVCacheManager::live_sequences() const noexcept {
 std::int32_t KVCacheManager::table_stride(int pool) const {
   DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
   return impl_->group_of(pool).columns();
+}
+
+void KVCacheManager::record_freed_blocks() {
+  std::size_t blocks = 0;
+  for (const BlockAllocator& allocator : impl_->allocators) blocks += static_cast<std::size_t>(allocator.total());
+  impl_->freed_blocks.reserve(blocks);
+  impl_->records_freed_blocks = true;
+}
+
+std::span<const FreedBlock> KVCacheManager::freed_blocks() const noexcept {
+  return impl_->freed_blocks;
 }
 
 Status KVCacheManager::check_invariants() const {

@@ -45,6 +45,12 @@ struct ForkResult {
   SlotId target;
 };
 
+// A block that has no owner any more; its bytes mean nothing.
+struct FreedBlock {
+  std::int32_t pool = 0;
+  BlockId block;
+};
+
 struct PoolUsage {
   std::int64_t total = 0;  // blocks, null block excluded
   std::int64_t free = 0;
@@ -75,6 +81,12 @@ class KVCacheManager {
   // replaced; nothing changes then.
   Status truncate(SequenceId sequence, std::int64_t new_length);
   Status release(SequenceId sequence);
+  // A sequence of `length` tokens whose content the caller brings: it holds the blocks that so many
+  // tokens need, none of them shared. Before the next step the caller writes the block-table rows of
+  // its slot, the rows of the blocks and, in every ring, positions [first_needed_position(length),
+  // length). Tokens below `length` can be dropped as after a rejected step: only as far as these
+  // positions serve. reserve_tokens and errors as for create_sequence.
+  Result<SequenceId> restore_sequence(std::int64_t length, std::int64_t reserve_tokens = 0);
 
   // Tokens, those of an outstanding step included.
   [[nodiscard]] Result<std::int64_t> length(SequenceId sequence) const;
@@ -99,6 +111,10 @@ class KVCacheManager {
 
   [[nodiscard]] const StepOffsets& step_offsets() const noexcept;
   [[nodiscard]] PoolUsage usage(int pool) const;
+  // From now on freed_blocks() tells which blocks the last call of commit, truncate or release gave
+  // back. Takes the memory for it: one entry for every block there is.
+  void record_freed_blocks();
+  [[nodiscard]] std::span<const FreedBlock> freed_blocks() const noexcept;
   [[nodiscard]] std::int32_t live_sequences() const noexcept;
   [[nodiscard]] std::int32_t table_stride(int pool) const;  // columns of the pool's device block table
   // Verifies every invariant from scratch; kInternal naming the first that is broken.

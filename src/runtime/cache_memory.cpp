@@ -23,13 +23,15 @@ CacheRole state_role(const LayerSpec& spec) {
 }  // namespace
 
 Result<CacheMemory> CacheMemory::allocate(Backend& backend, const CacheLayout& layout, const MemoryPlan& plan,
-                                          std::span<const std::int32_t> table_strides) {
+                                          std::span<const std::int32_t> table_strides, Edges edges) {
   CacheMemory memory;
   memory.layout_ = &layout;
+  const std::int64_t edge = edges == Edges::kAround ? kEdgeBytes : 0;
   const auto take = [&](std::int64_t bytes, const std::string& purpose) -> Result<std::byte*> {
-    DSV4RT_ASSIGN_OR_RETURN(Buffer buffer, backend.allocate(static_cast<std::size_t>(bytes), purpose));
+    DSV4RT_ASSIGN_OR_RETURN(Buffer buffer, backend.allocate(static_cast<std::size_t>(bytes + 2 * edge), purpose));
     memory.buffers_.push_back(std::move(buffer));
-    return memory.buffers_.back().data();
+    memory.regions_.push_back({.name = purpose, .data = memory.buffers_.back().data() + edge, .bytes = bytes});
+    return memory.regions_.back().data;
   };
   const std::int64_t sequences = plan.limits.max_sequences;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) {
@@ -89,12 +91,6 @@ StateRing CacheMemory::state_ring(LayerId layer, CacheRole role) const {
   return {.base = rings.base,
           .slot_bytes = rings.slot_bytes,
           .ring_rows = layout_->slots()[static_cast<std::size_t>(index)].ring_rows};
-}
-
-std::int64_t CacheMemory::bytes() const noexcept {
-  std::int64_t total = 0;
-  for (const Buffer& buffer : buffers_) total += static_cast<std::int64_t>(buffer.size());
-  return total;
 }
 
 }  // namespace dsv4rt

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention/attention_layer.h"
@@ -11,27 +12,43 @@
 
 namespace dsv4rt {
 
+// One allocation: a pool, a block table or the rings of all slots.
+struct CacheRegion {
+  std::string name;           // role, part and layer
+  std::byte* data = nullptr;  // backend memory; with edges, what lies between them
+  std::int64_t bytes = 0;     // edges not counted
+};
+
 class CacheMemory {
  public:
+  // Bytes before and after a region that is allocated with edges; keeps the backend's alignment.
+  static constexpr std::int64_t kEdgeBytes = 256;
+  enum class Edges : std::uint8_t { kNone, kAround };
+
   // Allocates what `plan` says; table_strides[i] columns for the block table of pool i.
-  // kResourceExhausted naming role, layer and bytes.
+  // kResourceExhausted naming role, layer and bytes. Edges are no part of the plan.
   static Result<CacheMemory> allocate(Backend& backend, const CacheLayout& layout, const MemoryPlan& plan,
-                                      std::span<const std::int32_t> table_strides);
+                                      std::span<const std::int32_t> table_strides, Edges edges = Edges::kNone);
 
   // Views of one layer's regions.
   [[nodiscard]] LayerCache layer_cache(const LayerSpec& spec) const;
   // For begin_step and copy_slot: every pool and every ring.
   [[nodiscard]] std::span<const CacheTable> tables() const noexcept { return tables_; }
   [[nodiscard]] std::span<const CacheRings> rings() const noexcept { return rings_; }
-  // Bytes in pools, rings and block tables.
-  [[nodiscard]] std::int64_t bytes() const noexcept;
+  // Every allocation, and those of one pool or ring by its index in the layout.
+  [[nodiscard]] std::span<const CacheRegion> regions() const noexcept { return regions_; }
+  [[nodiscard]] const CacheRegion& pool_region(int pool) const { return regions_[static_cast<std::size_t>(pool) * 2]; }
+  [[nodiscard]] const CacheRegion& ring_region(int ring) const {
+    return regions_[tables_.size() * 2 + static_cast<std::size_t>(ring)];
+  }
 
  private:
   [[nodiscard]] PagedRows paged_rows(LayerId layer, CacheRole role) const;
   [[nodiscard]] StateRing state_ring(LayerId layer, CacheRole role) const;
 
   const CacheLayout* layout_ = nullptr;
-  std::vector<Buffer> buffers_;  // owns what the views below point into
+  std::vector<Buffer> buffers_;       // owns what the regions and views below point into
+  std::vector<CacheRegion> regions_;  // every pool followed by its block table, then every ring
   std::vector<CacheTable> tables_;
   std::vector<CacheRings> rings_;
 };

@@ -9,7 +9,9 @@
 namespace dsv4rt {
 
 Engine::Engine() : impl_(std::make_unique<Impl>()) {}
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (impl_->guard != nullptr && impl_->fault.ok()) impl_->guard->require_intact();
+}
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
@@ -43,11 +45,14 @@ Result<SequenceId> Engine::fork(SequenceId parent, std::int64_t reserve_tokens) 
 
 Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
   DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  return impl_->manager->truncate(sequence, new_length);
+  DSV4RT_RETURN_IF_ERROR(impl_->manager->truncate(sequence, new_length));
+  return new_length == 0 ? impl_->reclaim(impl_->manager->slot(sequence).value()) : impl_->reclaim();
 }
 
 Status Engine::release(SequenceId sequence) {
-  return impl_->manager->release(sequence);
+  const Result<SlotId> slot = impl_->manager->slot(sequence);
+  DSV4RT_RETURN_IF_ERROR(impl_->manager->release(sequence));
+  return impl_->fault.ok() ? impl_->reclaim(*slot) : Status{};
 }
 
 Result<std::int64_t> Engine::length(SequenceId sequence) const {
@@ -135,7 +140,7 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
   }
   DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
   impl_->clear_step();
-  return {};
+  return impl_->reclaim();
 }
 
 Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
@@ -151,7 +156,9 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
   // not, the tokens are kept for the moment and the sequence is emptied afterwards.
   const std::vector<std::int32_t> none(entries.size(), 0);
   std::vector<SequenceId> emptied;
-  if (!manager.commit(step.serial, none).ok()) {
+  if (manager.commit(step.serial, none).ok()) {
+    DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
+  } else {
     std::vector<std::int64_t> old_lengths;
     for (const StepEntry& entry : entries) {
       DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, manager.length(entry.sequence));
@@ -159,8 +166,8 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     }
     DSV4RT_RETURN_IF_ERROR(manager.commit(step.serial));
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (manager.truncate(entries[i].sequence, old_lengths[i]).ok()) continue;
-      DSV4RT_RETURN_IF_ERROR(manager.truncate(entries[i].sequence, 0));
+      if (truncate(entries[i].sequence, old_lengths[i]).ok()) continue;
+      DSV4RT_RETURN_IF_ERROR(truncate(entries[i].sequence, 0));
       emptied.push_back(entries[i].sequence);
     }
   }
@@ -175,6 +182,16 @@ Status Engine::Impl::check_outstanding(const Step& given) const {
                                                  std::to_string(step.plan.serial) + "); 0 means none"};
   }
   return {};
+}
+
+Status Engine::Impl::no_step_outstanding(const char* operation) const {
+  if (step.plan.serial == 0) return {};
+  return {StatusCode::kFailedPrecondition, std::string(operation) + ": step " + std::to_string(step.plan.serial) +
+                                               " is outstanding; commit or cancel it first"};
+}
+
+SnapshotIdentity Engine::Impl::snapshot_identity() const {
+  return dsv4rt::snapshot_identity(options.profile, settings.config, options.first_layer);
 }
 
 // Before the first layer: the metadata reaches the backend, tables and shared blocks are updated.
@@ -205,6 +222,13 @@ Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {
                                                     std::to_string(layer_ids.back().value)};
   }
   return static_cast<std::size_t>(local);
+}
+
+Status Engine::Impl::reclaim(std::optional<SlotId> slot) {
+  if (guard == nullptr) return {};
+  fault = guard->reclaim_blocks(manager->freed_blocks());
+  if (fault.ok() && slot) fault = guard->reclaim_slot(*slot);
+  return fault;
 }
 
 void Engine::Impl::clear_step() {

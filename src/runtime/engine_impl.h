@@ -2,14 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention/attention_layer.h"
 #include "backend/backend.h"
 #include "cache/kv_cache_manager.h"
 #include "dsv4rt/engine.h"
+#include "runtime/cache_guard.h"
 #include "runtime/cache_memory.h"
 #include "runtime/graph_cache.h"
+#include "runtime/sequence_snapshot.h"
 
 namespace dsv4rt {
 
@@ -33,6 +36,7 @@ struct Engine::Impl {
   Buffer layer_output;
   std::vector<AttentionLayer> layers;
   std::unique_ptr<KVCacheManager> manager;
+  std::unique_ptr<CacheGuard> guard;  // null unless poison_freed_blocks
 
   // The outstanding step, if plan.serial != 0.
   struct Outstanding {
@@ -63,9 +67,14 @@ struct Engine::Impl {
   Status make_room_for_a_graph();
 
   [[nodiscard]] Status check_outstanding(const Step& given) const;
+  [[nodiscard]] Status no_step_outstanding(const char* operation) const;
+  [[nodiscard]] SnapshotIdentity snapshot_identity() const;
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
   void clear_step();
+  // After an operation of the manager that frees: checks and poisons what became free, with the rings
+  // of `slot` if it lost its content. Latches what it finds.
+  Status reclaim(std::optional<SlotId> slot = {});
 };
 
 }  // namespace dsv4rt

@@ -44,6 +44,13 @@ std::int64_t EngineInspector::layer_weight_bytes(LayerId layer) const {
   return impl_.layers[impl_.local_layer(layer).value()].weights().bytes();
 }
 
+const CacheMemory& EngineInspector::cache_memory() const noexcept {
+  return impl_.cache;
+}
+Result<std::vector<BlockId>> EngineInspector::blocks(SequenceId sequence, int pool) const {
+  return impl_.manager->blocks(sequence, pool);
+}
+
 Result<std::vector<std::byte>> EngineInspector::block_bytes(int pool, BlockId block) {
   const CacheTable& table = impl_.cache.tables()[static_cast<std::size_t>(pool)];
   std::vector<std::byte> bytes(static_cast<std::size_t>(table.block_bytes));
@@ -137,12 +144,7 @@ Status EngineInspector::digest_ring(int slot_spec, SequenceId sequence, std::int
   const SlotSpec& spec = impl_.layout.slots()[static_cast<std::size_t>(slot_spec)];
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ring_bytes(slot_spec, sequence));
   for (std::int64_t position = first_needed_position(spec, length); position < length; ++position) {
-    const std::int64_t row = position % spec.ring_rows;
-    if (spec.role == CacheRole::kSwaKv) {
-      digest_row(spec.shape, bytes.data(), row, digest);
-    } else {
-      digest.update({bytes.data() + row * spec.row_bytes, static_cast<std::size_t>(spec.row_bytes)});
-    }
+    digest_row(spec.shape, bytes.data(), position % spec.ring_rows, digest);
   }
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "dsv4rt/engine.h"
+#include "runtime/cache_memory.h"
 #include "runtime/sha256.h"
 
 namespace dsv4rt {
@@ -38,6 +39,10 @@ class EngineInspector {
   Result<std::vector<float>> paged_values(LayerId layer, CacheRole role, SequenceId sequence);
   // De-quantized window rows of the last min(length, window) positions, oldest first: [n, 512].
   Result<std::vector<float>> window_values(LayerId layer, SequenceId sequence);
+  // The cache's regions in backend memory; pools and rings are numbered by layer, then role.
+  [[nodiscard]] const CacheMemory& cache_memory() const noexcept;
+  // The sequence's blocks in one pool, in row order.
+  Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
   // Selection of the layer that ran last in a step (the workspace is shared by all layers).
   Result<SelectedRows> last_selection(LayerId layer, std::int32_t tokens);
 

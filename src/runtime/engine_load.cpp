@@ -18,6 +18,11 @@ namespace dsv4rt {
 namespace {
 
 constexpr std::int32_t kMaxThreads = 1024;
+#if defined(NDEBUG)
+constexpr bool kDebugBuild = false;
+#else
+constexpr bool kDebugBuild = true;
+#endif
 
 Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
@@ -177,7 +182,13 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache));
   std::vector<std::int32_t> strides;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
-  DSV4RT_ASSIGN_OR_RETURN(cache, CacheMemory::allocate(*backend, layout, memory.cache, strides));
+  const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);
+  const auto edges = guarded ? CacheMemory::Edges::kAround : CacheMemory::Edges::kNone;
+  DSV4RT_ASSIGN_OR_RETURN(cache, CacheMemory::allocate(*backend, layout, memory.cache, strides, edges));
+  if (guarded) {
+    DSV4RT_ASSIGN_OR_RETURN(guard, CacheGuard::create(*backend, layout, cache));
+    manager->record_freed_blocks();
+  }
   DSV4RT_ASSIGN_OR_RETURN(metadata, backend->allocate(manager->step_offsets().total_bytes, "step metadata"));
   DSV4RT_RETURN_IF_ERROR(backend->reserve_step_upload(metadata.size()));
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));

@@ -1,7 +1,5 @@
 #include "runtime/sha256.h"
 
-#include <array>
-
 #include <openssl/evp.h>
 
 #include "base/check.h"
@@ -28,17 +26,20 @@ void Sha256::update(std::span<const std::byte> bytes) {
   DSV4RT_CHECK(EVP_DigestUpdate(context_->md, bytes.data(), bytes.size()) == 1);
 }
 
-std::string Sha256::hex() const {
+Sha256::Digest Sha256::bytes() const {
   const Context copy;  // finishing consumes a context
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int length = 0;
+  Digest digest{};
   DSV4RT_CHECK(EVP_MD_CTX_copy_ex(copy.md, context_->md) == 1);
-  DSV4RT_CHECK(EVP_DigestFinal_ex(copy.md, digest.data(), &length) == 1);
+  DSV4RT_CHECK(EVP_DigestFinal_ex(copy.md, reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
+  return digest;
+}
+
+std::string hex_text(std::span<const std::byte> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
-  for (unsigned int i = 0; i < length; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<int>(byte) >> 4];
+    text += kDigits[std::to_integer<int>(byte) & 15];
   }
   return text;
 }

@@ -1,12 +1,16 @@
 // SHA-256 of a stream of bytes (OpenSSL).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 
 namespace dsv4rt {
+
+// Two lower-case hex digits a byte.
+std::string hex_text(std::span<const std::byte> bytes);
 
 class Sha256 {
  public:
@@ -16,8 +20,11 @@ class Sha256 {
   Sha256& operator=(Sha256&&) noexcept;
 
   void update(std::span<const std::byte> bytes);
-  // 64 lower-case hex digits of everything fed so far. Feeding may continue afterwards.
-  [[nodiscard]] std::string hex() const;
+  using Digest = std::array<std::byte, 32>;
+  // Of everything fed so far. Feeding may continue afterwards.
+  [[nodiscard]] Digest bytes() const;
+  // The same as 64 lower-case hex digits.
+  [[nodiscard]] std::string hex() const { return hex_text(bytes()); }
 
  private:
   struct Context;

@@ -24,6 +24,7 @@ TEST(SteadyPath, StepsAllocateNothing) {
   formats.draft_budget_tokens = 4;
   TestCache cache = make_cache(model_config("deepseek-v4-flash"), formats,
                                {.max_sequences = 32, .max_context_tokens = 4096, .max_step_tokens = 512});
+  cache.manager->record_freed_blocks();  // what is recorded fits into memory taken here
   std::vector<CacheStepEntry> batch;
   for (int i = 0; i < 16; ++i) batch.push_back({cache.create(i % 2 == 0 ? 4096 : 0), 1});
   const StepPlan prompt = *cache.prepare(batch);
@@ -34,6 +35,7 @@ TEST(SteadyPath, StepsAllocateNothing) {
   std::vector<std::int32_t> accepted(batch.size(), 0);
   std::int32_t copies = 0;
   std::int32_t deltas = 0;
+  std::size_t freed = 0;
 
   const std::uint64_t before = allocations;
   for (int round = 0; round < 600; ++round) {
@@ -48,12 +50,14 @@ TEST(SteadyPath, StepsAllocateNothing) {
     const Status done = round % 7 == 0 ? cache.manager->abandon(step->serial)
                                        : cache.manager->commit(step->serial, accepted);
     if (!done.ok()) break;
+    freed += cache.manager->freed_blocks().size();
   }
   const std::uint64_t after = allocations;
 
   EXPECT_EQ(after, before);
   EXPECT_GT(*cache.manager->length(batch[0].sequence), 1000);
   EXPECT_GE(deltas, 32 * 62);
+  EXPECT_GT(freed, 0U);
   EXPECT_EQ(copies, 0);  // the forks were made before any row was finished
   EXPECT_TRUE(cache.manager->check_invariants().ok());
 }

@@ -1,0 +1,89 @@
+// restore_sequence: a sequence that begins with content somebody else brings.
+#include "cache_fixture.h"
+
+namespace dsv4rt {
+namespace {
+
+using testing_cache::expect_refused;
+using testing_cache::small_cache;
+using testing_cache::TestCache;
+
+constexpr std::int32_t kDraftBudget = 5;
+
+// Lesson 1: at every boundary it holds what a sequence holds that was fed so many tokens.
+TEST(RestoreSequence, Lesson1HoldsTheBlocksOfItsLength) {
+  for (const std::int32_t length : {0, 1, 3, 4, 5, 7, 8, 127, 128, 129, 130, 255, 256, 257, 511, 512, 513, 2048}) {
+    SCOPED_TRACE(length);
+    TestCache cache = small_cache(3, 2048, kDraftBudget);
+    const SequenceId fed = cache.create();
+    for (std::int32_t left = length; left > 0; left -= 1024) {
+      ASSERT_TRUE(cache.append(fed, std::min(left, 1024)).ok());
+    }
+    const SequenceId restored = *cache.manager->restore_sequence(length);
+    EXPECT_EQ(*cache.manager->length(restored), length);
+    for (int pool = 0; pool < 3; ++pool) {
+      EXPECT_EQ(cache.blocks(restored, pool).size(), cache.blocks(fed, pool).size());
+    }
+    ASSERT_TRUE(cache.manager->check_invariants().ok()) << cache.manager->check_invariants().to_string();
+    ASSERT_TRUE(cache.manager->release(fed).ok());
+    ASSERT_TRUE(cache.manager->release(restored).ok());
+    EXPECT_EQ(cache.manager->usage(0).live, 0);
+    EXPECT_TRUE(cache.manager->check_invariants().ok());
+  }
+}
+
+// Lesson 5: it is never cut to where its rings, which hold what `length` needs and no more, do not reach;
+// a step of draft budget + 1 tokens can be rejected as a whole nevertheless.
+TEST(RestoreSequence, Lesson5RollsBackOnlyWhatItsRingsServe) {
+  for (std::int32_t length = 1; length <= 520; ++length) {
+    TestCache cache = small_cache(2, 2048, kDraftBudget);
+    const SequenceId restored = *cache.manager->restore_sequence(length);
+    const std::int64_t earliest = *cache.manager->earliest_truncation(restored);
+    ASSERT_LE(earliest, length);
+    for (const SlotSpec& ring : cache.layout.slots()) {
+      if (earliest > 0) {
+        ASSERT_GE(first_needed_position(ring, earliest), first_needed_position(ring, length)) << length;
+      }
+      ASSERT_TRUE(earliest > 0 || first_needed_position(ring, length) == 0) << length;
+    }
+    const StepPlan step = *cache.prepare({{restored, kDraftBudget + 1}});
+    const std::int32_t none = 0;
+    ASSERT_TRUE(cache.manager->commit(step.serial, {&none, 1}).ok());
+    ASSERT_EQ(*cache.manager->length(restored), length);
+    ASSERT_TRUE(cache.manager->check_invariants().ok());
+  }
+}
+
+// Lesson 13: it counts against reservations, and what it reserves itself is honoured.
+TEST(RestoreSequence, Lesson13ReservesAndRespectsReservations) {
+  TestCache cache = small_cache(3, 2048);
+  cache.plan.pool_blocks = {41, 41, 11};
+  cache.rebuild();
+  const SequenceId restored = *cache.manager->restore_sequence(1000, 1500);
+  const PoolUsage usage = cache.manager->usage(0);
+  EXPECT_EQ(usage.live, 16);     // 250 rows in blocks of 16
+  EXPECT_EQ(usage.reserved, 8);  // 375 rows need 24
+  const auto before = cache.snapshot({restored});
+  expect_refused(cache.manager->restore_sequence(1028).status(), StatusCode::kResourceExhausted,
+                 {"restore_sequence needs 17 blocks", "CSA_KV"});
+  EXPECT_EQ(cache.snapshot({restored}), before);
+  ASSERT_TRUE(cache.manager->restore_sequence(1024).ok());
+  ASSERT_TRUE(cache.append(restored, 500).ok()) << "reserved";
+  EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+TEST(RestoreSequence, RefusalsNameFieldAndValue) {
+  TestCache cache = small_cache(1, 2048);
+  expect_refused(cache.manager->restore_sequence(2049).status(), StatusCode::kInvalidArgument,
+                 {"length = 2049", "0 .. 2048"});
+  expect_refused(cache.manager->restore_sequence(-1).status(), StatusCode::kInvalidArgument, {"length = -1"});
+  expect_refused(cache.manager->restore_sequence(1, 2049).status(), StatusCode::kInvalidArgument, {"2049"});
+  const SequenceId only = *cache.manager->restore_sequence(7);
+  expect_refused(cache.manager->restore_sequence(7).status(), StatusCode::kResourceExhausted, {"max_sequences"});
+  const StepPlan step = *cache.prepare({{only, 1}});
+  expect_refused(cache.manager->restore_sequence(7).status(), StatusCode::kFailedPrecondition, {"outstanding"});
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+}
+
+}  // namespace
+}  // namespace dsv4rt
