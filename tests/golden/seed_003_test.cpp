@@ -34,7 +34,8 @@ TEST(Seed003, PrepareForwardCountsNewEntriesAndBlocksExactly) {
       for (const std::int64_t tokens : {first, more}) {
         const std::int64_t before = rig.manager().length(sequence).value();
         const StepEntry entry{sequence, static_cast<std::int32_t>(tokens)};
-        const StepView step = rig.begin({&entry, 1});
+        rig.begin({&entry, 1});
+        const StepView& step = rig.host_step();
         const std::int64_t after = before + tokens;
         for (const std::int32_t ratio : rig.schedule().ratios()) {
           const int c = rig.schedule().ratio_class(ratio);
