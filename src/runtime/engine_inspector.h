@@ -42,13 +42,15 @@ class EngineInspector {
   // same digest behave the same; block ids, slots and bytes of dead rows do not enter.
   Status digest_cache(LayerId layer, SequenceId sequence, Sha256& digest);
 
- private:
+ protected:
   Result<std::vector<std::byte>> block_bytes(int pool, BlockId block);
   Result<std::vector<std::byte>> ring_bytes(int slot_spec, SequenceId sequence);
-  Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
-  Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
 
   Engine::Impl& impl_;
+
+ private:
+  Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
+  Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
 };
 
 }  // namespace dsv4rt
