@@ -91,6 +91,28 @@ TEST(EngineGpu, SeedProfile) {
   pair.expect_close_outputs();
 }
 
+// Head counts that fill no tile of a kernel.
+TEST(EngineGpu, OddHeadCounts) {
+  for (const auto& [heads, index_heads] : {std::pair{6, 3}, std::pair{34, 20}}) {
+    SCOPED_TRACE(std::to_string(heads) + " heads");
+    EngineOptions options = SyntheticModel{.config = "tiny",
+                                           .first_layer = 0,
+                                           .layer_count = 3,
+                                           .encoding = WeightEncoding::kBf16,
+                                           .heads = heads,
+                                           .index_heads = index_heads}
+                                .options();
+    options.limits = tiny_options(1).limits;
+    EnginePair pair(options);
+    PairedSequence sequence = pair.create();
+    pair.feed_to(sequence, 300, 140);
+    pair.feed_to(sequence, 305, 1);
+    ASSERT_FALSE(HasFatalFailure());
+    pair.expect_close_caches(sequence);
+    pair.expect_close_outputs();
+  }
+}
+
 // Lesson 1: boundaries x {verify, rollback}.
 TEST(EngineGpu, VerifyAndRollBackOneToSeven) {
   EnginePair pair(tiny_options(1));
