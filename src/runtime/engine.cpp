@@ -50,12 +50,14 @@ Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
 }
 
 Status Engine::release(SequenceId sequence) {
+  DSV4RT_RETURN_IF_ERROR(impl_->fault);
   const Result<SlotId> slot = impl_->manager->slot(sequence);
   DSV4RT_RETURN_IF_ERROR(impl_->manager->release(sequence));
-  return impl_->fault.ok() ? impl_->reclaim(*slot) : Status{};
+  return impl_->reclaim(*slot);
 }
 
 Result<std::int64_t> Engine::length(SequenceId sequence) const {
+  DSV4RT_RETURN_IF_ERROR(impl_->fault);
   return impl_->manager->length(sequence);
 }
 
@@ -96,7 +98,8 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
   DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
   const auto bytes =
       static_cast<std::size_t>(step.tokens) * static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
-  DSV4RT_RETURN_IF_ERROR(impl_->backend->upload(impl_->layer_input.data(), x, bytes));
+  impl_->fault = impl_->backend->upload(impl_->layer_input.data(), x, bytes);
+  DSV4RT_RETURN_IF_ERROR(impl_->fault);
   DSV4RT_RETURN_IF_ERROR(
       forward_layer(step, layer, impl_->layer_input.as<Bf16Bits>(), impl_->layer_output.as<Bf16Bits>()));
   impl_->fault = impl_->backend->download(out, impl_->layer_output.data(), bytes);

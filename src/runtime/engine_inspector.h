@@ -51,20 +51,16 @@ class EngineInspector {
   // same digest behave the same; block ids, slots and bytes of dead rows do not enter.
   Status digest_cache(LayerId layer, SequenceId sequence, Sha256& digest);
 
-  // Long contexts for benchmarks and tests, without computing them: random valid rows in every pool and
-  // ring, the same for the same seed whatever the backend; and sequences that grow by `tokens` as by
-  // steps of which no layer ran.
-  Status fill_caches(std::uint64_t seed);
-  Status skip_tokens(std::span<const SequenceId> sequences, std::int64_t tokens);
-
- private:
+ protected:
   Result<std::vector<std::byte>> block_bytes(int pool, BlockId block);
   Result<std::vector<std::byte>> ring_bytes(int slot_spec, SequenceId sequence);
-  Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
-  Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
 
   Engine& engine_;
   Engine::Impl& impl_;
+
+ private:
+  Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
+  Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
 };
 
 }  // namespace dsv4rt

@@ -9,7 +9,7 @@
 #include "base/bfloat16.h"
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
-#include "runtime/engine_inspector.h"
+#include "runtime/engine_editor.h"
 
 namespace dsv4rt {
 namespace {
@@ -29,14 +29,14 @@ Status keep_inputs(const LayerOutput&) {
 class StepBench {
  public:
   StepBench(Engine& engine, const StepShape& shape, const StepBenchOptions& options)
-      : engine_(engine), inspector_(engine), shape_(shape), options_(options) {}
+      : engine_(engine), editor_(engine), shape_(shape), options_(options) {}
 
   Result<StepBenchResult> run() {
     DSV4RT_RETURN_IF_ERROR(prepare_context());
     DSV4RT_RETURN_IF_ERROR(check_captured_equals_eager());
     StepBenchResult result;
     DSV4RT_RETURN_IF_ERROR(time_steps(false, result));
-    if (inspector_.backend().can_capture()) DSV4RT_RETURN_IF_ERROR(time_steps(true, result));
+    if (editor_.backend().can_capture()) DSV4RT_RETURN_IF_ERROR(time_steps(true, result));
     count_bytes(result);
     for (const SequenceId sequence : sequences_) DSV4RT_RETURN_IF_ERROR(engine_.release(sequence));
     return result;
@@ -44,17 +44,17 @@ class StepBench {
 
  private:
   Status prepare_context() {
-    DSV4RT_RETURN_IF_ERROR(inspector_.fill_caches(options_.seed));
+    DSV4RT_RETURN_IF_ERROR(editor_.fill_caches(options_.seed));
     for (std::int32_t s = 0; s < shape_.batch; ++s) {
       DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
       entries_.push_back({sequence, 1});
       sequences_.push_back(sequence);
     }
-    DSV4RT_RETURN_IF_ERROR(inspector_.skip_tokens(sequences_, shape_.context_tokens));
+    DSV4RT_RETURN_IF_ERROR(editor_.skip_tokens(sequences_, shape_.context_tokens));
     const SyntheticStream stream(options_.seed, "step bench input");
     std::vector<bf16> x(static_cast<std::size_t>(shape_.batch * engine_.config().hidden_size));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(stream.normal(i));
-    return inspector_.backend().upload(engine_.input(), x.data(), x.size() * sizeof(bf16));
+    return editor_.backend().upload(engine_.input(), x.data(), x.size() * sizeof(bf16));
   }
 
   Status step(bool capture, std::span<const std::int32_t> accepted) {
@@ -69,7 +69,7 @@ class StepBench {
     DSV4RT_RETURN_IF_ERROR(step(capture, none));
     std::vector<bf16> out(static_cast<std::size_t>(shape_.batch * engine_.config().hidden_size));
     DSV4RT_RETURN_IF_ERROR(
-        inspector_.backend().download(out.data(), inspector_.last_output(), out.size() * sizeof(bf16)));
+        editor_.backend().download(out.data(), editor_.last_output(), out.size() * sizeof(bf16)));
     return out;
   }
 
@@ -102,11 +102,11 @@ class StepBench {
   // What every step must read at least once: weights, and the rows that attention and indexer visit.
   void count_bytes(StepBenchResult& result) const {
     const ModelConfig& config = engine_.config();
-    const std::int64_t row = block_shape(inspector_.row_format(), 1).row_bytes();
-    const std::int64_t key = block_shape(inspector_.index_format(), 1).row_bytes();
+    const std::int64_t row = block_shape(editor_.row_format(), 1).row_bytes();
+    const std::int64_t key = block_shape(editor_.index_format(), 1).row_bytes();
     for (const LayerId layer : engine_.layers()) {
-      result.weight_bytes += inspector_.layer_weight_bytes(layer);
-      const LayerSpec& spec = inspector_.layer_spec(layer);
+      result.weight_bytes += editor_.layer_weight_bytes(layer);
+      const LayerSpec& spec = editor_.layer_spec(layer);
       std::int64_t bytes = std::min(config.sliding_window, shape_.context_tokens) * row;
       if (spec.ratio > 0) {
         const std::int64_t visible = shape_.context_tokens / spec.ratio;
@@ -117,7 +117,7 @@ class StepBench {
   }
 
   Engine& engine_;
-  EngineInspector inspector_;
+  EngineEditor editor_;
   const StepShape& shape_;
   const StepBenchOptions& options_;
   std::vector<SequenceId> sequences_;

@@ -1,7 +1,7 @@
 // Times whole decode steps of an engine, all its layers one after another: captured where the backend can
 // capture, and eagerly.
 //
-// Caches hold random rows and the context is not computed (EngineInspector::fill_caches, skip_tokens), so
+// Caches hold random rows and the context is not computed (EngineEditor::fill_caches, skip_tokens), so
 // long contexts cost no prefill. Each layer reads weights and caches of its own: nothing is warm. Checked in
 // the same run: a captured step gives the bytes of an eager one.
 #pragma once

@@ -1,4 +1,4 @@
-// EngineInspector::fill_context: long contexts without computing them.
+// EngineEditor::skip_tokens and fill_caches: long contexts without computing them.
 
 #include <algorithm>
 #include <string>
@@ -9,7 +9,7 @@
 #include "checkpoint/synthetic_values.h"
 #include "layout/bytes.h"
 #include "runtime/engine_impl.h"
-#include "runtime/engine_inspector.h"
+#include "runtime/engine_editor.h"
 
 namespace dsv4rt {
 namespace {
@@ -54,7 +54,7 @@ Status repeat_upload(Backend& backend, std::byte* target, std::int64_t bytes, st
 
 }  // namespace
 
-Status EngineInspector::fill_caches(std::uint64_t seed) {
+Status EngineEditor::fill_caches(std::uint64_t seed) {
   Backend& backend = *impl_.backend;
   const CacheFormats& formats = impl_.layout.formats();
   for (std::size_t i = 0; i < impl_.layout.pools().size(); ++i) {
@@ -80,7 +80,7 @@ Status EngineInspector::fill_caches(std::uint64_t seed) {
   return {};
 }
 
-Status EngineInspector::skip_tokens(std::span<const SequenceId> sequences, std::int64_t tokens) {
+Status EngineEditor::skip_tokens(std::span<const SequenceId> sequences, std::int64_t tokens) {
   const auto members = static_cast<std::int64_t>(sequences.size());
   const std::int64_t most = impl_.options.limits.max_step_tokens / std::max<std::int64_t>(members, 1);
   if (most == 0) {
@@ -94,8 +94,7 @@ Status EngineInspector::skip_tokens(std::span<const SequenceId> sequences, std::
     const std::int64_t part = std::min(most, tokens - done);
     for (StepEntry& entry : entries) entry.tokens = static_cast<std::int32_t>(part);
     DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare(entries));
-    DSV4RT_RETURN_IF_ERROR(impl_.start_step());
-    std::fill(impl_.step.layer_done.begin(), impl_.step.layer_done.end(), true);
+    DSV4RT_RETURN_IF_ERROR(skip_layers(step));
     DSV4RT_RETURN_IF_ERROR(engine_.commit(step));
     done += part;
   }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kFp8BlockValues = 64;
 constexpr int kMxfp4BlockValues = 32;
+constexpr int kRotatedPairValues = 2;
 
 float largest_magnitude(std::span<const float> a, std::span<const bf16> b) {
   float amax = 0;
@@ -32,7 +33,7 @@ float relative_step(float magnitude, int mantissa_bits) {
   return std::ldexp(power_of_two_floor(magnitude), -mantissa_bits);
 }
 
-// Largest distance between neighbouring codes near `magnitude` in a block whose largest value is `amax`.
+// How far a value of `magnitude` in a block whose largest value is `amax` moves by one code.
 using GridStep = float (*)(float magnitude, float amax);
 // E4M3: 3 mantissa bits, subnormals of 2^-9 scale; the scale is at most 2 * amax / 448.
 float e4m3_step(float magnitude, float amax) {
@@ -43,11 +44,14 @@ float e2m1_step(float magnitude, float amax) {
   const float scale = std::ldexp(power_of_two_floor(amax), -1);
   return std::max(relative_step(magnitude, 1), scale / 2);
 }
-float bf16_step(float magnitude, float) {
-  return relative_step(magnitude, 7);
+// Rotated BF16 pair whose largest value is `amax`: when the pair's length moves by one code, a value that the
+// rotation brought near zero moves by far more than one of its own. The length is at most sqrt(2) * amax.
+float rotated_pair_step(float, float amax) {
+  constexpr float kSqrt2 = 1.41421356F;
+  return relative_step(kSqrt2 * amax, 7);
 }
 
-// Columns [begin, end) of a row share one grid; blocks of `block` values share a scale.
+// Columns [begin, end) of a row share one grid; blocks of `block` values share a scale or a rotation.
 struct GridRange {
   int begin = 0;
   int end = 0;
@@ -93,7 +97,7 @@ RowComparison compare_rows(std::span<const GridRange> grid, int dim, std::span<c
 }
 
 constexpr std::array<GridRange, 2> kMainGrid{
-    {{0, kNopeDim, kFp8BlockValues, e4m3_step}, {kNopeDim, kHeadDim, kRopeDim, bf16_step}}};
+    {{0, kNopeDim, kFp8BlockValues, e4m3_step}, {kNopeDim, kHeadDim, kRotatedPairValues, rotated_pair_step}}};
 constexpr std::array<GridRange, 1> kIndexGrid{{{0, kIndexHeadDim, kMxfp4BlockValues, e2m1_step}}};
 
 // Which tokens chose other rows than recorded.

@@ -27,7 +27,8 @@ struct TraceTolerance {
 // De-quantized rows against recorded ones.
 struct RowComparison {
   std::int64_t values = 0;
-  std::int64_t off_by_one_code = 0;  // differ by no more than one step of the format's grid
+  // Differ by no more than one step of the format's grid; for rotated values a step of the pair's length.
+  std::int64_t off_by_one_code = 0;
   std::int64_t further_off = 0;
 };
 

@@ -40,13 +40,11 @@ TEST(Seed000, IncompleteTailsGiveNoEntry) {
   SeedCompressor seed(RowFormat::kBf16, IndexKeyFormat::kBf16);
   std::vector<std::vector<std::byte>> before;
   for (const SeedStream& stream : seed.streams()) {
-    const auto bytes = seed.rig().pool_bytes(seed.pool(stream));
-    std::fill(bytes.begin(), bytes.end(), std::byte{0x5a});
-    before.emplace_back(bytes.begin(), bytes.end());
+    seed.rig().fill_pool(seed.pool(stream), std::byte{0x5a});
+    before.push_back(seed.rig().pool_bytes(seed.pool(stream)));
   }
   const auto changed = [&](std::size_t i) {
-    const auto bytes = seed.rig().pool_bytes(seed.pool(seed.streams()[i]));
-    return !std::equal(bytes.begin(), bytes.end(), before[i].begin());
+    return seed.rig().pool_bytes(seed.pool(seed.streams()[i])) != before[i];
   };
   for (int token = 0; token < 3; ++token) {
     seed.append(1);

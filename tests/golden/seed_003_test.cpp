@@ -34,7 +34,8 @@ TEST(Seed003, PrepareForwardCountsNewEntriesAndBlocksExactly) {
       for (const std::int64_t tokens : {first, more}) {
         const std::int64_t before = rig.manager().length(sequence).value();
         const StepEntry entry{sequence, static_cast<std::int32_t>(tokens)};
-        const StepView step = rig.begin({&entry, 1});
+        rig.begin({&entry, 1});
+        const StepView& step = rig.host_step();
         const std::int64_t after = before + tokens;
         for (const std::int32_t ratio : rig.schedule().ratios()) {
           const int c = rig.schedule().ratio_class(ratio);
@@ -83,10 +84,7 @@ TEST(Seed003, AnInvalidMaskChangesNoByte) {
   for (const bool masked : {true, false}) {
     SeedCompressor seed(RowFormat::kFp8Row, IndexKeyFormat::kNvfp4);
     seed.append(3);
-    for (const SeedStream& stream : seed.streams()) {
-      const auto bytes = seed.rig().pool_bytes(seed.pool(stream));
-      std::fill(bytes.begin(), bytes.end(), std::byte{0xc3});
-    }
+    for (const SeedStream& stream : seed.streams()) seed.rig().fill_pool(seed.pool(stream), std::byte{0xc3});
     seed.append(1, masked);  // completes block 0 of the ratio-4 pools
     for (const SeedStream& stream : seed.streams()) {
       const int pool = seed.pool(stream);
@@ -122,7 +120,7 @@ TEST(Seed003, AfterAFlushTheCurrentBlockIsThePreviousOneAndTheTailIsEmpty) {
   // Positions 4..7 are still needed, as the previous block; none belongs to a tail.
   EXPECT_EQ(first_needed_position(spec, 8), 4);
   EXPECT_EQ(8 % spec.ratio, 0);
-  const auto ring = seed.rig().ring_bytes(slot, seed.sequence());
+  std::vector<std::byte> ring = seed.rig().ring_bytes(slot, seed.sequence());
   auto* values = reinterpret_cast<float*>(ring.data());
   const std::int64_t width = spec.state_width;
   const auto row_of = [&](std::int64_t position) { return values + position % spec.ring_rows * 2 * width; };
@@ -147,6 +145,7 @@ TEST(Seed003, AfterAFlushTheCurrentBlockIsThePreviousOneAndTheTailIsEmpty) {
                   std::numeric_limits<float>::quiet_NaN());
     }
   }
+  seed.rig().write_ring(slot, seed.sequence(), ring);
   seed.append(4);
   const auto entry = seed.rig().row_values(seed.pool(seed.csa()), seed.sequence(), 2);
   EXPECT_TRUE(std::equal(entry.begin(), entry.end(), expected.begin() + 2 * kHeadDim));
@@ -157,8 +156,10 @@ TEST(Seed003, TheNextEntryReadsThePreviousBlocksOwnProjection) {
   seed.append(8);
   const int slot = seed.state_slot(seed.csa());
   const SlotSpec& spec = seed.rig().layout().slots()[static_cast<std::size_t>(slot)];
-  auto* values = reinterpret_cast<float*>(seed.rig().ring_bytes(slot, seed.sequence()).data());
+  std::vector<std::byte> ring = seed.rig().ring_bytes(slot, seed.sequence());
+  auto* values = reinterpret_cast<float*>(ring.data());
   values[7 % spec.ring_rows * 2 * spec.state_width] = std::numeric_limits<float>::quiet_NaN();  // kv, previous, 0
+  seed.rig().write_ring(slot, seed.sequence(), ring);
   seed.append(4);
   const auto entry = seed.rig().row_values(seed.pool(seed.csa()), seed.sequence(), 2);
   EXPECT_TRUE(std::isnan(entry[0]));
@@ -172,8 +173,7 @@ TEST(Seed003, HcaTailIsEmptyAfterAFlush) {
   seed.append(128);
   const int slot = seed.state_slot(seed.hca());
   EXPECT_EQ(first_needed_position(seed.rig().layout().slots()[static_cast<std::size_t>(slot)], 128), 128);
-  const auto ring = seed.rig().ring_bytes(slot, seed.sequence());
-  std::fill(ring.begin(), ring.end(), std::byte{0xff});  // NaN everywhere: no row of it may be read again
+  seed.rig().fill_ring(slot, seed.sequence(), std::byte{0xff});  // NaN everywhere: no row of it may be read again
   seed.append_all(50);
   EXPECT_EQ(seed.rows(seed.hca()), plain.rows(plain.hca()));
 }

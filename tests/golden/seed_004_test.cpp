@@ -15,12 +15,9 @@ TEST(Seed004, PackedProjectionsAreTheSeparateOnesSideBySide) {
   for (const SeedStream* stream : {&seed.csa(), &seed.index()}) {
     const auto dim = static_cast<std::size_t>(stream->dim());
     const auto tokens = static_cast<std::size_t>(37);
-    std::vector<float> packed(tokens * 2 * dim);
-    std::vector<float> previous(tokens * dim);
-    std::vector<float> current(tokens * dim);
-    seed.project(*stream->wkv, 11, 37, packed.data());
-    seed.project(*seed.pack({&stream->previous.kv}), 11, 37, previous.data());
-    seed.project(*seed.pack({&stream->current.kv}), 11, 37, current.data());
+    const std::vector<float> packed = seed.project(*stream->wkv, 11, 37).download();
+    const std::vector<float> previous = seed.project(*seed.pack({&stream->previous.kv}), 11, 37).download();
+    const std::vector<float> current = seed.project(*seed.pack({&stream->current.kv}), 11, 37).download();
     for (std::size_t t = 0; t < tokens; ++t) {
       EXPECT_TRUE(std::equal(previous.begin() + static_cast<std::ptrdiff_t>(t * dim),
                              previous.begin() + static_cast<std::ptrdiff_t>((t + 1) * dim),
@@ -55,8 +52,7 @@ TEST(Seed004, FusedPoolEqualsTheEquationInDoublePrecision) {
 TEST(Seed004, EntryZeroHasNoPreviousBlock) {
   SeedCompressor seed(RowFormat::kBf16, IndexKeyFormat::kBf16);
   for (const SeedStream& stream : seed.streams()) {
-    const auto ring = seed.rig().ring_bytes(seed.state_slot(stream), seed.sequence());
-    std::fill(ring.begin(), ring.end(), std::byte{0xff});  // NaN
+    seed.rig().fill_ring(seed.state_slot(stream), seed.sequence(), std::byte{0xff});  // NaN
   }
   for (int token = 0; token < 4; ++token) seed.append(1);
   for (const SeedStream* stream : {&seed.csa(), &seed.index()}) {

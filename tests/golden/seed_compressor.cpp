@@ -3,7 +3,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "backend/cpu/cpu_backend.h"
+#include "model/rope.h"
+#include "support/test_backend.h"
 
 namespace dsv4rt::test {
 namespace {
@@ -35,11 +36,13 @@ CacheFormats seed_formats(RowFormat rows, IndexKeyFormat keys) {
 
 SeedCompressor::SeedCompressor(RowFormat rows, IndexKeyFormat keys)
     : file_(SafetensorsReader::open(kPath).value()),
-      rig_(create_cpu_backend({.threads = 1, .max_isa = {}}).value(), seed_config(), seed_formats(rows, keys),
+      rig_(create_test_backend().value(), seed_config(), seed_formats(rows, keys),
            {.max_sequences = 2, .max_context_tokens = 512, .max_step_tokens = 512, .pool_tokens = 0}),
-      frequencies_(rope_frequencies(seed_config(), RopeChoice::kPlain)),
+      frequencies_(rig_.backend(), std::span<const float>(rope_frequencies(seed_config(), RopeChoice::kPlain))),
       hidden_(tensor("hidden")) {
-  for (const double value : hidden_.values) hidden_bits_.push_back(to_bf16(static_cast<float>(value)));
+  std::vector<bf16> bits;
+  for (const double value : hidden_.values) bits.push_back(to_bf16(static_cast<float>(value)));
+  hidden_bits_ = BackendArray<bf16>(rig_.backend(), bits);
   streams_.resize(3);
   csa().role = CacheRole::kCsaKv;
   csa().layer = kCsaLayer;
@@ -108,29 +111,30 @@ void SeedCompressor::finish_stream(SeedStream& stream) {
   }
   stream.wkv = pack(kv);
   stream.wgate = pack(gate);
+  std::vector<float> ape;
   for (std::int64_t row = 0; row < stream.ratio(); ++row) {
     for (const auto* part : parts) {
-      for (std::int64_t i = 0; i < stream.dim(); ++i) stream.ape.push_back(static_cast<float>(part->bias.at(row, i)));
+      for (std::int64_t i = 0; i < stream.dim(); ++i) ape.push_back(static_cast<float>(part->bias.at(row, i)));
     }
   }
+  stream.ape = BackendArray<float>(rig_.backend(), ape);
 }
 
-void SeedCompressor::project(const PackedLinear& weight, std::int64_t first, std::int64_t tokens, float* y) {
+BackendArray<float> SeedCompressor::project(const PackedLinear& weight, std::int64_t first, std::int64_t tokens) {
+  BackendArray<float> y(rig_.backend(), static_cast<std::size_t>(tokens * weight.out_features()));
   const LinearCall call{.x = hidden_bits_.data() + first * kHidden,
                         .x_stride = kHidden,
                         .weight = &weight,
-                        .y = y,
+                        .y = y.data(),
                         .y_stride = weight.out_features(),
                         .output = OutputType::kF32};
   EXPECT_OK(rig_.ops().linear(static_cast<std::int32_t>(tokens), {&call, 1}));
+  return y;
 }
 
 void SeedCompressor::compress(SeedStream& stream, const StepView& step, std::int64_t tokens) {
-  const auto values = static_cast<std::size_t>(tokens * stream.wkv->out_features());
-  stream.kv.resize(values);
-  stream.score.resize(values);
-  project(*stream.wkv, length_, tokens, stream.kv.data());
-  project(*stream.wgate, length_, tokens, stream.score.data());
+  stream.kv = project(*stream.wkv, length_, tokens);
+  stream.score = project(*stream.wgate, length_, tokens);
   const LayerCache cache = rig_.layer_cache(stream.layer);
   const Profile profile = Profile::seed();
   const bool key = stream.role == CacheRole::kIndexK;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors_reader.h"
-#include "model/rope.h"
+#include "support/backend_array.h"
 #include "support/cache_rig.h"
 
 namespace dsv4rt::test {
@@ -42,9 +42,9 @@ struct SeedStream {
   // Packed [previous | current].
   std::unique_ptr<PackedLinear> wkv;
   std::unique_ptr<PackedLinear> wgate;
-  std::vector<float> ape;
-  std::vector<float> kv;  // fresh projections of the step
-  std::vector<float> score;
+  BackendArray<float> ape;
+  BackendArray<float> kv;  // fresh projections of the step
+  BackendArray<float> score;
 
   [[nodiscard]] bool overlap() const { return previous.kv.rows > 0; }
   [[nodiscard]] std::int64_t dim() const { return current.kv.columns; }
@@ -79,8 +79,8 @@ class SeedCompressor {
   // Rows of the sequence, de-quantized, one after the other.
   [[nodiscard]] std::vector<float> rows(const SeedStream& stream) const;
 
-  // y[t] = weight * hidden[t] of golden tokens [first, first + tokens).
-  void project(const PackedLinear& weight, std::int64_t first, std::int64_t tokens, float* y);
+  // weight * hidden[t] of golden tokens [first, first + tokens).
+  BackendArray<float> project(const PackedLinear& weight, std::int64_t first, std::int64_t tokens);
   // BF16 matrix with the columns of `parts` side by side as its output rows.
   std::unique_ptr<PackedLinear> pack(const std::vector<const GoldenTensor*>& parts);
 
@@ -91,8 +91,8 @@ class SeedCompressor {
 
   SafetensorsReader file_;
   CacheRig rig_;
-  RopeFrequencies frequencies_{};
-  std::vector<bf16> hidden_bits_;
+  BackendArray<float> frequencies_;
+  BackendArray<bf16> hidden_bits_;
   GoldenTensor hidden_;
   std::vector<SeedStream> streams_;
   SequenceId sequence_;

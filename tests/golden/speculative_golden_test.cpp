@@ -118,7 +118,7 @@ TEST_P(SpeculativeGolden, RejectingBeyondTheBudgetIsRefused) {
   const auto x = test::slice_rows(golden_.inputs, 200, 20, golden_.hidden());
   std::vector<Bf16Bits> out(x[0].size());
   for (std::size_t i = 0; i < engine->layers().size(); ++i) {
-    ASSERT_OK(engine->forward_layer(*step, engine->layers()[i], x[i].data(), out.data()));
+    ASSERT_OK(engine->forward_layer_from_host(*step, engine->layers()[i], x[i].data(), out.data()));
     sequence.outputs[i].insert(sequence.outputs[i].end(), out.begin(), out.end());
   }
   const std::int32_t too_few = 20 - kDraftBudgetTokens - 6;

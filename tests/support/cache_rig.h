@@ -34,6 +34,7 @@ class CacheRig {
       strides.push_back(manager_->table_stride(static_cast<int>(i)));
     }
     memory_ = CacheMemory::allocate(*backend_, layout_, plan_, strides).value();
+    metadata_ = backend_->allocate(manager_->step_offsets().total_bytes, "step metadata").value();
   }
 
   [[nodiscard]] Backend& backend() { return *backend_; }
@@ -46,35 +47,41 @@ class CacheRig {
 
   SequenceId create_sequence() { return manager_->create_sequence().value(); }
 
-  // Prepares a step and starts it; the view stays valid until the next one. With `masked`, no token
-  // completes a block as far as the device is told.
+  // Prepares a step and starts it; the view, of backend memory, stays valid until the next one. With
+  // `masked`, no token completes a block as far as the device is told.
   StepView begin(std::span<const StepEntry> entries, const StepOptions& options = {}, bool masked = false) {
     const auto plan = manager_->prepare_forward(entries, options);
     EXPECT_OK(plan);
     serial_ = plan->serial;
-    metadata_.assign(plan->metadata.begin(), plan->metadata.end());
+    host_metadata_.assign(plan->metadata.begin(), plan->metadata.end());
     const StepOffsets& offsets = manager_->step_offsets();
     if (masked) {
       for (std::size_t c = 0; c < schedule_.ratios().size(); ++c) {
-        std::fill_n(metadata_.data() + offsets.valid_mask[c], plan->counts.tokens, std::byte{0});
+        std::fill_n(host_metadata_.data() + offsets.valid_mask[c], plan->counts.tokens, std::byte{0});
       }
     }
+    host_step_ = step_view(host_metadata_.data(), offsets, plan->counts);
+    EXPECT_OK(backend_->upload(metadata_.data(), host_metadata_.data(), host_metadata_.size()));
     const StepView view = step_view(metadata_.data(), offsets, plan->counts);
     EXPECT_OK(ops().begin_step(view, memory_.tables()));
     return view;
   }
+  // The step's metadata in host memory.
+  [[nodiscard]] const StepView& host_step() const { return host_step_; }
   void commit() { EXPECT_OK(manager_->commit(serial_)); }
 
   // Bytes of a whole pool, of every block.
-  [[nodiscard]] std::span<std::byte> pool_bytes(int pool) const {
-    const CacheTable& table = memory_.tables()[static_cast<std::size_t>(pool)];
-    return {table.blocks,
-            static_cast<std::size_t>(plan_.pool_blocks[static_cast<std::size_t>(pool)] * table.block_bytes)};
+  [[nodiscard]] std::vector<std::byte> pool_bytes(int pool) const { return download(pool_region(pool)); }
+  void fill_pool(int pool, std::byte value) { fill(pool_region(pool), value); }
+  // Bytes of a sequence's ring.
+  [[nodiscard]] std::vector<std::byte> ring_bytes(int slot_spec, SequenceId sequence) const {
+    return download(ring_region(slot_spec, sequence));
   }
-  [[nodiscard]] std::span<std::byte> ring_bytes(int slot_spec, SequenceId sequence) const {
-    const CacheRings& rings = memory_.rings()[static_cast<std::size_t>(slot_spec)];
-    return {rings.base + manager_->slot(sequence)->value * rings.slot_bytes,
-            static_cast<std::size_t>(rings.slot_bytes)};
+  void fill_ring(int slot_spec, SequenceId sequence, std::byte value) { fill(ring_region(slot_spec, sequence), value); }
+  void write_ring(int slot_spec, SequenceId sequence, std::span<const std::byte> bytes) {
+    const auto region = ring_region(slot_spec, sequence);
+    ASSERT_EQ(bytes.size(), region.size());
+    EXPECT_OK(backend_->upload(region.data(), bytes.data(), bytes.size()));
   }
 
   // De-quantized row `row` of a sequence in a pool.
@@ -83,7 +90,8 @@ class CacheRig {
     const auto blocks = manager_->blocks(sequence, pool).value();
     const CacheTable& table = memory_.tables()[static_cast<std::size_t>(pool)];
     const BlockId id = blocks.at(static_cast<std::size_t>(row / spec.shape.rows));
-    const std::byte* block = table.blocks + id.value * table.block_bytes;
+    const auto bytes = download({table.blocks + id.value * table.block_bytes, block_size(table)});
+    const std::byte* block = bytes.data();
     const bool key = spec.role == CacheRole::kIndexK;
     std::vector<float> values(static_cast<std::size_t>(key ? kIndexHeadDim : kHeadDim));
     if (key) {
@@ -95,13 +103,39 @@ class CacheRig {
   }
 
  private:
+  // A region of backend memory: its bytes are host memory on the CPU only.
+  using Region = std::span<std::byte>;
+
+  static std::size_t block_size(const CacheTable& table) { return static_cast<std::size_t>(table.block_bytes); }
+  [[nodiscard]] Region pool_region(int pool) const {
+    const CacheTable& table = memory_.tables()[static_cast<std::size_t>(pool)];
+    return {table.blocks,
+            static_cast<std::size_t>(plan_.pool_blocks[static_cast<std::size_t>(pool)]) * block_size(table)};
+  }
+  [[nodiscard]] Region ring_region(int slot_spec, SequenceId sequence) const {
+    const CacheRings& rings = memory_.rings()[static_cast<std::size_t>(slot_spec)];
+    return {rings.base + manager_->slot(sequence)->value * rings.slot_bytes,
+            static_cast<std::size_t>(rings.slot_bytes)};
+  }
+  [[nodiscard]] std::vector<std::byte> download(Region region) const {
+    std::vector<std::byte> bytes(region.size());
+    EXPECT_OK(backend_->download(bytes.data(), region.data(), bytes.size()));
+    return bytes;
+  }
+  void fill(Region region, std::byte value) {
+    const std::vector<std::byte> bytes(region.size(), value);
+    EXPECT_OK(backend_->upload(region.data(), bytes.data(), bytes.size()));
+  }
+
   std::unique_ptr<Backend> backend_;
   LayerSchedule schedule_;
   CacheLayout layout_;
   MemoryPlan plan_;
   std::unique_ptr<KVCacheManager> manager_;
   CacheMemory memory_;
-  std::vector<std::byte> metadata_;
+  Buffer metadata_;
+  std::vector<std::byte> host_metadata_;
+  StepView host_step_;
   std::uint64_t serial_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "runtime/attention_trace.h"
 #include "support/expect_ok.h"
 #include "support/layer_rows.h"
+#include "support/test_backend.h"
 
 namespace dsv4rt::test {
 
@@ -52,6 +53,7 @@ struct GoldenCase {
   [[nodiscard]] EngineOptions options() const {
     EngineOptions options;
     options.checkpoint = checkpoint;
+    options.backend = kTestBackend;
     options.threads = 1;
     options.first_layer = first_layer;
     options.layer_count = layer_count;

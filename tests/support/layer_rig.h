@@ -2,12 +2,13 @@
 #pragma once
 
 #include "attention/attention_layer.h"
-#include "backend/cpu/cpu_backend.h"
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
 #include "model/rope.h"
+#include "support/backend_array.h"
 #include "support/cache_rig.h"
 #include "support/golden_case.h"
+#include "support/test_backend.h"
 
 namespace dsv4rt::test {
 
@@ -18,13 +19,14 @@ class LayerRig {
                   .profile = profile,
                   .row_format = RowFormat::kFp8DsMla,
                   .index_format = IndexKeyFormat::kMxfp4},
-        rig_(create_cpu_backend({.threads = 1, .max_isa = {}}).value(), settings_.config, {}, limits) {
+        rig_(create_test_backend().value(), settings_.config, {}, limits) {
     const LayerSpec& spec = rig_.schedule().layer(LayerId(0));
     LayerSpec stored = spec;
     stored.id = LayerId(layer);
     const Checkpoint checkpoint = Checkpoint::open(golden.checkpoint).value();
     const HostAttentionWeights host = load_attention_weights(checkpoint, settings_.config, stored).value();
-    frequencies_ = rope_frequencies(settings_.config, spec.rope);
+    const RopeFrequencies frequencies = rope_frequencies(settings_.config, spec.rope);
+    frequencies_ = BackendArray<float>(rig_.backend(), std::span<const float>(frequencies));
     shape_ = WorkspaceShape::of(settings_.config, rig_.schedule(), settings_.row_format, limits.max_step_tokens);
     memory_ = rig_.backend().allocate(workspace_bytes(shape_), "workspace").value();
     workspace_ = workspace_at(shape_, memory_.data());
@@ -39,8 +41,15 @@ class LayerRig {
   [[nodiscard]] const ModelConfig& config() const { return settings_.config; }
   [[nodiscard]] const float* frequencies() const { return frequencies_.data(); }
 
+  // x and out are host memory; where the backend shares it, the operations see these very pointers.
   Status forward(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out) {
-    return layer_->forward(ops, step, reinterpret_cast<const bf16*>(x), reinterpret_cast<bf16*>(out), workspace_);
+    if (rig_.backend().uses_host_memory()) return run(ops, step, x, out);
+    const auto values = static_cast<std::size_t>(step.counts.tokens * settings_.config.hidden_size);
+    const BackendArray<Bf16Bits> input(rig_.backend(), std::span(x, values));
+    const BackendArray<Bf16Bits> output(rig_.backend(), values);
+    const Status status = run(ops, step, input.data(), output.data());
+    if (status.ok()) std::ranges::copy(output.download(), out);
+    return status;
   }
 
  private:
@@ -50,9 +59,13 @@ class LayerRig {
     return config;
   }
 
+  Status run(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out) {
+    return layer_->forward(ops, step, reinterpret_cast<const bf16*>(x), reinterpret_cast<bf16*>(out), workspace_);
+  }
+
   AttentionSettings settings_;
   CacheRig rig_;
-  RopeFrequencies frequencies_{};
+  BackendArray<float> frequencies_;
   WorkspaceShape shape_;
   Buffer memory_;
   Workspace workspace_;

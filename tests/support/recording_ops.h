@@ -8,7 +8,7 @@
 
 namespace dsv4rt::test {
 
-class RecordingOps final : public Ops {
+class RecordingOps : public Ops {
  public:
   explicit RecordingOps(Ops* inner = nullptr) : inner_(inner) {}
 

@@ -113,7 +113,7 @@ class SequenceFeeder {
     }
     append_garbage(step.tokens - step.valid_tokens);
     out_.assign(x_.size(), Bf16Bits{0x7fc0});
-    ASSERT_OK(engine_.forward_layer(step, engine_.layers()[layer], x_.data(), out_.data()));
+    ASSERT_OK(engine_.forward_layer_from_host(step, engine_.layers()[layer], x_.data(), out_.data()));
     auto row = out_.begin();
     for (const FeedPart& part : parts) {
       auto& outputs = part.sequence->outputs[layer];

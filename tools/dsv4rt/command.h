@@ -18,6 +18,7 @@ void add_inspect_command(CLI::App& app, Action& chosen);
 void add_plan_command(CLI::App& app, Action& chosen);
 void add_generate_commands(CLI::App& app, Action& chosen);
 void add_bench_command(CLI::App& app, Action& chosen);
+void add_doctor_command(CLI::App& app, Action& chosen);
 void add_version_command(CLI::App& app, Action& chosen);
 
 }  // namespace dsv4rt::cli

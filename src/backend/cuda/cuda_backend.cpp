@@ -3,10 +3,12 @@
 #include <cuda_runtime_api.h>
 #include <string>
 
+#include "backend/cuda/cuda_devices.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/captured_graph.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/handles.h"
+#include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "base/try.h"
@@ -20,9 +22,6 @@ using cuda::CudaOps;
 using cuda::Scratch;
 using cuda::StepUpload;
 using cuda::Stream;
-
-// Kernels use instructions of Hopper and later.
-constexpr int kMinComputeMajor = 9;
 
 class CudaBackend final : public Backend {
  public:
@@ -130,12 +129,11 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
   }
   cudaDeviceProp properties{};
   DSV4RT_CUDA_TRY(cudaGetDeviceProperties(&properties, options.device));
-  if (properties.major < kMinComputeMajor) {
-    return Status{StatusCode::kUnsupported, std::string("backend cuda: ") + properties.name +
-                                                " has compute capability " + std::to_string(properties.major) + "." +
-                                                std::to_string(properties.minor) + "; " +
-                                                std::to_string(kMinComputeMajor) + ".0 or later is needed"};
-  }
+  const auto usable = [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(check_compute_capability(properties.name, properties.major, properties.minor));
+    return cuda::check_kernel_image(options.device);
+  }();
+  if (!usable.ok()) return Status{usable.code(), "backend cuda: " + usable.message()};
   DSV4RT_CUDA_TRY(cudaSetDevice(options.device));
   Stream owned;
   auto* stream = static_cast<cudaStream_t>(options.stream);

@@ -3,17 +3,13 @@
 // Without a usable GPU a test ends as GTEST_SKIP with the reason; ctest then reports it as not run.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <span>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
-#include "support/expect_ok.h"
+#include "support/backend_array.h"
 
 namespace dsv4rt::test {
 
@@ -31,30 +27,7 @@ class GpuTest : public ::testing::Test {
   [[nodiscard]] static Backend& gpu() { return *gpu_backend(); }
 };
 
-// A copy of host values in backend memory.
 template <class T>
-class DeviceArray {
- public:
-  DeviceArray(Backend& backend, std::span<const T> values) : backend_(&backend), count_(values.size()) {
-    auto buffer = backend.allocate(values.size_bytes(), "test array");
-    EXPECT_OK(buffer);
-    memory_ = std::move(buffer).value();
-    EXPECT_OK(backend.upload(memory_.data(), values.data(), values.size_bytes()));
-  }
-  DeviceArray(Backend& backend, const std::vector<T>& values) : DeviceArray(backend, std::span<const T>(values)) {}
-
-  [[nodiscard]] T* data() const { return memory_.template as<T>(); }
-  [[nodiscard]] std::size_t size() const { return count_; }
-  [[nodiscard]] std::vector<T> download() const {
-    std::vector<T> values(count_);
-    EXPECT_OK(backend_->download(values.data(), memory_.data(), count_ * sizeof(T)));
-    return values;
-  }
-
- private:
-  Backend* backend_;
-  std::size_t count_;
-  Buffer memory_;
-};
+using DeviceArray = BackendArray<T>;
 
 }  // namespace dsv4rt::test

@@ -37,7 +37,7 @@ class EngineCancelTest : public testing::Test {
     const LayerRows x = random_rows(99, 3, tokens, golden_.hidden());
     std::vector<Bf16Bits> out(x[0].size());
     for (std::size_t i = 0; i < layers; ++i) {
-      EXPECT_OK(engine.forward_layer(*step, engine.layers()[i], x[i].data(), out.data()));
+      EXPECT_OK(engine.forward_layer_from_host(*step, engine.layers()[i], x[i].data(), out.data()));
     }
     return *step;
   }
@@ -132,7 +132,7 @@ TEST_F(EngineCancelTest, NeighboursOfALongChunkGoBack) {
   ASSERT_OK(step);
   const LayerRows x = random_rows(98, 1, 201, golden_.hidden());
   std::vector<Bf16Bits> out(x[0].size());
-  ASSERT_OK(engine->forward_layer(*step, LayerId(0), x[0].data(), out.data()));
+  ASSERT_OK(engine->forward_layer_from_host(*step, LayerId(0), x[0].data(), out.data()));
   const auto emptied = engine->cancel(*step);
   ASSERT_OK(emptied);
   EXPECT_EQ(*emptied, std::vector<SequenceId>{prefilling.id});

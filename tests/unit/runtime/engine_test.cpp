@@ -33,7 +33,7 @@ class EngineTest : public testing::Test {
     const auto values = static_cast<std::size_t>(step.tokens * golden_.hidden());
     x_.assign(values, to_bf16(0.5F).bits);
     out_.assign(values, 0);
-    return engine.forward_layer(step, layer, x_.data(), out_.data());
+    return engine.forward_layer_from_host(step, layer, x_.data(), out_.data());
   }
   static Step prepare(Engine& engine, SequenceId sequence, std::int32_t tokens) {
     const StepEntry entry{sequence, tokens};

@@ -1,6 +1,7 @@
 // What the comparison accepts and what it refuses, on recorded values made from the engine's own.
 #include "runtime/trace_check.h"
 
+#include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -50,6 +51,8 @@ class TraceCheck : public testing::Test {
     return checks->at(0);
   }
   LayerTrace& recorded() { return trace_.layers[0]; }
+  // Distance to the next E4M3 code of an FP8 value, from its own magnitude.
+  static float code_step(bf16 value) { return std::ldexp(1.0F, std::ilogb(std::fabs(to_float(value))) - 3); }
 
   GoldenCase golden_;
   AttentionTrace trace_;
@@ -91,15 +94,57 @@ TEST_F(TraceCheck, NanInARowIsMoreThanOneCodeOff) {
 
 TEST_F(TraceCheck, OneCodeOffCountsAndTwoFail) {
   auto& rows = *recorded().window_kv_last;
-  rows[kNopeDim].bits = static_cast<std::uint16_t>(rows[kNopeDim].bits + 1);  // BF16 part: one step
+  const float step = code_step(rows[0]);
+  const bf16 before = rows[0];
+  rows[0] = to_bf16(to_float(before) + step);
   LayerCheck layer = check();
   EXPECT_EQ(layer.window_kv->off_by_one_code, 1);
   EXPECT_EQ(layer.window_kv->further_off, 0);
   EXPECT_TRUE(layer.failures.empty());
-  rows[kNopeDim].bits = static_cast<std::uint16_t>(rows[kNopeDim].bits + 3);
+  rows[0] = to_bf16(to_float(before) + 4 * step);
   layer = check();
   EXPECT_EQ(layer.window_kv->further_off, 1);
   EXPECT_FALSE(layer.failures.empty());
+}
+
+// A rotated value is judged by its pair's length: near zero it moves by many of its own codes when the
+// length moves by one.
+TEST_F(TraceCheck, RotatedValuesAreJudgedByTheirPair) {
+  auto& rows = *recorded().window_kv_last;
+  // The pair of the window's rows that is most unlike: one value near zero, the other not.
+  std::size_t small = 0;
+  float least = 1;
+  for (std::size_t row = 0; row < rows.size(); row += kHeadDim) {
+    for (std::size_t i = row + kNopeDim; i < row + kHeadDim; ++i) {
+      const float other = std::fabs(to_float(rows[i ^ 1]));
+      const float ratio = std::fabs(to_float(rows[i])) / other;
+      if (other > 0 && ratio < least) {
+        least = ratio;
+        small = i;
+      }
+    }
+  }
+  ASSERT_LT(least, 1.0F / 64);
+  const float large = std::fabs(to_float(rows[small ^ 1]));
+  const float step = std::ldexp(1.0F, std::ilogb(std::sqrt(2.0F) * large) - 7);
+  const float value = to_float(rows[small]);
+  ASSERT_GT(step, std::fabs(value) / 4) << "the step must be many of the value's own codes";
+
+  rows[small] = to_bf16(value + step * 0.9F);
+  LayerCheck layer = check();
+  EXPECT_EQ(layer.window_kv->off_by_one_code, 1);
+  EXPECT_EQ(layer.window_kv->further_off, 0);
+  EXPECT_TRUE(layer.failures.empty());
+
+  rows[small] = to_bf16(value + step * 2);
+  layer = check();
+  EXPECT_EQ(layer.window_kv->further_off, 1);
+  EXPECT_FALSE(layer.failures.empty());
+
+  // The larger value of a pair has the same step: two of it fail.
+  rows[small] = to_bf16(value);
+  rows[small ^ 1] = to_bf16(to_float(rows[small ^ 1]) + std::copysign(2.5F * step, to_float(rows[small ^ 1])));
+  EXPECT_EQ(check().window_kv->further_off, 1);
 }
 
 TEST_F(TraceCheck, RowsOfAnotherCountAreRefused) {

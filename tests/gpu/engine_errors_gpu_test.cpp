@@ -1,0 +1,144 @@
+// What cannot work on this GPU is refused before anything runs, and what broke stays broken: a device
+// fault latches. (The children are processes of their own: a fault ends a CUDA context for good.)
+#include <gtest/gtest.h>
+
+#include "gpu/support/child_process.h"
+#include "support/golden_case.h"
+#include "support/sequence_feeder.h"
+#include "support/synthetic_cache.h"
+
+namespace dsv4rt {
+namespace {
+
+using test::fails_with;
+using test::FedSequence;
+using test::GoldenCase;
+using test::make_engine;
+using test::random_rows;
+using test::SequenceFeeder;
+
+EngineOptions cuda_options() {
+  EngineOptions options = GoldenCase::open("tiny-bf16").options();
+  options.backend = "cuda";
+  options.limits = {.max_sequences = 2, .max_context_tokens = 300, .max_step_tokens = 200, .pool_tokens = 0};
+  return options;
+}
+
+void expect_serves(const EngineOptions& options) {
+  const auto engine = make_engine(options);
+  SequenceFeeder feeder(*engine);
+  FedSequence sequence = feeder.create(random_rows(1, 3, 150, engine->config().hidden_size));
+  feeder.feed_to(sequence, 150, 60);
+}
+
+TEST(EngineErrorsGpu, PlanLargerThanTheDevice) {
+  EngineOptions large = cuda_options();
+  large.csa_rows_per_block = 4096;
+  large.limits.max_sequences = 1;
+  large.limits.max_context_tokens = 1000000;
+  large.limits.pool_tokens = std::int64_t{1} << 33;  // terabytes of rows
+  EXPECT_TRUE(fails_with(Engine::create(large), StatusCode::kResourceExhausted,
+                         {"HCA_KV blocks of layer 0", "B of device memory", "are free"}));
+  large.memory_limit_bytes = std::int64_t{64} << 30;
+  EXPECT_TRUE(fails_with(Engine::create(large), StatusCode::kResourceExhausted, {"exceeds the limit", "CSA_KV"}));
+  expect_serves(cuda_options());  // nothing was kept
+}
+
+TEST(EngineErrorsGpu, PoolTooSmallChangesNothing) {
+  EngineOptions options = cuda_options();
+  options.csa_rows_per_block = 32;
+  options.hca_rows_per_block = 2;
+  options.limits.pool_tokens = 300;
+  const auto engine = make_engine(options);
+  EXPECT_OK(engine->can_admit(300));
+  EXPECT_TRUE(fails_with(engine->can_admit(301), StatusCode::kResourceExhausted, {}));
+  SequenceFeeder feeder(*engine);
+  FedSequence first = feeder.create(random_rows(1, 3, 300, engine->config().hidden_size));
+  feeder.feed_to(first, 290, 145);
+  FedSequence second = feeder.create(random_rows(2, 3, 300, engine->config().hidden_size));
+  feeder.feed(second, 100);
+  EXPECT_FALSE(HasFatalFailure());
+  const StepEntry entry{second.id, 200};
+  EXPECT_TRUE(fails_with(engine->prepare({&entry, 1}), StatusCode::kResourceExhausted, {"KV"}));
+  EXPECT_EQ(engine->length(second.id).value(), 100);
+  const auto digests = feeder.digests(first);
+  feeder.feed(second, 1);
+  EXPECT_EQ(feeder.digests(first), digests);
+  feeder.feed_to(first, 300, 5);
+}
+
+TEST(EngineErrorsGpu, DevicesThatDoNotExist) {
+  for (const std::int32_t device : {-1, 99}) {
+    EngineOptions options = cuda_options();
+    options.device = device;
+    EXPECT_TRUE(fails_with(Engine::create(options), StatusCode::kInvalidArgument,
+                           {"device " + std::to_string(device), "0 to"}));
+  }
+}
+
+TEST(EngineErrorsGpu, FaultLatches) {
+  const test::ChildResult child = test::run_in_child("DISABLED_ChildOfEngineErrorsGpu.PoisonedBlockTable");
+  EXPECT_EQ(child.exit_code, 0) << child.output;
+  EXPECT_NE(child.output.find("[  PASSED  ] 1 test"), std::string::npos) << child.output;
+}
+
+TEST(EngineErrorsGpu, MachineWithoutAGpu) {
+  const test::ChildResult child =
+      test::run_in_child("DISABLED_ChildOfEngineErrorsGpu.NoDevice", "CUDA_VISIBLE_DEVICES=");
+  // The message is not repeated here: ctest takes it for a reason to skip.
+  EXPECT_EQ(child.exit_code, 0);
+  EXPECT_NE(child.output.find("[  PASSED  ] 1 test"), std::string::npos);
+}
+
+TEST(DISABLED_ChildOfEngineErrorsGpu, NoDevice) {
+  EXPECT_TRUE(
+      fails_with(Engine::create(cuda_options()), StatusCode::kUnsupported, {"no usable CUDA device", "cpu backend"}));
+  // The CPU serves.
+  EngineOptions cpu = cuda_options();
+  cpu.backend = "cpu";
+  expect_serves(cpu);
+}
+
+// A block table that points outside of every allocation.
+TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
+  const auto engine = make_engine(cuda_options());
+  SequenceFeeder feeder(*engine);
+  const std::int64_t hidden = engine->config().hidden_size;
+  FedSequence sequence = feeder.create(random_rows(1, 3, 300, hidden));
+  feeder.feed_to(sequence, 150);
+  const SequenceId other = engine->create_sequence().value();
+  EngineEditor editor(*engine);
+  ASSERT_OK(editor.write_table_entry(LayerId(1), CacheRole::kCsaKv, sequence.id, 0, 1 << 30));
+
+  const StepEntry entry{sequence.id, 1};
+  const auto step = engine->prepare({&entry, 1});
+  ASSERT_OK(step);
+  std::vector<Bf16Bits> x(static_cast<std::size_t>(hidden), to_bf16(0.25F).bits);
+  std::vector<Bf16Bits> out(x.size());
+  const Status fault = engine->forward_layer_from_host(*step, LayerId(1), x.data(), out.data());
+  ASSERT_EQ(fault.code(), StatusCode::kFaulted) << fault.to_string();
+  EXPECT_NE(fault.message().find("cuda"), std::string::npos) << fault.message();  // the call that failed
+  EXPECT_NE(fault.message().find(".cpp:"), std::string::npos) << fault.message();  // and where it stands
+
+  const auto is_the_fault = [&](const Status& status) {
+    return status.code() == fault.code() && status.message() == fault.message();
+  };
+  EXPECT_TRUE(is_the_fault(engine->create_sequence().status()));
+  EXPECT_TRUE(is_the_fault(engine->fork(other).status()));
+  EXPECT_TRUE(is_the_fault(engine->truncate(other, 0)));
+  EXPECT_TRUE(is_the_fault(engine->release(other)));
+  EXPECT_TRUE(is_the_fault(engine->length(other).status()));
+  EXPECT_TRUE(is_the_fault(engine->can_admit(1)));
+  EXPECT_TRUE(is_the_fault(engine->prepare({&entry, 1}).status()));
+  EXPECT_TRUE(is_the_fault(engine->forward_layer(*step, LayerId(0), x.data(), out.data())));
+  EXPECT_TRUE(is_the_fault(engine->forward_layer_from_host(*step, LayerId(0), x.data(), out.data())));
+  EXPECT_TRUE(is_the_fault(engine->step(*step, x.data(), [](const LayerOutput&) { return Status{}; })));
+  EXPECT_TRUE(is_the_fault(engine->commit(*step)));
+  EXPECT_TRUE(is_the_fault(engine->cancel(*step).status()));
+  EXPECT_TRUE(is_the_fault(engine->synchronize()));
+  // Others in the process find the device broken too; they say so instead of computing nonsense.
+  EXPECT_EQ(Engine::create(cuda_options()).status().code(), StatusCode::kFaulted);
+}
+
+}  // namespace
+}  // namespace dsv4rt

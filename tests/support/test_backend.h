@@ -1,0 +1,37 @@
+// The backend a test program runs on. The same sources are built for each: a target says "cuda" with the
+// definition DSV4RT_TEST_BACKEND.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "backend/cpu/cpu_backend.h"
+#if defined(DSV4RT_HAVE_CUDA)
+#include "backend/cuda/cuda_backend.h"
+#endif
+
+#ifndef DSV4RT_TEST_BACKEND
+#define DSV4RT_TEST_BACKEND "cpu"
+#endif
+
+namespace dsv4rt::test {
+
+inline constexpr std::string_view kTestBackend = DSV4RT_TEST_BACKEND;
+
+// Scratch that single operations may take in tests; an engine plans its own.
+inline constexpr std::size_t kTestScratchBytes = std::size_t{64} << 20;
+
+// Of one thread on the CPU, of device 0 on a GPU.
+inline Result<std::unique_ptr<Backend>> create_test_backend() {
+#if defined(DSV4RT_HAVE_CUDA)
+  if constexpr (kTestBackend == "cuda") {
+    auto backend = create_cuda_backend({.device = 0});
+    if (!backend.ok()) return backend;
+    if (const Status status = (*backend)->reserve_scratch(kTestScratchBytes); !status.ok()) return status;
+    return backend;
+  }
+#endif
+  return create_cpu_backend({.threads = 1, .max_isa = {}});
+}
+
+}  // namespace dsv4rt::test

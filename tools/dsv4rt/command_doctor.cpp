@@ -1,0 +1,217 @@
+// dsv4rt doctor: what this machine and this build can do together, and what is missing.
+
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <thread>
+#include <unistd.h>
+
+#include "backend/cpu/cpu_backend.h"
+#if defined(DSV4RT_HAVE_CUDA)
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_devices.h"
+#endif
+#include "base/try.h"
+#include "checkpoint/synthetic_values.h"
+#include "command.h"
+#include "console.h"
+#include "dsv4rt/version.h"
+#include "layout/row_format.h"
+#include "text_table.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The NVIDIA kernel module's version, empty without one.
+std::string driver_module_version() {
+  std::ifstream file("/sys/module/nvidia/version");
+  std::string version;
+  std::getline(file, version);
+  return version;
+}
+
+std::int64_t host_memory_bytes() {
+  return std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+}
+
+// One RMSNorm on the backend: memory, copies and a kernel.
+Result<std::vector<std::uint16_t>> small_computation(Backend& backend) {
+  constexpr int kTokens = 3;
+  constexpr int kWidth = 512;
+  const SyntheticStream stream(1, "doctor");
+  std::vector<bf16> x(kTokens * kWidth);
+  std::vector<bf16> weight(kWidth);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(stream.normal(i));
+  for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = to_bf16(1.0F + stream.normal(x.size() + i) / 8);
+  const std::size_t x_bytes = x.size() * sizeof(bf16);
+  const std::size_t weight_bytes = weight.size() * sizeof(bf16);
+  DSV4RT_ASSIGN_OR_RETURN(const Buffer x_memory, backend.allocate(x_bytes, "doctor input"));
+  DSV4RT_ASSIGN_OR_RETURN(const Buffer weight_memory, backend.allocate(weight_bytes, "doctor weight"));
+  DSV4RT_RETURN_IF_ERROR(backend.upload(x_memory.data(), x.data(), x_bytes));
+  DSV4RT_RETURN_IF_ERROR(backend.upload(weight_memory.data(), weight.data(), weight_bytes));
+  DSV4RT_RETURN_IF_ERROR(backend.ops().rms_norm({.tokens = kTokens,
+                                                 .width = kWidth,
+                                                 .x = x_memory.as<bf16>(),
+                                                 .weight = weight_memory.as<bf16>(),
+                                                 .eps = 1e-6F,
+                                                 .y = x_memory.as<bf16>()}));
+  std::vector<std::uint16_t> y(x.size());
+  DSV4RT_RETURN_IF_ERROR(backend.download(y.data(), x_memory.data(), x_bytes));
+  return y;
+}
+
+Result<std::vector<std::uint16_t>> cpu_result() {
+  DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cpu_backend({.threads = 1, .max_isa = {}}));
+  return small_computation(*backend);
+}
+
+// Status as JSON: null when ok.
+Json problem(const Status& status) {
+  return status.ok() ? Json(nullptr) : Json(status.message());
+}
+
+#if defined(DSV4RT_HAVE_CUDA)
+// Whether the device computes what the CPU computes: one BF16 code apart at most.
+Status self_test(int device) {
+  DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cuda_backend({.device = device}));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::uint16_t> ours, small_computation(*backend));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::uint16_t> reference, cpu_result());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const int apart = int{ours[i]} - int{reference[i]};
+    if (apart < -1 || apart > 1) {
+      return {StatusCode::kMismatch, "self-test: value " + std::to_string(i) + " differs from the CPU's"};
+    }
+  }
+  return {};
+}
+
+Json device_json(const CudaDevice& device, const Status& test) {
+  return {{"ordinal", device.ordinal},
+          {"name", device.name},
+          {"compute_capability", std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor)},
+          {"memory_bytes", device.memory_bytes},
+          {"free_bytes", device.free_bytes},
+          {"multiprocessors", device.multiprocessors},
+          {"l2_bytes", device.l2_bytes},
+          {"usable", test.ok()},
+          {"problem", problem(test)}};
+}
+
+Json cuda_report() {
+  const CudaSystem system = inspect_cuda();
+  Json report{{"built", true},
+              {"architectures", system.architectures},
+              {"toolkit", system.toolkit_version},
+              {"driver_supports", system.driver_version},
+              {"driver_module", driver_module_version()},
+              {"problem", problem(system.devices_found)},
+              {"devices", Json::array()}};
+  for (const CudaDevice& device : system.devices) {
+    const Status test = device.usable.ok() ? self_test(device.ordinal) : device.usable;
+    report["devices"].push_back(device_json(device, test));
+  }
+  return report;
+}
+#else
+Json cuda_report() {
+  return {{"built", false},
+          {"driver_module", driver_module_version()},
+          {"problem", "this build has no CUDA backend; configure with DSV4RT_CUDA=ON (docs/development.md)"},
+          {"devices", Json::array()}};
+}
+#endif
+
+Json doctor_report() {
+  const BuildInfo build = build_info();
+  const Status cpu = cpu_result().status();
+  Json report{{"version", build.version},
+              {"compiler", build.compiler},
+              {"cpu",
+               {{"isa", build.cpu_isa},
+                {"threads", std::thread::hardware_concurrency()},
+                {"memory_bytes", host_memory_bytes()},
+                {"usable", cpu.ok()},
+                {"problem", problem(cpu)}}},
+              {"cuda", cuda_report()}};
+  Json& formats = report["formats"];
+  using enum RowFormat;
+  for (const RowFormat format : {kFp8DsMla, kFp8Row, kNvfp4, kBf16}) {
+    formats["rows"].push_back(row_format_name(format));
+  }
+  for (const IndexKeyFormat format :
+       {IndexKeyFormat::kMxfp4, IndexKeyFormat::kNvfp4, IndexKeyFormat::kFp8, IndexKeyFormat::kBf16}) {
+    formats["index_keys"].push_back(index_key_format_name(format));
+  }
+  formats["weights"] = {"fp8", "bf16", "nvfp4"};
+  report["usable_backends"] = Json::array();
+  if (cpu.ok()) report["usable_backends"].push_back("cpu");
+  for (const Json& device : report["cuda"]["devices"]) {
+    if (device["usable"].get<bool>()) {
+      report["usable_backends"].push_back("cuda");
+      break;
+    }
+  }
+  return report;
+}
+
+std::string joined(const Json& names) {
+  std::string text;
+  for (const Json& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  return text.empty() ? "none" : text;
+}
+
+std::string text_or(const Json& value, const char* otherwise) {
+  return value.is_string() && !value.get_ref<const std::string&>().empty() ? value.get<std::string>() : otherwise;
+}
+
+void print_cuda(const Json& cuda) {
+  if (cuda["built"].get<bool>()) {
+    std::cout << "cuda: built for " << cuda["architectures"].get<std::string>() << ", toolkit "
+              << cuda["toolkit"].get<std::string>() << "\ndriver: " << text_or(cuda["driver_module"], "no NVIDIA module")
+              << ", serves CUDA " << text_or(cuda["driver_supports"], "-") << "\n";
+  } else {
+    std::cout << "driver: " << text_or(cuda["driver_module"], "no NVIDIA module") << "\n";
+  }
+  if (cuda["problem"].is_string()) std::cout << "cuda: " << cuda["problem"].get<std::string>() << "\n";
+  if (cuda["devices"].empty()) return;
+  TextTable table({"device", "name", "capability", "memory", "free", "SMs", "L2", "state"});
+  for (const Json& device : cuda["devices"]) {
+    table.add_row({std::to_string(device["ordinal"].get<int>()), device["name"].get<std::string>(),
+                   device["compute_capability"].get<std::string>(), human_bytes(device["memory_bytes"].get<double>()),
+                   human_bytes(device["free_bytes"].get<double>()),
+                   std::to_string(device["multiprocessors"].get<int>()),
+                   human_bytes(device["l2_bytes"].get<double>()), text_or(device["problem"], "usable")});
+  }
+  std::cout << table.to_string();
+}
+
+Status doctor(const std::string& json) {
+  const Json report = doctor_report();
+  if (json != "-") {
+    const Json& cpu = report["cpu"];
+    std::cout << "dsv4rt " << report["version"].get<std::string>() << ", " << report["compiler"].get<std::string>()
+              << "\ncpu: " << cpu["isa"].get<std::string>() << ", " << cpu["threads"] << " threads, "
+              << human_bytes(cpu["memory_bytes"].get<double>()) << ", " << text_or(cpu["problem"], "usable") << "\n";
+    print_cuda(report["cuda"]);
+    std::cout << "rows: " << joined(report["formats"]["rows"])
+              << "\nindex keys: " << joined(report["formats"]["index_keys"])
+              << "\nweights: " << joined(report["formats"]["weights"])
+              << "\nusable backends: " << joined(report["usable_backends"]) << "\n";
+  }
+  if (!json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, json));
+  if (report["usable_backends"].empty()) return {StatusCode::kInternal, "no backend is usable"};
+  return {};
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app, Action& chosen) {
+  auto json = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("doctor", "Show what this machine and this build can do");
+  command->add_option("--json", *json, "Write as JSON to a file, or - for stdout");
+  command->callback([json, &chosen] { chosen = [json] { return doctor(*json); }; });
+}
+
+}  // namespace dsv4rt::cli
