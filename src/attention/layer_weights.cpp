@@ -23,19 +23,28 @@ Result<CompressorWeights> upload_compressor(Backend& backend, const HostCompress
   return weights;
 }
 
-std::int64_t compressor_bytes(const CompressorWeights& weights) {
-  return weights.wkv->bytes() + weights.wgate->bytes() +
-         static_cast<std::int64_t>(weights.ape.size() + weights.norm.size());
+std::int64_t vector_bytes(const CompressorWeights& weights) {
+  return static_cast<std::int64_t>(weights.ape.size() + weights.norm.size());
 }
 
 }  // namespace
 
+std::vector<const PackedLinear*> LayerWeights::linears() const {
+  std::vector<const PackedLinear*> all{wq_a.get(), wq_b.get(), wkv.get(), wo_b.get()};
+  for (const auto& group : wo_a) all.push_back(group.get());
+  if (compressor) all.insert(all.end(), {compressor->wkv.get(), compressor->wgate.get()});
+  if (indexer) {
+    all.insert(all.end(), {indexer->wq_b.get(), indexer->weights_proj.get(), indexer->compressor.wkv.get(),
+                           indexer->compressor.wgate.get()});
+  }
+  return all;
+}
+
 std::int64_t LayerWeights::bytes() const {
-  std::int64_t total = static_cast<std::int64_t>(attn_sink.size() + q_norm.size() + kv_norm.size());
-  total += wq_a->bytes() + wq_b->bytes() + wkv->bytes() + wo_b->bytes();
-  for (const auto& group : wo_a) total += group->bytes();
-  if (compressor) total += compressor_bytes(*compressor);
-  if (indexer) total += indexer->wq_b->bytes() + indexer->weights_proj->bytes() + compressor_bytes(indexer->compressor);
+  auto total = static_cast<std::int64_t>(attn_sink.size() + q_norm.size() + kv_norm.size());
+  if (compressor) total += vector_bytes(*compressor);
+  if (indexer) total += vector_bytes(indexer->compressor);
+  for (const PackedLinear* linear : linears()) total += linear->bytes();
   return total;
 }
 

@@ -35,6 +35,8 @@ struct LayerWeights {
   std::optional<CompressorWeights> compressor;
   std::optional<IndexerWeights> indexer;
 
+  // Every matrix.
+  [[nodiscard]] std::vector<const PackedLinear*> linears() const;
   // Bytes of every matrix and vector as held.
   [[nodiscard]] std::int64_t bytes() const;
 };

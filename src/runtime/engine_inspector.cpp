@@ -50,6 +50,15 @@ const CacheMemory& EngineInspector::cache_memory() const noexcept {
 Result<std::vector<BlockId>> EngineInspector::blocks(SequenceId sequence, int pool) const {
   return impl_.manager->blocks(sequence, pool);
 }
+LinearTotals EngineInspector::layer_linears(LayerId layer) const {
+  LinearTotals totals;
+  for (const PackedLinear* linear : impl_.layers[impl_.local_layer(layer).value()].weights().linears()) {
+    const std::int64_t values = linear->in_features() * linear->out_features();
+    const bool wide = linear->bytes() > values * 3 / 2;  // scales take a few per cent
+    (wide ? totals.wider_values : totals.byte_values) += values;
+  }
+  return totals;
+}
 
 Result<std::vector<std::byte>> EngineInspector::block_bytes(int pool, BlockId block) {
   const CacheTable& table = impl_.cache.tables()[static_cast<std::size_t>(pool)];

@@ -19,6 +19,12 @@ struct SelectedRows {
   std::vector<std::int32_t> counts;  // [tokens]
 };
 
+// Values of a layer's matrices, by how they are held.
+struct LinearTotals {
+  std::int64_t byte_values = 0;   // one byte each or less
+  std::int64_t wider_values = 0;  // more
+};
+
 class EngineInspector {
  public:
   explicit EngineInspector(Engine& engine) : engine_(engine), impl_(*engine.impl_) {}
@@ -33,6 +39,7 @@ class EngineInspector {
   // Precondition: the layer is loaded.
   [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;
   [[nodiscard]] std::int64_t layer_weight_bytes(LayerId layer) const;  // as packed
+  [[nodiscard]] LinearTotals layer_linears(LayerId layer) const;
 
   // De-quantized values of the sequence's rows in a paged role: [rows, 512 or 128], oldest first.
   // kNotFound when the layer has no such role.
