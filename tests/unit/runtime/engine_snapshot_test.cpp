@@ -329,6 +329,7 @@ TEST_F(EngineSnapshotTest, SinksGetBoundedPartsAndMayFail) {
     });
     EXPECT_TRUE(fails_with(status, StatusCode::kResourceExhausted, {"the disk is full"}));
   }
+  EXPECT_TRUE(fails_with(engine->save_sequence(sequence.id, SnapshotSink()), StatusCode::kInvalidArgument, {"sink"}));
   EXPECT_EQ(save(*engine, sequence), snapshot);
 }
 
