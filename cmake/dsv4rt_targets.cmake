@@ -74,3 +74,12 @@ function(dsv4rt_test name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
 endfunction()
+
+# dsv4rt_threaded_tests(<name> <filter>)
+# The tests of a program that compute on several threads. Under ThreadSanitizer only they run: on one
+# thread nothing can race, and instrumented arithmetic takes minutes.
+function(dsv4rt_threaded_tests name filter)
+  if(DSV4RT_SANITIZE MATCHES "thread")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=${filter}")
+  endif()
+endfunction()

@@ -140,7 +140,7 @@ struct LayerOutput {
 using LayerHook = std::function<Status(const LayerOutput&)>;
 
 // Takes the next bytes of a snapshot, in order; they are valid during the call. A failed Status ends
-// the save and is what it returns.
+// the save and is what it returns. The sink must not change the engine.
 using SnapshotSink = std::function<Status(std::span<const std::byte> bytes)>;
 
 class Engine {

@@ -202,7 +202,7 @@ Status upload_rows(const CacheParts& parts, const SectionRegion& region, Sequenc
 }
 
 Status no_host_memory(const char* operation) {
-  return {StatusCode::kResourceExhausted, std::string(operation) + ": no host memory for the rows of a block"};
+  return {StatusCode::kResourceExhausted, std::string(operation) + ": no host memory"};
 }
 
 }  // namespace
@@ -210,6 +210,7 @@ Status no_host_memory(const char* operation) {
 Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink) try {
   Impl& engine = *impl_;
   DSV4RT_RETURN_IF_ERROR(engine.fault);
+  if (!sink) return {StatusCode::kInvalidArgument, "save_sequence: sink is empty; it must take the bytes"};
   DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("save_sequence"));
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, engine.manager->length(sequence));
   const CacheParts parts = cache_parts(engine);

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "model/rope.h"
+#include "support/reference_math.h"
 #include "support/test_backend.h"
 
 namespace dsv4rt::test {
@@ -212,33 +212,24 @@ std::vector<double> seed_entry(const SeedStream& stream, const GoldenTensor& hid
   const SeedStream::Projection& previous = equation == SeedEquation::kPaper ? stream.previous : stream.current;
   std::vector<double> entry;
   for (std::int64_t column = 0; column < stream.dim(); ++column) {
-    double weight_sum = 0;
-    double value_sum = 0;
+    ReferencePool pooled;
     const auto add = [&](const SeedStream::Projection& projection, std::int64_t first) {
       for (std::int64_t i = 0; i < ratio; ++i) {
         const double gate = dot(hidden, first + i, projection.gate, column) + projection.bias.at(i, column);
-        const double weight = std::exp(gate);
-        weight_sum += weight;
-        value_sum += weight * dot(hidden, first + i, projection.kv, column);
+        pooled.add(gate, dot(hidden, first + i, projection.kv, column));
       }
     };
     if (stream.overlap() && block > 0) add(previous, (block - 1) * ratio);
     add(current, block * ratio);
-    entry.push_back(value_sum / weight_sum);
+    entry.push_back(pooled.value());
   }
   return entry;
 }
 
 void seed_rotate(std::vector<double>& entry, std::int64_t position) {
-  const std::size_t first = entry.size() - kRopeDim;
-  for (std::size_t pair = 0; pair < kRopeDim / 2; ++pair) {
-    const double angle = static_cast<double>(position) * std::pow(1e4, -2.0 * static_cast<double>(pair) / kRopeDim);
-    double& even = entry[first + 2 * pair];
-    double& odd = entry[first + 2 * pair + 1];
-    const double rotated = even * std::cos(angle) - odd * std::sin(angle);
-    odd = even * std::sin(angle) + odd * std::cos(angle);
-    even = rotated;
-  }
+  reference_rotate(std::span(entry).last(kRopeDim), [&](std::size_t pair) {
+    return static_cast<double>(position) * std::pow(1e4, -2.0 * static_cast<double>(pair) / kRopeDim);
+  });
 }
 
 }  // namespace dsv4rt::test

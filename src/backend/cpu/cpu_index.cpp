@@ -4,8 +4,8 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/paged_rows.h"
-#include "backend/cpu/rope_rows.h"
 #include "backend/cpu/row_kernels.h"
+#include "backend/cpu/step_heads.h"
 #include "backend/cpu/step_tokens.h"
 #include "backend/cpu/top_k.h"
 #include "backend/cpu/worker_scratch.h"
@@ -116,15 +116,8 @@ class RowSelector {
 
 Status CpuOps::index_query(const IndexQueryParams& params) {
   const RowKernels& kernels = row_kernels(isa_);
-  const std::int64_t heads = params.heads;
-  team_.parallel_for(params.step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
-    std::int64_t item = begin;
-    while (item < end) {
-      const std::int64_t token = item / heads;
-      const std::int64_t token_end = std::min(end, (token + 1) * heads);
-      const RopeRotation rotation(params.rope, params.step.token_position[token]);
-      for (; item < token_end; ++item) prepare_head(params, kernels, rotation, params.q + item * kIndexHeadDim);
-    }
+  for_each_head(team_, params.step, params.heads, params.rope, [&](std::int64_t item, const RopeRotation& rotation) {
+    prepare_head(params, kernels, rotation, params.q + item * kIndexHeadDim);
   });
   return {};
 }

@@ -1,11 +1,10 @@
 // Norms and rotations of queries and latents.
-#include <algorithm>
 #include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/rms_scale.h"
-#include "backend/cpu/rope_rows.h"
 #include "backend/cpu/row_kernels.h"
+#include "backend/cpu/step_heads.h"
 
 namespace dsv4rt::cpu {
 
@@ -28,33 +27,17 @@ Status CpuOps::rms_norm(const RmsNormParams& params) {
 
 Status CpuOps::query(const QueryParams& params) {
   const RowKernels& kernels = row_kernels(isa_);
-  const std::int64_t heads = params.heads;
-  team_.parallel_for(params.step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
-    std::int64_t item = begin;
-    while (item < end) {
-      const std::int64_t token = item / heads;
-      const std::int64_t token_end = std::min(end, (token + 1) * heads);
-      const RopeRotation rotation(params.rope, params.step.token_position[token]);
-      for (; item < token_end; ++item) {
-        bf16* head = params.q + item * kHeadDim;
-        kernels.normalize_head(head, params.eps);
-        rotation.apply(head + kNopeDim);
-      }
-    }
+  for_each_head(team_, params.step, params.heads, params.rope, [&](std::int64_t item, const RopeRotation& rotation) {
+    bf16* head = params.q + item * kHeadDim;
+    kernels.normalize_head(head, params.eps);
+    rotation.apply(head + kNopeDim);
   });
   return {};
 }
 
 Status CpuOps::rotate_heads(const RotateHeadsParams& params) {
-  const std::int64_t heads = params.heads;
-  team_.parallel_for(params.step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
-    std::int64_t item = begin;
-    while (item < end) {
-      const std::int64_t token = item / heads;
-      const std::int64_t token_end = std::min(end, (token + 1) * heads);
-      const RopeRotation rotation(params.rope, params.step.token_position[token]);
-      for (; item < token_end; ++item) rotation.apply(params.x + (item + 1) * params.head_dim - kRopeDim);
-    }
+  for_each_head(team_, params.step, params.heads, params.rope, [&](std::int64_t item, const RopeRotation& rotation) {
+    rotation.apply(params.x + (item + 1) * params.head_dim - kRopeDim);
   });
   return {};
 }

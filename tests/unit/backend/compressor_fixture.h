@@ -125,18 +125,15 @@ class CompressorSetup {
     const auto dim = static_cast<std::size_t>(kind_.dim);
     std::vector<double> values(dim);
     for (std::size_t i = 0; i < dim; ++i) {
-      double weights = 0;
-      double sum = 0;
+      test::ReferencePool pooled;
       const int first = kind_.overlap && row > 0 ? (row - 1) * kind_.ratio : row * kind_.ratio;
       for (int p = first; p < (row + 1) * kind_.ratio; ++p) {
         const std::size_t column = kind_.overlap && p >= row * kind_.ratio ? dim + i : i;
         const std::size_t at = static_cast<std::size_t>(p) * width() + column;
         const auto bias = static_cast<double>(ape[static_cast<std::size_t>(p % kind_.ratio) * width() + column]);
-        const double weight = std::exp(static_cast<double>(score[at]) + bias);
-        weights += weight;
-        sum += weight * static_cast<double>(kv[at]);
+        pooled.add(static_cast<double>(score[at]) + bias, static_cast<double>(kv[at]));
       }
-      values[i] = bf16_of(sum / weights);
+      values[i] = bf16_of(pooled.value());
     }
     double squares = 0;
     for (const double value : values) squares += value * value;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numbers>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/cpu_features.h"
@@ -16,6 +17,7 @@
 #include "backend/ops.h"
 #include "layout/row_format.h"
 #include "layout/step_metadata.h"
+#include "support/reference_math.h"
 
 namespace dsv4rt::testing {
 
@@ -172,23 +174,19 @@ inline std::vector<float> test_frequencies(double theta = 10000.0) {
   return frequencies;
 }
 
+inline double bf16_of(double value) {
+  return static_cast<double>(round_to_bf16(static_cast<float>(value)));
+}
+
 // Rotation in double of the last kRopeDim values, rounded to BF16. The angle is the FP32 product.
 inline void reference_rope(std::vector<double>& values, const std::vector<float>& frequencies, std::int32_t position,
                            bool inverse = false) {
-  const std::size_t base = values.size() - kRopeDim;
-  for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    const double angle = static_cast<double>(static_cast<float>(position) * frequencies[i]);
-    const double c = std::cos(angle);
-    const double s = inverse ? -std::sin(angle) : std::sin(angle);
-    const double even = values[base + 2 * i];
-    const double odd = values[base + 2 * i + 1];
-    values[base + 2 * i] = static_cast<double>(round_to_bf16(static_cast<float>(even * c - odd * s)));
-    values[base + 2 * i + 1] = static_cast<double>(round_to_bf16(static_cast<float>(even * s + odd * c)));
-  }
-}
-
-inline double bf16_of(double value) {
-  return static_cast<double>(round_to_bf16(static_cast<float>(value)));
+  const std::span<double> tail = std::span(values).last(kRopeDim);
+  test::reference_rotate(tail, [&](std::size_t i) {
+    const float angle = static_cast<float>(position) * frequencies[i];
+    return static_cast<double>(inverse ? -angle : angle);
+  });
+  for (double& value : tail) value = bf16_of(value);
 }
 
 // |a - b| relative to b in units of one BF16 step, at most 1 apart from FP32 noise at a rounding boundary.
