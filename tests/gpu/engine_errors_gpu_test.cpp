@@ -7,6 +7,7 @@
 
 #include "backend/cuda/cuda_devices.h"
 #include "gpu/support/child_process.h"
+#include "runtime/engine_editor.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
@@ -140,12 +141,8 @@ TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
   FedSequence sequence = feeder.create(random_rows(1, 3, 300, hidden));
   feeder.feed_to(sequence, 150);
   const SequenceId other = engine->create_sequence().value();
-  EngineInspector inspector(*engine);
-  const int pool = inspector.layout().pool_index(LayerId(1), CacheRole::kCsaKv);
-  const CacheTable& table = inspector.cache_memory().tables()[static_cast<std::size_t>(pool)];
-  const std::int32_t nowhere = 1 << 30;
-  ASSERT_OK(inspector.backend().upload(table.block_table + inspector.slot(sequence.id)->value * table.stride, &nowhere,
-                                       sizeof(nowhere)));
+  EngineEditor editor(*engine);
+  ASSERT_OK(editor.write_table_entry(LayerId(1), CacheRole::kCsaKv, sequence.id, 0, 1 << 30));
 
   const StepEntry entry{sequence.id, 1};
   const auto step = engine->prepare({&entry, 1});

@@ -160,6 +160,32 @@ TEST(EngineGpu, ForksTruncationAndReusedSlots) {
   pair.expect_close_outputs();
 }
 
+// A sequence that was saved by one backend continues on the other.
+TEST(EngineGpu, SnapshotsMoveBetweenBackends) {
+  EnginePair pair(tiny_options(2));
+  for (const std::int64_t length : {3, 131, 390}) {
+    SCOPED_TRACE("saved at " + std::to_string(length));
+    PairedSequence sequence = pair.create();
+    pair.feed_to(sequence, length, 150);
+    const auto from_cpu = pair.cpu().save_sequence(sequence.cpu);
+    const auto from_gpu = pair.gpu().save_sequence(sequence.gpu);
+    ASSERT_OK(from_cpu);
+    ASSERT_OK(from_gpu);
+    pair.release(sequence);
+    const auto on_cpu = pair.cpu().restore_sequence(*from_gpu);
+    const auto on_gpu = pair.gpu().restore_sequence(*from_cpu);
+    ASSERT_OK(on_cpu);
+    ASSERT_OK(on_gpu);
+    PairedSequence moved{*on_cpu, *on_gpu, length};
+    pair.expect_close_caches(moved);
+    pair.feed_to(moved, length + 150, 31);
+    ASSERT_FALSE(HasFatalFailure());
+    pair.expect_close_caches(moved);
+    pair.release(moved);
+  }
+  pair.expect_close_outputs();
+}
+
 // Prefill chunks, decodes and verify steps of many sequences side by side, padded.
 TEST(EngineGpu, MixedBatchesWithPadding) {
   constexpr int kSequences = 24;

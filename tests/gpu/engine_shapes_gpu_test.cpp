@@ -47,7 +47,8 @@ TEST_P(EngineShapesGpu, MatchesTheCpu) {
   ASSERT_FALSE(HasFatalFailure());
   pair.expect_close_caches(sequence);
   // Well past the window, with more rows than the indexer selects.
-  PairedSequence longer = pair.create_synthetic(kContextTokens - 100);
+  PairedSequence longer = pair.create();
+  pair.append_synthetic(longer, kContextTokens - 100);
   const PairedPart verify[] = {{&longer, 8, 5}, {&sequence, 1}};
   pair.step(verify, 4);
   pair.feed(longer, 33);
