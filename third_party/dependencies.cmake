@@ -6,8 +6,8 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)         # the CPU backend's fixed w
 find_package(spdlog REQUIRED)                        # log lines of the command line
 find_package(nlohmann_json 3.9 REQUIRED)             # config.json, safetensors headers, reports
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)     # SHA-256 digests
-if(DSV4RT_BUILD_TOOLS)
-  find_package(CLI11 REQUIRED)                       # the command line
+if(DSV4RT_BUILD_TOOLS OR DSV4RT_BUILD_BENCHMARKS OR DSV4RT_BUILD_GPU_BENCHMARKS)
+  find_package(CLI11 REQUIRED)                       # flags of the programs
 endif()
 if(DSV4RT_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED)                   # Google Benchmark

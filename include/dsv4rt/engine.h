@@ -64,6 +64,9 @@ struct EngineOptions {
 
   GraphOptions graphs;
 
+  // Name layers and stages to profilers (NVTX ranges around what eager steps enqueue). Backend cuda.
+  bool profiler_ranges = false;
+
   // Called with a message for people when the engine works, but not as well as it should: at present when
   // captured graphs push each other out. From the thread that runs the step.
   std::function<void(std::string_view)> on_warning;

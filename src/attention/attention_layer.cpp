@@ -19,15 +19,23 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
 
 // The whole layer. Window rows are staged before attention and enter the ring after it, because a
 // chunk longer than the ring would overwrite rows that its own first tokens still read.
-Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws) const {
-  DSV4RT_RETURN_IF_ERROR(project(ops, step, x, ws));
-  DSV4RT_RETURN_IF_ERROR(make_queries(ops, step, ws));
-  DSV4RT_RETURN_IF_ERROR(stage_window_rows(ops, step, ws));
-  if (spec_.ratio > 0) DSV4RT_RETURN_IF_ERROR(compress(ops, step, ws));
-  if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(select_rows(ops, step, ws));
-  DSV4RT_RETURN_IF_ERROR(attend(ops, step, ws));
-  DSV4RT_RETURN_IF_ERROR(store_window(ops, step, ws));
-  return project_output(ops, step, out, ws);
+Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
+                               StageObserver* observer) const {
+  const auto run = [observer](Stage stage, const auto& work) -> Status {
+    if (observer == nullptr) return work();
+    observer->begin(stage);
+    const Status status = work();
+    observer->end(stage);
+    return status;
+  };
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return make_queries(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kWindowRows, [&] { return stage_window_rows(ops, step, ws); }));
+  if (spec_.ratio > 0) DSV4RT_RETURN_IF_ERROR(run(Stage::kCompress, [&] { return compress(ops, step, ws); }));
+  if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kSelectRows, [&] { return select_rows(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
+  return run(Stage::kOutput, [&] { return project_output(ops, step, out, ws); });
 }
 
 // Everything that reads x, in one call so that x is read (and rounded to FP8) once.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/layer_weights.h"
+#include "attention/stage_observer.h"
 #include "attention/workspace.h"
 #include "dsv4rt/model.h"
 
@@ -32,8 +33,9 @@ class AttentionLayer {
                  const LayerCache& cache, const float* inverse_frequency);
 
   // out[t] = attention(x[t]); x and out are [T, d] in backend memory and may not overlap. Appends
-  // the step's tokens to the layer's cache. Stream-ordered.
-  Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace) const;
+  // the step's tokens to the layer's cache. Stream-ordered. `observer` (or null) is told of the stages.
+  Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
+                 StageObserver* observer = nullptr) const;
 
   [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] const LayerWeights& weights() const noexcept { return weights_; }

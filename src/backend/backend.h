@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/host_time_marks.h"
 #include "backend/ops.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
@@ -102,6 +103,13 @@ class Backend {
   virtual Status launch(const CapturedWork& work) {
     static_cast<void>(work);
     return no_capture();
+  }
+
+  // For profilers: what is enqueued until the matching pop belongs to a range of this name. Ranges nest.
+  virtual void push_range(const char* name) noexcept { static_cast<void>(name); }
+  virtual void pop_range() noexcept {}
+  virtual Result<std::unique_ptr<TimeMarks>> create_time_marks() {
+    return std::unique_ptr<TimeMarks>(std::make_unique<HostTimeMarks>());
   }
 
   // Repacks a checkpoint matrix for this backend; keeps its precision (FP8 stays FP8). The source

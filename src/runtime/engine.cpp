@@ -212,8 +212,10 @@ Status Engine::Impl::forward_layer(std::size_t local, const Bf16Bits* x, Bf16Bit
             "layer " + std::to_string(layer_ids[local].value) + " already ran in this step"};
   }
   step.layer_done[local] = true;
+  StageObserver* observer = capturing ? nullptr : stage_observer;
+  if (observer != nullptr) observer->begin_layer(layer_ids[local], step.view.counts.tokens);
   fault = layers[local].forward(backend->ops(), step.view, reinterpret_cast<const bf16*>(x),
-                                reinterpret_cast<bf16*>(out), workspace);
+                                reinterpret_cast<bf16*>(out), workspace, observer);
   return fault;
 }
 

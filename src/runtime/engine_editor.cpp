@@ -15,8 +15,8 @@ std::string place(LayerId layer, CacheRole role) {
 
 Status check_size(LayerId layer, CacheRole role, std::size_t given, std::int64_t expected) {
   if (static_cast<std::int64_t>(given) == expected) return {};
-  return {StatusCode::kInvalidArgument, place(layer, role) + ": " + std::to_string(given) + " B; accepted: " +
-                                            std::to_string(expected)};
+  return {StatusCode::kInvalidArgument,
+          place(layer, role) + ": " + std::to_string(given) + " B; accepted: " + std::to_string(expected)};
 }
 
 }  // namespace
@@ -52,8 +52,7 @@ const SlotSpec* EngineEditor::ring(LayerId layer, CacheRole role) const {
   return number ? &impl_.layout.slots()[static_cast<std::size_t>(*number)] : nullptr;
 }
 
-Result<std::byte*> EngineEditor::block_address(LayerId layer, CacheRole role, SequenceId sequence,
-                                               std::int64_t index) {
+Result<std::byte*> EngineEditor::block_address(LayerId layer, CacheRole role, SequenceId sequence, std::int64_t index) {
   DSV4RT_ASSIGN_OR_RETURN(const int number, pool_number(layer, role));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<BlockId> blocks, impl_.manager->blocks(sequence, number));
   if (index < 0 || index >= static_cast<std::int64_t>(blocks.size())) {

@@ -13,6 +13,7 @@
 #include "runtime/cache_memory.h"
 #include "runtime/graph_cache.h"
 #include "runtime/sequence_snapshot.h"
+#include "runtime/stage_timer.h"
 
 namespace dsv4rt {
 
@@ -50,6 +51,9 @@ struct Engine::Impl {
   Outstanding step;
   GraphCache graphs;
   GraphStats graph_stats;
+  std::unique_ptr<StageRanges> stage_ranges;  // with EngineOptions::profiler_ranges
+  StageObserver* stage_observer = nullptr;    // told of eagerly run layers
+  bool capturing = false;
   Status fault;  // first device error; every later call returns it
 
   Status load(const EngineOptions& requested);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/try.h"
 #include "runtime/engine_impl.h"
@@ -42,6 +43,10 @@ const LayerSpec& EngineInspector::layer_spec(LayerId layer) const {
 }
 std::int64_t EngineInspector::layer_weight_bytes(LayerId layer) const {
   return impl_.layers[impl_.local_layer(layer).value()].weights().bytes();
+}
+
+StageObserver* EngineInspector::observe_stages(StageObserver* observer) noexcept {
+  return std::exchange(impl_.stage_observer, observer);
 }
 
 const CacheMemory& EngineInspector::cache_memory() const noexcept {

@@ -53,6 +53,9 @@ class EngineInspector {
   // Selection of the layer that ran last in a step (the workspace is shared by all layers).
   Result<SelectedRows> last_selection(LayerId layer, std::int32_t tokens);
 
+  // Tells `observer` (null: nobody) of the stages of eagerly run layers from now on; returns who was told.
+  StageObserver* observe_stages(StageObserver* observer) noexcept;
+
   // Feeds everything the sequence's future depends on in one layer into `digest`: bytes of every
   // compressed row, window row and state row up to its length, in logical order. Two caches with the
   // same digest behave the same; block ids, slots and bytes of dead rows do not enter.

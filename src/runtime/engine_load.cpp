@@ -146,6 +146,10 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   }
 
   DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  if (options.profiler_ranges) {
+    stage_ranges = std::make_unique<StageRanges>(*backend);
+    stage_observer = stage_ranges.get();
+  }
   DSV4RT_RETURN_IF_ERROR(plan_and_allocate());
   for (std::size_t i = 0; i < host.size(); ++i) {
     DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));

@@ -241,6 +241,7 @@ Result<std::int64_t> Engine::snapshot_bytes(SequenceId sequence) const {
 }
 
 Result<std::vector<std::byte>> Engine::save_sequence(SequenceId sequence) try {
+  DSV4RT_RETURN_IF_ERROR(impl_->fault);
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes_needed, snapshot_bytes(sequence));
   std::vector<std::byte> snapshot;
   snapshot.reserve(static_cast<std::size_t>(bytes_needed));

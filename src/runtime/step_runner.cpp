@@ -103,11 +103,13 @@ Result<std::unique_ptr<CapturedWork>> Engine::Impl::capture_layers(const Bf16Bit
   DSV4RT_RETURN_IF_ERROR(backend->begin_capture());
   Status recorded;
   std::exception_ptr thrown;  // by the hook; the stream must leave capture mode first
+  capturing = true;
   try {
     recorded = run_layers(x, hook);
   } catch (...) {
     thrown = std::current_exception();
   }
+  capturing = false;
   auto work = backend->end_capture();
   std::fill(step.layer_done.begin(), step.layer_done.end(), false);
   if (fault.code() != StatusCode::kFaulted) fault = {};  // nothing ran; only an earlier device error counts

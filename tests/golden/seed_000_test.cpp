@@ -43,9 +43,7 @@ TEST(Seed000, IncompleteTailsGiveNoEntry) {
     seed.rig().fill_pool(seed.pool(stream), std::byte{0x5a});
     before.push_back(seed.rig().pool_bytes(seed.pool(stream)));
   }
-  const auto changed = [&](std::size_t i) {
-    return seed.rig().pool_bytes(seed.pool(seed.streams()[i])) != before[i];
-  };
+  const auto changed = [&](std::size_t i) { return seed.rig().pool_bytes(seed.pool(seed.streams()[i])) != before[i]; };
   for (int token = 0; token < 3; ++token) {
     seed.append(1);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(changed(i)) << "stream " << i << " after " << token + 1;

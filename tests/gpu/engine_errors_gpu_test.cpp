@@ -1,11 +1,16 @@
 // What cannot work on this GPU is refused before anything runs, and what broke stays broken: a device
 // fault latches. (The children are processes of their own: a fault ends a CUDA context for good.)
+#include <filesystem>
+#include <fstream>
+
 #include <gtest/gtest.h>
 
+#include "backend/cuda/cuda_devices.h"
 #include "gpu/support/child_process.h"
+#include "runtime/engine_editor.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
-#include "support/synthetic_cache.h"
+#include "support/synthetic_model.h"
 
 namespace dsv4rt {
 namespace {
@@ -38,7 +43,7 @@ TEST(EngineErrorsGpu, PlanLargerThanTheDevice) {
   large.limits.max_context_tokens = 1000000;
   large.limits.pool_tokens = std::int64_t{1} << 33;  // terabytes of rows
   EXPECT_TRUE(fails_with(Engine::create(large), StatusCode::kResourceExhausted,
-                         {"HCA_KV blocks of layer 0", "B of device memory", "are free"}));
+                         {"CSA_KV blocks of layer 1", "B of device memory", "are free"}));
   large.memory_limit_bytes = std::int64_t{64} << 30;
   EXPECT_TRUE(fails_with(Engine::create(large), StatusCode::kResourceExhausted, {"exceeds the limit", "CSA_KV"}));
   expect_serves(cuda_options());  // nothing was kept
@@ -51,10 +56,10 @@ TEST(EngineErrorsGpu, PoolTooSmallChangesNothing) {
   options.limits.pool_tokens = 300;
   const auto engine = make_engine(options);
   EXPECT_OK(engine->can_admit(300));
-  EXPECT_TRUE(fails_with(engine->can_admit(301), StatusCode::kResourceExhausted, {}));
   SequenceFeeder feeder(*engine);
   FedSequence first = feeder.create(random_rows(1, 3, 300, engine->config().hidden_size));
   feeder.feed_to(first, 290, 145);
+  EXPECT_TRUE(fails_with(engine->can_admit(300), StatusCode::kResourceExhausted, {"KV"}));
   FedSequence second = feeder.create(random_rows(2, 3, 300, engine->config().hidden_size));
   feeder.feed(second, 100);
   EXPECT_FALSE(HasFatalFailure());
@@ -74,6 +79,35 @@ TEST(EngineErrorsGpu, DevicesThatDoNotExist) {
     EXPECT_TRUE(fails_with(Engine::create(options), StatusCode::kInvalidArgument,
                            {"device " + std::to_string(device), "0 to"}));
   }
+}
+
+TEST(EngineErrorsGpu, HeadCountsWithoutAKernel) {
+  for (const std::int64_t heads : {6, 12, 136}) {
+    const test::SyntheticModel model{.config = "tiny", .first_layer = 0, .layer_count = 1, .heads = 8};
+    const test::TempDirectory directory;
+    std::filesystem::copy(model.directory(), directory.path());
+    ModelConfig config = ModelConfig::from_file(directory / "config.json").value();
+    config.num_attention_heads = heads;
+    std::ofstream(directory / "config.json") << config_json(config, model.encoding);
+    EngineOptions options = cuda_options();
+    options.checkpoint = directory.path();
+    EXPECT_TRUE(fails_with(Engine::create(options), StatusCode::kUnsupported,
+                           {"num_attention_heads = " + std::to_string(heads), "8 to 128"}));
+  }
+}
+
+// Devices older or newer than the kernels; only the decision can be tested on one machine.
+TEST(EngineErrorsGpu, ComputeCapabilities) {
+  EXPECT_TRUE(fails_with(check_compute_capability("NVIDIA A100", 8, 0), StatusCode::kUnsupported,
+                         {"NVIDIA A100", "8.0", "9.0 or later"}));
+  EXPECT_OK(check_compute_capability("NVIDIA H200", 9, 0));
+  EXPECT_OK(check_compute_capability("NVIDIA B200", 10, 0));
+  const CudaSystem system = inspect_cuda();
+  ASSERT_OK(system.devices_found);
+  ASSERT_FALSE(system.devices.empty());
+  EXPECT_OK(system.devices[0].usable);
+  EXPECT_GT(system.devices[0].memory_bytes, 0);
+  EXPECT_FALSE(system.architectures.empty());
 }
 
 TEST(EngineErrorsGpu, FaultLatches) {
@@ -117,7 +151,7 @@ TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
   std::vector<Bf16Bits> out(x.size());
   const Status fault = engine->forward_layer_from_host(*step, LayerId(1), x.data(), out.data());
   ASSERT_EQ(fault.code(), StatusCode::kFaulted) << fault.to_string();
-  EXPECT_NE(fault.message().find("cuda"), std::string::npos) << fault.message();  // the call that failed
+  EXPECT_NE(fault.message().find("cuda"), std::string::npos) << fault.message();   // the call that failed
   EXPECT_NE(fault.message().find(".cpp:"), std::string::npos) << fault.message();  // and where it stands
 
   const auto is_the_fault = [&](const Status& status) {
@@ -126,8 +160,8 @@ TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
   EXPECT_TRUE(is_the_fault(engine->create_sequence().status()));
   EXPECT_TRUE(is_the_fault(engine->fork(other).status()));
   EXPECT_TRUE(is_the_fault(engine->truncate(other, 0)));
-  EXPECT_TRUE(is_the_fault(engine->release(other)));
-  EXPECT_TRUE(is_the_fault(engine->length(other).status()));
+  EXPECT_TRUE(is_the_fault(engine->save_sequence(other).status()));
+  EXPECT_TRUE(is_the_fault(engine->restore_sequence({}).status()));
   EXPECT_TRUE(is_the_fault(engine->can_admit(1)));
   EXPECT_TRUE(is_the_fault(engine->prepare({&entry, 1}).status()));
   EXPECT_TRUE(is_the_fault(engine->forward_layer(*step, LayerId(0), x.data(), out.data())));

@@ -18,8 +18,7 @@ constexpr std::int32_t kDraftBudgetTokens = 7;
 EngineOptions tiny_options(std::int32_t sequences, WeightEncoding encoding = WeightEncoding::kFp8Block128) {
   EngineOptions options =
       SyntheticModel{.config = "tiny", .first_layer = 0, .layer_count = 4, .encoding = encoding}.options();
-  options.limits = {
-      .max_sequences = sequences, .max_context_tokens = 1100, .max_step_tokens = 320, .pool_tokens = 0};
+  options.limits = {.max_sequences = sequences, .max_context_tokens = 1100, .max_step_tokens = 320, .pool_tokens = 0};
   options.draft_budget_tokens = kDraftBudgetTokens;
   options.csa_rows_per_block = 32;
   options.hca_rows_per_block = 2;
@@ -69,15 +68,15 @@ TEST_P(EngineGpuFormats, EveryCacheFormat) {
   pair.expect_close_outputs();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Formats, EngineGpuFormats,
-    testing::Values(Formats{RowFormat::kFp8DsMla, IndexKeyFormat::kMxfp4},
-                    Formats{RowFormat::kFp8Row, IndexKeyFormat::kNvfp4},
-                    Formats{RowFormat::kNvfp4, IndexKeyFormat::kFp8}, Formats{RowFormat::kBf16, IndexKeyFormat::kBf16}),
-    [](const auto& info) {
-      return std::string(row_format_name(info.param.rows)) + "_" +
-             std::string(index_key_format_name(info.param.keys));
-    });
+INSTANTIATE_TEST_SUITE_P(Formats, EngineGpuFormats,
+                         testing::Values(Formats{RowFormat::kFp8DsMla, IndexKeyFormat::kMxfp4},
+                                         Formats{RowFormat::kFp8Row, IndexKeyFormat::kNvfp4},
+                                         Formats{RowFormat::kNvfp4, IndexKeyFormat::kFp8},
+                                         Formats{RowFormat::kBf16, IndexKeyFormat::kBf16}),
+                         [](const auto& info) {
+                           return std::string(row_format_name(info.param.rows)) + "_" +
+                                  std::string(index_key_format_name(info.param.keys));
+                         });
 
 TEST(EngineGpu, SeedProfile) {
   EngineOptions options = tiny_options(1, WeightEncoding::kBf16);
@@ -93,7 +92,7 @@ TEST(EngineGpu, SeedProfile) {
 
 // Head counts that fill no tile of a kernel.
 TEST(EngineGpu, OddHeadCounts) {
-  for (const auto& [heads, index_heads] : {std::pair{6, 3}, std::pair{34, 20}}) {
+  for (const auto& [heads, index_heads] : {std::pair{24, 40}, std::pair{40, 24}, std::pair{120, 8}}) {
     SCOPED_TRACE(std::to_string(heads) + " heads");
     EngineOptions options = SyntheticModel{.config = "tiny",
                                            .first_layer = 0,
@@ -157,6 +156,32 @@ TEST(EngineGpu, ForksTruncationAndReusedSlots) {
       pair.expect_close_caches(*sequence);
       pair.release(*sequence);
     }
+  }
+  pair.expect_close_outputs();
+}
+
+// A sequence that was saved by one backend continues on the other.
+TEST(EngineGpu, SnapshotsMoveBetweenBackends) {
+  EnginePair pair(tiny_options(2));
+  for (const std::int64_t length : {3, 131, 390}) {
+    SCOPED_TRACE("saved at " + std::to_string(length));
+    PairedSequence sequence = pair.create();
+    pair.feed_to(sequence, length, 150);
+    const auto from_cpu = pair.cpu().save_sequence(sequence.cpu);
+    const auto from_gpu = pair.gpu().save_sequence(sequence.gpu);
+    ASSERT_OK(from_cpu);
+    ASSERT_OK(from_gpu);
+    pair.release(sequence);
+    const auto on_cpu = pair.cpu().restore_sequence(*from_gpu);
+    const auto on_gpu = pair.gpu().restore_sequence(*from_cpu);
+    ASSERT_OK(on_cpu);
+    ASSERT_OK(on_gpu);
+    PairedSequence moved{*on_cpu, *on_gpu, length};
+    pair.expect_close_caches(moved);
+    pair.feed_to(moved, length + 150, 31);
+    ASSERT_FALSE(HasFatalFailure());
+    pair.expect_close_caches(moved);
+    pair.release(moved);
   }
   pair.expect_close_outputs();
 }

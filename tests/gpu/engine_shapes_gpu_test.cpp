@@ -30,10 +30,8 @@ class EngineShapesGpu : public testing::TestWithParam<Shape> {
 
   [[nodiscard]] static EngineOptions options(std::int32_t sequences) {
     EngineOptions options = GetParam().model.options();
-    options.limits = {.max_sequences = sequences,
-                      .max_context_tokens = kContextTokens,
-                      .max_step_tokens = 288,
-                      .pool_tokens = 0};
+    options.limits = {
+        .max_sequences = sequences, .max_context_tokens = kContextTokens, .max_step_tokens = 288, .pool_tokens = 0};
     options.draft_budget_tokens = 7;
     return options;
   }
@@ -104,14 +102,14 @@ TEST_P(EngineShapesGpu, AnyCutGivesTheSameBytes) {
   EXPECT_EQ(feeder.digests(sequence), digests);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layers, EngineShapesGpu,
-    testing::Values(Shape{"FlashSlidingWindow", {.config = "deepseek-v4-flash", .first_layer = 0}},
-                    Shape{"FlashSparse", {.config = "deepseek-v4-flash", .first_layer = 2}},
-                    Shape{"FlashHeavilyCompressed", {.config = "deepseek-v4-flash", .first_layer = 3}},
-                    Shape{"ProHeavilyCompressed", {.config = "deepseek-v4-pro", .first_layer = 1}},
-                    Shape{"ProSparse", {.config = "deepseek-v4-pro", .first_layer = 2}}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Layers, EngineShapesGpu,
+                         testing::Values(Shape{"FlashSlidingWindow", {.config = "deepseek-v4-flash", .first_layer = 0}},
+                                         Shape{"FlashSparse", {.config = "deepseek-v4-flash", .first_layer = 2}},
+                                         Shape{"FlashHeavilyCompressed",
+                                               {.config = "deepseek-v4-flash", .first_layer = 3}},
+                                         Shape{"ProHeavilyCompressed", {.config = "deepseek-v4-pro", .first_layer = 1}},
+                                         Shape{"ProSparse", {.config = "deepseek-v4-pro", .first_layer = 2}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace dsv4rt

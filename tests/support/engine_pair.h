@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <span>
 #include <vector>
@@ -117,6 +118,9 @@ class EnginePair {
       SCOPED_TRACE("layer " + std::to_string(cpu_->layers()[i].value));
       const LayerTotals& totals = layers_[i];
       ASSERT_GT(totals.norm, 0.0);
+      std::printf("[     INFO ] layer %d: outputs differ by %.2e, %lld of %lld selected rows in common\n",
+                  cpu_->layers()[i].value, std::sqrt(totals.error / totals.norm),
+                  static_cast<long long>(totals.same_rows), static_cast<long long>(totals.rows));
       EXPECT_LE(std::sqrt(totals.error / totals.norm), tolerance_.output);
       EXPECT_GE(static_cast<double>(totals.same_rows), tolerance_.same_rows * static_cast<double>(totals.rows));
     }

@@ -88,9 +88,8 @@ class SyntheticCache {
     std::vector<std::vector<std::byte>> bytes(static_cast<std::size_t>(blocks));
     parallel_for(blocks, [&](std::int64_t i) {
       auto& block = bytes[static_cast<std::size_t>(i)];
-      block = role == CacheRole::kIndexK
-                  ? synthetic_block(values, editor.index_format(), spec.shape, kIndexHeadDim, i)
-                  : synthetic_block(values, editor.row_format(), spec.shape, kHeadDim, i);
+      block = role == CacheRole::kIndexK ? synthetic_block(values, editor.index_format(), spec.shape, kIndexHeadDim, i)
+                                         : synthetic_block(values, editor.row_format(), spec.shape, kHeadDim, i);
     });
     for (const Target& target : targets_) {
       for (std::int64_t i = 0; i < blocks; ++i) {

@@ -38,8 +38,8 @@ struct SyntheticModel {
       if (heads > 0) model.num_attention_heads = heads;
       if (index_heads > 0) model.index_n_heads = index_heads;
       const LayerSchedule schedule = LayerSchedule::create(model).value();
-      const auto layers = schedule.layers().subspan(static_cast<std::size_t>(first_layer),
-                                                    static_cast<std::size_t>(layer_count));
+      const auto layers =
+          schedule.layers().subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layer_count));
       EXPECT_OK(write_synthetic_checkpoint(entry->second, model, layers,
                                            {.encoding = encoding, .seed = 7, .max_shard_bytes = 0}));
     }

@@ -2,7 +2,8 @@
 """Compiles every header alone, included twice: python3 headers_alone.py --root DIR --compiler CXX [-- <flag>...]
 
 A header under src/, include/, tools/ or tests/ must bring what it uses and survive repetition. Public C headers
-(c_api*.h) are also compiled as C11.
+(c_api*.h) are also compiled as C11. Headers of device code (.cuh) are compiled by nvcc where --cuda-compiler names
+it, and left out otherwise.
 """
 
 import argparse
@@ -11,12 +12,16 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import tidy
 import tidy_code
 
 C_FLAGS = ["-x", "c", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 CXX_FLAGS = ["-x", "c++", "-std=c++20", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
+# Host and device passes of the front ends; PTX for one architecture, thrown away.
+CUDA_FLAGS = ["-x", "cu", "-std=c++20", "--expt-relaxed-constexpr", "-arch=compute_90a", "-ptx", "-Werror=all-warnings"]
+CUDA_SUFFIX = ".cuh"
 
 
 def include_name(path):
@@ -27,12 +32,19 @@ def include_name(path):
 
 def compile_alone(root, compiler, flags, path):
     own_folder = (root / path).parent
-    command = [compiler, "-fsyntax-only", *flags, "-I", str(root / "include"), "-I", str(root / "src"),
+    command = [compiler, *flags, "-I", str(root / "include"), "-I", str(root / "src"),
                "-I", str(root), "-I", str(root / "tests"), "-I", str(root / "tools")]
     if path.parts[0] in ("tools", "tests"):
         command += ["-I", str(own_folder), f'-DDSV4RT_SOURCE_DIR="{root}"']
     line = f'#include "{include_name(path)}"\n'
-    run = subprocess.run([*command, "-"], input=line * 2, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        if path.suffix == CUDA_SUFFIX:  # nvcc does not read standard input
+            source = pathlib.Path(folder) / "twice.cu"
+            source.write_text(line * 2, encoding="utf-8")
+            command += [str(source), "-o", str(source.with_suffix(".ptx"))]
+        else:
+            command += ["-fsyntax-only", "-"]
+        run = subprocess.run(command, input=line * 2, capture_output=True, text=True, check=False)
     return run.returncode == 0, run.stderr
 
 
@@ -40,6 +52,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=pathlib.Path, required=True)
     parser.add_argument("--compiler", required=True)
+    parser.add_argument("--cuda-compiler", help="nvcc")
     parser.add_argument("--not-built", action="append", default=[], help="folder that this build leaves out")
     parser.add_argument("flags", nargs="*", help="further compiler flags")
     arguments = parser.parse_args()
@@ -48,12 +61,15 @@ def main():
     headers = [path for path in tidy.tree_files(arguments.root)
                if path.suffix in tidy_code.HEADER_SUFFIXES and path.parts[0] in ("include", "src", "tools", "tests")
                and not path.as_posix().startswith(skipped)]
-    jobs = [(path, CXX_FLAGS + arguments.flags) for path in headers]
-    jobs += [(path, C_FLAGS) for path in headers if path.parts[0] == "include" and path.name.startswith("c_api")]
+    jobs = [(path, arguments.compiler, CXX_FLAGS + arguments.flags) for path in headers if path.suffix != CUDA_SUFFIX]
+    jobs += [(path, arguments.compiler, C_FLAGS) for path in headers
+             if path.parts[0] == "include" and path.name.startswith("c_api")]
+    if arguments.cuda_compiler:
+        jobs += [(path, arguments.cuda_compiler, CUDA_FLAGS) for path in headers if path.suffix == CUDA_SUFFIX]
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda job: compile_alone(arguments.root, arguments.compiler, job[1], job[0]), jobs)
-        for (path, flags), (passed, messages) in zip(jobs, results):
+        results = pool.map(lambda job: compile_alone(arguments.root, job[1], job[2], job[0]), jobs)
+        for (path, _, flags), (passed, messages) in zip(jobs, results):
             if not passed:
                 failures += 1
                 print(f"{path} does not compile alone as {flags[1]}:\n{messages}")

@@ -16,6 +16,7 @@
 #include "runtime/layer_bench.h"
 #include "runtime/prefill_bench.h"
 #include "runtime/step_bench.h"
+#include "stage_report.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -27,6 +28,7 @@ struct BenchFlags {
   std::vector<std::string> whole_step;
   std::vector<std::int32_t> whole_prefill;
   double bandwidth_gb_per_s = 0;
+  StageReport stages;
   std::string json;
 };
 
@@ -59,6 +61,7 @@ Status bench_whole_step(const BenchFlags& flags) {
   options.limits = step_bench_limits(shapes, bench);
   options.draft_budget_tokens = 1;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
 
   const auto layers = static_cast<std::int64_t>(engine->layers().size());
   const double bandwidth = floor_bandwidth(flags);
@@ -91,6 +94,7 @@ Status bench_whole_step(const BenchFlags& flags) {
     std::cout << table.to_string();
     if (options.backend == "cuda") std::cout << "check: a captured step gives the bytes of an eager one\n";
   }
+  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
   return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
 }
 
@@ -98,6 +102,7 @@ Status bench_each_layer(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   options.limits = bench_limits(flags.bench);
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerBenchResult> results, bench_layers(*engine, flags.bench));
 
   EngineInspector inspector(*engine);
@@ -123,6 +128,7 @@ Status bench_each_layer(const BenchFlags& flags) {
   if (flags.json != "-") {
     std::cout << table.to_string() << "check: last decoded token equals the prefilled one in every layer\n";
   }
+  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
   return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
 }
 
@@ -134,6 +140,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   options.limits = {.max_sequences = 1, .max_context_tokens = longest, .max_step_tokens = longest, .pool_tokens = 0};
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio"});
   nlohmann::ordered_json report;
   for (const std::int32_t tokens : flags.whole_prefill) {
@@ -155,6 +162,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
                                   {"floor_ms", floor_ms}});
   }
   if (flags.json != "-") std::cout << table.to_string() << "check: a prompt in two halves gives the same bytes\n";
+  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
   return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
 }
 

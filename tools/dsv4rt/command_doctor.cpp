@@ -169,8 +169,9 @@ std::string text_or(const Json& value, const char* otherwise) {
 void print_cuda(const Json& cuda) {
   if (cuda["built"].get<bool>()) {
     std::cout << "cuda: built for " << cuda["architectures"].get<std::string>() << ", toolkit "
-              << cuda["toolkit"].get<std::string>() << "\ndriver: " << text_or(cuda["driver_module"], "no NVIDIA module")
-              << ", serves CUDA " << text_or(cuda["driver_supports"], "-") << "\n";
+              << cuda["toolkit"].get<std::string>()
+              << "\ndriver: " << text_or(cuda["driver_module"], "no NVIDIA module") << ", serves CUDA "
+              << text_or(cuda["driver_supports"], "-") << "\n";
   } else {
     std::cout << "driver: " << text_or(cuda["driver_module"], "no NVIDIA module") << "\n";
   }
@@ -181,8 +182,8 @@ void print_cuda(const Json& cuda) {
     table.add_row({std::to_string(device["ordinal"].get<int>()), device["name"].get<std::string>(),
                    device["compute_capability"].get<std::string>(), human_bytes(device["memory_bytes"].get<double>()),
                    human_bytes(device["free_bytes"].get<double>()),
-                   std::to_string(device["multiprocessors"].get<int>()),
-                   human_bytes(device["l2_bytes"].get<double>()), text_or(device["problem"], "usable")});
+                   std::to_string(device["multiprocessors"].get<int>()), human_bytes(device["l2_bytes"].get<double>()),
+                   text_or(device["problem"], "usable")});
   }
   std::cout << table.to_string();
 }

@@ -12,6 +12,7 @@
 #include "runtime/attention_trace.h"
 #include "runtime/trace_check.h"
 #include "runtime/trace_run.h"
+#include "stage_report.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -27,6 +28,7 @@ struct RunFlags {
   double tolerance = 0;
   bool check = false;
   bool digest = false;
+  StageReport stages;
   std::string json;
 };
 
@@ -180,6 +182,7 @@ Status run(const RunFlags& flags) {
                human_bytes(static_cast<double>(engine->memory().cache.total_bytes)),
                human_bytes(static_cast<double>(engine->memory().workspace_bytes)));
 
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   ProgressLine progress("run", "tokens");
   DSV4RT_ASSIGN_OR_RETURN(const TraceRun run,
                           run_trace(*engine, trace, {.chunk_tokens = flags.chunk, .decode_from = flags.decode_from},
@@ -202,9 +205,9 @@ Status run(const RunFlags& flags) {
                 << " cache sha256:" << digests[i].cache << "\n";
     }
   }
-  if (!flags.json.empty()) {
-    DSV4RT_RETURN_IF_ERROR(write_json_report(report_json(*engine, run, checks, digests), flags.json));
-  }
+  Json report = report_json(*engine, run, checks, digests);
+  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
+  if (!flags.json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json));
   return report_mismatches(checks);
 }
 
@@ -224,6 +227,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
       ->add_option("--tolerance", flags->tolerance,
                    "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones")
       ->check(CLI::PositiveNumber);
+  flags->stages.add_to(*command);
   command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");

@@ -3,10 +3,13 @@
 #include <cuda_runtime_api.h>
 #include <string>
 
+#include <nvtx3/nvToolsExt.h>
+
 #include "backend/cuda/cuda_devices.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/captured_graph.h"
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/device/event_marks.h"
 #include "backend/cuda/device/handles.h"
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
@@ -19,6 +22,7 @@ namespace {
 using cuda::CapturedGraph;
 using cuda::create_stream;
 using cuda::CudaOps;
+using cuda::EventMarks;
 using cuda::Scratch;
 using cuda::StepUpload;
 using cuda::Stream;
@@ -66,6 +70,12 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<CapturedWork>> end_capture() override { return cuda::end_graph_capture(stream_); }
   Status launch(const CapturedWork& work) override {
     return DSV4RT_CUDA_STATUS(cudaGraphLaunch(static_cast<const CapturedGraph&>(work).exec(), stream_));
+  }
+
+  void push_range(const char* name) noexcept override { nvtxRangePushA(name); }
+  void pop_range() noexcept override { nvtxRangePop(); }
+  Result<std::unique_ptr<TimeMarks>> create_time_marks() override {
+    return std::unique_ptr<TimeMarks>(std::make_unique<EventMarks>(stream_));
   }
 
   Status reserve_scratch(std::size_t bytes) override {

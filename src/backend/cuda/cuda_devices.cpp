@@ -53,8 +53,8 @@ CudaSystem inspect_cuda() {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    system.devices_found = {StatusCode::kUnsupported, std::string("no usable CUDA device: ") +
-                                                          cudaGetErrorString(error)};
+    system.devices_found = {StatusCode::kUnsupported,
+                            std::string("no usable CUDA device: ") + cudaGetErrorString(error)};
     return system;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {

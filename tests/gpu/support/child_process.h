@@ -5,8 +5,9 @@
 #include <climits>
 #include <cstdio>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include <sys/wait.h>
 
 namespace dsv4rt::test {
 

@@ -79,15 +79,15 @@ TEST_F(EngineEditorTest, WhatIsNotThereIsNamed) {
   EXPECT_EQ(editor.pool(LayerId(2), kCsaKv), nullptr);
   EXPECT_EQ(editor.pool(LayerId(7), kCsaKv), nullptr);
   EXPECT_EQ(editor.ring(LayerId(0), kCsaState), nullptr);
-  EXPECT_TRUE(fails_with(editor.read_block(LayerId(2), kCsaKv, sequence, 0), StatusCode::kNotFound,
-                         {"CSA_KV of layer 2"}));
-  EXPECT_TRUE(fails_with(editor.read_block(LayerId(1), kCsaKv, sequence, 1), StatusCode::kNotFound,
-                         {"block 1", "has 1"}));
-  EXPECT_TRUE(fails_with(editor.write_block(LayerId(1), kCsaKv, sequence, 0, bytes), StatusCode::kInvalidArgument,
-                         {"5 B"}));
+  EXPECT_TRUE(
+      fails_with(editor.read_block(LayerId(2), kCsaKv, sequence, 0), StatusCode::kNotFound, {"CSA_KV of layer 2"}));
+  EXPECT_TRUE(
+      fails_with(editor.read_block(LayerId(1), kCsaKv, sequence, 1), StatusCode::kNotFound, {"block 1", "has 1"}));
+  EXPECT_TRUE(
+      fails_with(editor.write_block(LayerId(1), kCsaKv, sequence, 0, bytes), StatusCode::kInvalidArgument, {"5 B"}));
   EXPECT_TRUE(fails_with(editor.read_ring(LayerId(0), kCsaState, sequence), StatusCode::kNotFound, {"CSA_STATE"}));
-  EXPECT_TRUE(fails_with(editor.write_ring(LayerId(0), kSwaKv, sequence, bytes), StatusCode::kInvalidArgument,
-                         {"5 B"}));
+  EXPECT_TRUE(
+      fails_with(editor.write_ring(LayerId(0), kSwaKv, sequence, bytes), StatusCode::kInvalidArgument, {"5 B"}));
   EXPECT_TRUE(fails_with(editor.write_table_entry(LayerId(1), kCsaKv, sequence, -1, 0), StatusCode::kInvalidArgument,
                          {"entry -1"}));
   EXPECT_TRUE(fails_with(editor.skip_layers(Step{}), StatusCode::kFailedPrecondition, {}));

@@ -1,5 +1,4 @@
 #include <cuda_runtime_api.h>
-
 #include <string>
 
 #include "backend/cuda/device/cuda_error.h"

@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Everything that a machine with a GPU can check: builds with CUDA, runs the GPU tests, runs a fast subset of them
+# under compute-sanitizer, and the benchmarks of single stages. Ends with one table; fails if anything failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+usage() {
+  cat <<'END'
+scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
+  --parts LIST       of build,test,sanitize,bench; default all of them
+  --arch LIST        GPU code to build, as CMake names it; default 90a-real (H100, H200)
+  --build-dir DIR    default build/cuda
+  --tests REGEX      only GPU tests whose name matches
+  --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
+  --bench REGEX      only benchmarks whose name matches
+  --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated
+  --jobs N           parallel compilations; default all processors
+Libraries in another place than the system's are found through CMAKE_PREFIX_PATH, from the environment or as
+`-- -DCMAKE_PREFIX_PATH=DIR`. Packages: scripts/setup.sh. Logs: <build-dir>/gpu-run.
+END
+}
+
+fail_usage() {
+  echo "run.sh: $1" >&2
+  usage >&2
+  exit 2
+}
+
+parts=build,test,sanitize,bench
+arch=90a-real
+build=build/cuda
+tests=
+tools=memcheck,racecheck,initcheck,synccheck
+bench=
+jobs=$(nproc)
+cmake_arguments=()
+declare -A shapes=()
+while (($# > 0)); do
+  case "$1" in
+    --help | -h) usage; exit 0 ;;
+    --) cmake_arguments=("${@:2}"); break ;;
+    --parts | --arch | --build-dir | --tests | --tools | --bench | --shape | --jobs)
+      (($# > 1)) || fail_usage "$1 needs a value"
+      case "$1" in
+        --parts) parts=$2 ;;
+        --arch) arch=$2 ;;
+        --build-dir) build=$2 ;;
+        --tests) tests=$2 ;;
+        --tools) tools=$2 ;;
+        --bench) bench=$2 ;;
+        --shape) [[ $2 == *=* ]] || fail_usage "--shape takes NAME=ARGS, not '$2'"; shapes[${2%%=*}]=${2#*=} ;;
+        --jobs) jobs=$2 ;;
+      esac
+      shift 2 ;;
+    *) fail_usage "unknown option $1" ;;
+  esac
+done
+check_list() {
+  local name
+  for name in ${2//,/ }; do
+    [[ ,$3, == *",$name,"* ]] || fail_usage "$1: '$name' is none of $3"
+  done
+}
+check_list --parts "$parts" build,test,sanitize,bench
+check_list --tools "$tools" memcheck,racecheck,initcheck,synccheck
+has_part() { [[ ,$parts, == *",$1,"* ]]; }
+
+# What runs under compute-sanitizer: "program gtest-filter". Every kernel at small shapes.
+sanitized=(
+  "engine_gpu_test Formats/*:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
+  "golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
+)
+
+logs=$build/gpu-run
+mkdir -p "$logs"
+summary=()  # "name|result|seconds|detail"
+failures=0
+
+# run_logged <name> <command>...: output to a log, one line of the summary. `detail` is set by the caller's
+# function detail_of <log>, if any.
+run_logged() {
+  local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log begin=$SECONDS result=ok detail=
+  shift
+  echo "== $name"
+  "$@" >"$log" 2>&1 || result=FAILED
+  detail=$(detail_of "$log" || true)
+  [[ $detail == *skipped* && $result == ok ]] && result=skipped
+  if [[ $result == FAILED ]]; then
+    failures=$((failures + 1))
+    tail -n 40 "$log"
+  fi
+  summary+=("$name|$result|$((SECONDS - begin))|$detail")
+}
+detail_of() { :; }
+
+configure_and_build() {
+  local launcher=()
+  command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  # Google Benchmark, which CPU benchmarks need, is not needed here.
+  cmake --preset cuda -B "$build" -DDSV4RT_CUDA_ARCHITECTURES="$arch" -DDSV4RT_BUILD_BENCHMARKS=OFF \
+    -DDSV4RT_BUILD_GPU_BENCHMARKS=ON "${launcher[@]}" "${cmake_arguments[@]}" &&
+    cmake --build "$build" --parallel "$jobs"
+}
+
+gpu_tests() {
+  ctest --test-dir "$build" -L '^gpu$' --no-tests=error --output-on-failure ${tests:+-R "$tests"}
+}
+
+sanitize() {  # <tool> <program> <filter>
+  # A child process ends its own context on purpose: those tests are not in the list.
+  local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
+  [[ $1 == memcheck ]] && options+=(--leak-check no)
+  compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3"
+}
+
+if has_part build; then run_logged build configure_and_build; fi
+[[ -d $build/tests ]] || { echo "run.sh: $build holds no build; run the part 'build' first" >&2; exit 1; }
+
+if has_part test && ((failures == 0)); then
+  detail_of() {
+    grep -q "no usable CUDA device\|Skipped" "$1" && echo -n "some skipped: no usable CUDA device; "
+    grep -E "tests passed|tests failed" "$1"
+  }
+  run_logged "GPU tests" gpu_tests
+fi
+
+if has_part sanitize && ((failures == 0)); then
+  if ! command -v compute-sanitizer >/dev/null; then
+    summary+=("compute-sanitizer|FAILED|0|not found; it comes with the CUDA toolkit")
+    failures=$((failures + 1))
+  else
+    detail_of() {
+      grep -q "no usable CUDA device" "$1" && echo -n "skipped: no usable CUDA device; "
+      grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$1" | sed 's/=* *//' | tail -n 1
+    }
+    for tool in ${tools//,/ }; do
+      for entry in "${sanitized[@]}"; do
+        program=$(find "$build/tests" -type f -name "${entry%% *}" -perm -u+x)
+        [[ -n $program ]] || continue
+        run_logged "$tool ${entry%% *}" sanitize "$tool" "$program" "${entry#* }"
+      done
+    done
+  fi
+fi
+
+if has_part bench && ((failures == 0)); then
+  detail_of() { :; }
+  while IFS= read -r program; do
+    name=$(basename "$program")
+    [[ -z $bench || $name =~ $bench ]] || continue
+    read -ra arguments <<<"${shapes[$name]:-}"
+    run_logged "$name" "$program" "${arguments[@]}"
+    cat "$logs/$name.log"
+  done < <(find "$build/tools/bench/gpu" -maxdepth 1 -type f -name 'bench_*' -perm -u+x | sort)
+fi
+
+echo
+printf '%-32s %-8s %7s  %s\n' what result seconds detail
+for line in "${summary[@]}"; do
+  IFS='|' read -r name result seconds detail <<<"$line"
+  printf '%-32s %-8s %7s  %s\n' "$name" "$result" "$seconds" "$detail"
+done
+((failures == 0)) || { echo "$failures failed; logs are in $logs"; exit 1; }

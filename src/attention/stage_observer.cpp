@@ -1,0 +1,27 @@
+#include "attention/stage_observer.h"
+
+namespace dsv4rt {
+
+std::string_view stage_name(Stage stage) noexcept {
+  switch (stage) {
+    case Stage::kProject:
+      return "project";
+    case Stage::kQueries:
+      return "queries";
+    case Stage::kWindowRows:
+      return "window rows";
+    case Stage::kCompress:
+      return "compress";
+    case Stage::kSelectRows:
+      return "select rows";
+    case Stage::kAttend:
+      return "attend";
+    case Stage::kStoreWindow:
+      return "store window";
+    case Stage::kOutput:
+      return "output";
+  }
+  return "?";
+}
+
+}  // namespace dsv4rt

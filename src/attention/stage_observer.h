@@ -1,0 +1,38 @@
+// The stages of a layer, for whoever measures or marks them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "dsv4rt/types.h"
+
+namespace dsv4rt {
+
+// In the order in which AttentionLayer::forward runs them; a kind of layer leaves out what it does not have.
+enum class Stage : std::uint8_t {
+  kProject,      // everything that reads x
+  kQueries,      // attention and indexer queries
+  kWindowRows,   // window rows of the step
+  kCompress,     // compressed rows and compressor state
+  kSelectRows,   // indexer scores and choice of rows
+  kAttend,       // attention over window and compressed rows
+  kStoreWindow,  // window rows into the ring
+  kOutput,       // output projections
+};
+inline constexpr int kStageCount = 8;
+
+// "project", "queries", ...
+std::string_view stage_name(Stage stage) noexcept;
+
+// Told on the host where stages begin and end; work enqueued in between belongs to the stage. Stages do not
+// nest. Must not fail: what goes wrong is the observer's to report.
+class StageObserver {
+ public:
+  virtual ~StageObserver() = default;
+  // Stages of this layer follow, in a step of `tokens` tokens.
+  virtual void begin_layer(LayerId layer, std::int32_t tokens) = 0;
+  virtual void begin(Stage stage) = 0;
+  virtual void end(Stage stage) = 0;
+};
+
+}  // namespace dsv4rt
