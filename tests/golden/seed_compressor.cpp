@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "model/rope.h"
 #include "support/reference_math.h"
 #include "support/test_backend.h"
 
