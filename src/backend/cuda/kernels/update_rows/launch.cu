@@ -1,0 +1,25 @@
+#include "backend/cuda/cuda_ops.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+
+Status CudaOps::update_rows(const UpdateRowsParams& params) {
+  DSV4RT_RETURN_IF_ERROR(query(params.query));
+  if (params.index_query) DSV4RT_RETURN_IF_ERROR(index_query(*params.index_query));
+  DSV4RT_RETURN_IF_ERROR(window_rows(params.window));
+  if (params.window_ring) {
+    DSV4RT_RETURN_IF_ERROR(window_store({.step = params.window.step,
+                                         .staged_shape = params.window.staged_shape,
+                                         .staged = params.window.staged,
+                                         .ring = *params.window_ring}));
+  }
+  for (const auto& compressor : {params.compress, params.index_compress}) {
+    if (!compressor) continue;
+    DSV4RT_RETURN_IF_ERROR(compress(*compressor));
+    DSV4RT_RETURN_IF_ERROR(
+        state_store({.step = compressor->step, .input = compressor->input, .state = compressor->state}));
+  }
+  return {};
+}
+
+}  // namespace dsv4rt::cuda
