@@ -5,6 +5,7 @@
 
 #include "backend/ops.h"
 #include "base/bfloat16.h"
+#include "base/sine_cosine.h"
 
 namespace dsv4rt::cuda {
 
@@ -18,10 +19,8 @@ struct Rotation {
 // Of the interleaved pair `pair` in [0, kRotatedPairs); rope.inverse_frequency is not null.
 __device__ inline Rotation rotation_of(const RopeParams& rope, std::int32_t position, int pair) {
   const float angle = __fmul_rn(static_cast<float>(position), rope.inverse_frequency[pair]);
-  Rotation rotation;
-  sincosf(angle, &rotation.sine, &rotation.cosine);
-  if (rope.inverse) rotation.sine = -rotation.sine;
-  return rotation;
+  const SineCosine of_angle = sine_cosine(angle);
+  return {.cosine = of_angle.cosine, .sine = rope.inverse ? -of_angle.sine : of_angle.sine};
 }
 
 // Products and sums stay unfused, as on the CPU; results are rounded to BF16.

@@ -40,6 +40,8 @@ class PoolSource {
     end_ = pooled_rows(input);
     first_position_ = place.position + 1 - end_;
     begin_ = input.overlap && first_position_ < 0 ? input.ratio : 0;
+    // The ring holds at least the pooled rows, and first_position_ is no less than their negative.
+    first_ring_row_ = (first_position_ + params.state.ring_rows) % params.state.ring_rows;
   }
 
   [[nodiscard]] __device__ int begin() const { return begin_; }
@@ -49,14 +51,17 @@ class PoolSource {
   [[nodiscard]] __device__ PoolRow row(int row, int channel) const {
     const CompressorInput& input = params_.input;
     const std::int32_t width = state_width(input);
-    const std::int32_t column = (input.overlap && row >= input.ratio ? input.dim : 0) + channel;
+    const bool current = input.overlap && row >= input.ratio;
+    const std::int32_t column = (current ? input.dim : 0) + channel;
     const std::int32_t position = first_position_ + row;
     if (position >= place_.start) {
       const std::int64_t offset = place_.token_of(position) * input.stride + column;
-      const std::int64_t ape_row = position % input.ratio;
+      const std::int32_t ape_row = current ? row - input.ratio : row;  // blocks start at multiples of the ratio
       return {.kv = input.kv + offset, .score = input.score + offset, .bias = input.ape + ape_row * width + column};
     }
-    const float* stored = state_row(params_.state, width, place_.slot, position % params_.state.ring_rows) + column;
+    std::int32_t ring_row = first_ring_row_ + row;
+    if (ring_row >= params_.state.ring_rows) ring_row -= params_.state.ring_rows;
+    const float* stored = state_row(params_.state, width, place_.slot, ring_row) + column;
     return {.kv = stored, .score = stored + width, .bias = nullptr};
   }
 
@@ -66,6 +71,7 @@ class PoolSource {
   int begin_ = 0;
   int end_ = 0;
   std::int32_t first_position_ = 0;  // of row 0; negative where the previous block does not exist
+  std::int32_t first_ring_row_ = 0;  // of row 0
 };
 
 __device__ inline float4 load_quad(const float* at) { return *reinterpret_cast<const float4*>(at); }

@@ -1,25 +1,114 @@
-#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/update_rows/launch.h"
+
+#include <algorithm>
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/update_rows/kernel.cuh"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
+namespace {
 
-Status CudaOps::update_rows(const UpdateRowsParams& params) {
-  DSV4RT_RETURN_IF_ERROR(query(params.query));
-  if (params.index_query) DSV4RT_RETURN_IF_ERROR(index_query(*params.index_query));
-  DSV4RT_RETURN_IF_ERROR(window_rows(params.window));
-  if (params.window_ring) {
-    DSV4RT_RETURN_IF_ERROR(window_store({.step = params.window.step,
-                                         .staged_shape = params.window.staged_shape,
-                                         .staged = params.window.staged,
-                                         .ring = *params.window_ring}));
+constexpr std::int64_t kMaxClusters = 128;  // until a cluster looks at more than one token
+constexpr std::int64_t kMaxTokensPerCluster = 32;
+constexpr std::int64_t kManyTokens = 1024;  // from here on few tokens complete a row
+constexpr std::int32_t kMaxTileRows = 256;
+
+std::int64_t groups_of(std::int64_t items, std::int64_t size) { return (items + size - 1) / size; }
+
+// The launch and its block ranges.
+class RowPlan {
+ public:
+  RowPlan(const RowParts& parts, std::int32_t tokens) : tokens_(tokens) {
+    std::int64_t blocks[kRowParts] = {};
+    if (const CompressParams* one = parts.compress; one != nullptr) blocks[kCompress] = plan_compress(*one);
+    if (const CompressParams* one = parts.index_compress; one != nullptr) {
+      // A warp pools an index key, but not one of many rows.
+      (few_rows(*one) ? blocks[kIndexCompress] : blocks[kCompress]) =
+          few_rows(*one) ? plan_index_compress(*one) : plan_compress(*one);
+    }
+    if (parts.window != nullptr) {
+      launch_.window = *parts.window;
+      if (parts.window_ring != nullptr) launch_.window_ring = *parts.window_ring;
+      blocks[kWindow] = tokens;
+    }
+    if (parts.state != nullptr || parts.index_state != nullptr) {
+      if (parts.state != nullptr) launch_.compress = *parts.state;
+      if (parts.index_state != nullptr) launch_.index_compress = *parts.index_state;
+      launch_.stores_state = parts.state != nullptr;
+      launch_.stores_index_state = parts.index_state != nullptr;
+      blocks[kState] = tokens;
+    }
+    if (parts.query != nullptr) {
+      launch_.query = *parts.query;
+      blocks[kQuery] = head_blocks(parts.query->heads, kWarpQueryHeads);
+    }
+    if (parts.index_query != nullptr) {
+      launch_.index_query = *parts.index_query;
+      blocks[kIndexQuery] = head_blocks(parts.index_query->heads, kWarpIndexHeads);
+    }
+    std::int64_t end = 0;
+    for (int part = 0; part < kRowParts; ++part) {
+      end += blocks[part];
+      launch_.end[part] = static_cast<std::uint32_t>(end);
+    }
   }
-  for (const auto& compressor : {params.compress, params.index_compress}) {
-    if (!compressor) continue;
-    DSV4RT_RETURN_IF_ERROR(compress(*compressor));
-    DSV4RT_RETURN_IF_ERROR(
-        state_store({.step = compressor->step, .input = compressor->input, .state = compressor->state}));
+
+  [[nodiscard]] Status launch(cudaStream_t stream) const {
+    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]), .threads = kRowThreads};
+    switch (pooling_) {
+      case Pooling::kNone:
+        return launch_pdl(row_kernel<Pooling::kNone>, shape, stream, launch_);
+      case Pooling::kFewRows:
+        return launch_pdl(row_kernel<Pooling::kFewRows>, shape, stream, launch_);
+      case Pooling::kManyRows:
+        break;
+    }
+    DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<Pooling::kManyRows>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(many_rows_tile_bytes(kMaxTileRows))));
+    shape.shared_bytes = many_rows_tile_bytes(pooled_rows(launch_.compress.input));
+    shape.cluster_blocks = static_cast<unsigned>(launch_.compress.input.dim / kClusterChannels);
+    shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
+    return launch_pdl(row_kernel<Pooling::kManyRows>, shape, stream, launch_);
   }
-  return {};
+
+ private:
+  std::int64_t plan_compress(const CompressParams& params) {
+    launch_.compress = params;
+    if (few_rows(params)) {
+      pooling_ = Pooling::kFewRows;
+      launch_.compress_tokens = tokens_ < kManyTokens ? 1 : std::min(params.input.ratio, 32);
+      return groups_of(tokens_, launch_.compress_tokens);
+    }
+    pooling_ = Pooling::kManyRows;
+    launch_.compress_tokens =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(groups_of(tokens_, kMaxClusters), 1, kMaxTokensPerCluster));
+    return groups_of(tokens_, launch_.compress_tokens) * (params.input.dim / kClusterChannels);
+  }
+
+  std::int64_t plan_index_compress(const CompressParams& params) {
+    launch_.index_compress = params;
+    pooling_ = Pooling::kFewRows;
+    launch_.index_compress_tokens = tokens_ < kManyTokens ? 1 : std::min(params.input.ratio, 32);
+    return groups_of(tokens_, std::int64_t{launch_.index_compress_tokens} * kRowWarps);
+  }
+
+  [[nodiscard]] std::int64_t head_blocks(std::int32_t heads, int heads_of_warp) const {
+    return groups_of(tokens_ * groups_of(heads, heads_of_warp), kRowWarps);
+  }
+
+  std::int64_t tokens_;
+  RowLaunch launch_;
+  Pooling pooling_ = Pooling::kNone;
+};
+
+}  // namespace
+
+bool few_rows(const CompressParams& params) { return pooled_rows(params.input) <= kFewRows; }
+
+Status launch_rows(const RowParts& parts, std::int32_t tokens, cudaStream_t stream) {
+  return tokens <= 0 ? Status{} : RowPlan(parts, tokens).launch(stream);
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,0 +1,105 @@
+// The row kernel: every thread block does a piece of one part.
+//
+// Parts write different memory and read nothing that another part of the same launch writes, with one exception
+// that the host rules out: state rings are written beside their readers only when the step keeps every row that
+// is read (ring_keeps_needed_rows).
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/compress/few_rows.cuh"
+#include "backend/cuda/kernels/compress/many_rows.cuh"
+#include "backend/cuda/kernels/compress/state_rows.cuh"
+#include "backend/cuda/kernels/index_query/index_query_heads.cuh"
+#include "backend/cuda/kernels/query/query_heads.cuh"
+#include "backend/cuda/kernels/update_rows/params.h"
+#include "backend/cuda/kernels/window/window_row.cuh"
+
+namespace dsv4rt::cuda {
+
+static_assert(kRowThreads == kRowQuads && kRowThreads == kManyRowsThreads);
+
+template <Pooling kPooling>
+union RowShared {
+  QueryHeadsShared query[kRowWarps];
+  WindowRowShared window;
+  FewRowsShared few_rows;
+  float4 index_pooled[kRowWarps][kKeyQuads];
+};
+template <>
+union RowShared<Pooling::kManyRows> {
+  QueryHeadsShared query[kRowWarps];
+  WindowRowShared window;
+  ManyRowsShared many_rows;
+};
+
+// Heads are handed out to warps in groups, token by token.
+struct HeadGroup {
+  std::int64_t token;
+  int first_head;
+};
+__device__ inline HeadGroup head_group(std::int64_t warp, int heads, int heads_of_warp) {
+  const int groups = (heads + heads_of_warp - 1) / heads_of_warp;
+  const std::int64_t token = warp / groups;
+  return {.token = token, .first_head = static_cast<int>(warp - token * groups) * heads_of_warp};
+}
+
+template <Pooling kPooling>
+__device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
+  if constexpr (kPooling == Pooling::kManyRows) {
+    extern __shared__ float4 tile[];
+    const std::uint32_t cluster = block / static_cast<std::uint32_t>(p.compress.input.dim / kClusterChannels);
+    for_each_completing(p.compress, std::int64_t{cluster} * p.compress_tokens, p.compress_tokens,
+                        [&](std::int64_t token) { compress_many_rows(p.compress, token, tile, shared.many_rows); });
+  } else if constexpr (kPooling == Pooling::kFewRows) {
+    for_each_completing(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
+                        [&](std::int64_t token) { compress_few_rows(p.compress, token, shared.few_rows); });
+  }
+}
+
+template <Pooling kPooling>
+__global__ __launch_bounds__(kRowThreads) void row_kernel(const __grid_constant__ RowLaunch p) {
+  __shared__ RowShared<kPooling> shared;
+  allow_dependents();
+  const std::uint32_t block = blockIdx.x;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (block < p.end[kCompress]) {
+    compress_part<kPooling>(p, block, shared);
+  } else if (block < p.end[kIndexCompress]) {
+    if constexpr (kPooling == Pooling::kFewRows) {
+      const std::int64_t first = std::int64_t{block - p.end[kCompress]} * kRowWarps + warp;
+      for_each_completing(p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
+                          [&](std::int64_t token) {
+                            compress_index_key(p.index_compress, token, shared.index_pooled[warp]);
+                          });
+    }
+  } else if (block < p.end[kWindow]) {
+    window_row(p.window, p.window_ring, block - p.end[kIndexCompress], shared.window);
+  } else if (block < p.end[kState]) {
+    const std::int64_t token = block - p.end[kWindow];
+    const auto store = [&](const CompressParams& compressor) {
+      const TokenPlace place = token_place(compressor.step, token);
+      wait_for_predecessors();
+      if (!place.real) return;
+      store_state_row(compressor.input, compressor.state, place, token, static_cast<int>(threadIdx.x), kRowThreads);
+    };
+    if (p.stores_state) store(p.compress);
+    if (p.stores_index_state) store(p.index_compress);
+  } else if (block < p.end[kQuery]) {
+    const HeadGroup group =
+        head_group(std::int64_t{block - p.end[kState]} * kRowWarps + warp, p.query.heads, kWarpQueryHeads);
+    if (group.token < p.query.step.counts.tokens) {
+      query_heads(p.query, group.token, group.first_head, shared.query[warp]);
+    }
+  } else if (block < p.end[kIndexQuery]) {
+    const HeadGroup group =
+        head_group(std::int64_t{block - p.end[kQuery]} * kRowWarps + warp, p.index_query.heads, kWarpIndexHeads);
+    if (group.token < p.index_query.step.counts.tokens) {
+      index_query_heads(p.index_query, group.token, group.first_head);
+    }
+  }
+  wait_for_predecessors();  // also where a block had nothing to do: the grid's end implies its predecessors' end
+}
+
+}  // namespace dsv4rt::cuda
