@@ -1,4 +1,4 @@
-// Blocks of at most kFewRows rows: a row's dim / 4 threads pool four channels each in registers.
+// Blocks of at most kFewRows rows: a row's dim / 4 threads pool four channels each.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,21 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kFewRows = 8;
 
-// Per channel sum(exp(s - max) * kv) / sum(exp(s - max)) over the rows in position order, rounded to BF16.
-__device__ inline float4 pool_few_rows(const PoolSource& source, int quad) {
-  // All loads before the first use.
-  float4 score[kFewRows];
-  float4 kv[kFewRows];
-  float4 bias[kFewRows];
-#pragma unroll
-  for (int i = 0; i < kFewRows; ++i) {
-    if (i < source.begin() || i >= source.end()) continue;
-    const PoolRow row = source.row(i, 4 * quad);
-    score[i] = load_quad(row.score);
-    kv[i] = load_quad(row.kv);
-    // A stored score holds its ape; adding 0 keeps it (the sign of a zero does not reach the result).
-    bias[i] = row.bias == nullptr ? float4{} : load_quad(row.bias);
-  }
-  const float low = __int_as_float(static_cast<int>(0xff800000U));
-  float4 largest = make_float4(low, low, low, low);
-#pragma unroll
-  for (int i = 0; i < kFewRows; ++i) {
-    if (i < source.begin() || i >= source.end()) continue;
-    score[i] = add_quads(score[i], bias[i]);
-    largest = max_quads(largest, score[i]);
-  }
+// Per channel sum(exp(s - max) * kv) / sum(exp(s - max)) over the rows in position order, rounded to BF16. The
+// tile has one group: a thread sees all rows of its channels. Called after wait_for_predecessors().
+template <int kQuads>
+__device__ inline float4 pool_few_rows(const PoolSource& source, const PoolTile<kQuads, 1>& tile,
+                                       const float4& last_bias) {
+  tile.start_loads(source, 0);
+  const float4 largest = tile.finish_scores(source, 0, last_bias);
+  __pipeline_wait_prior(0);
   float4 weights{};
   float4 weighted{};
-#pragma unroll
-  for (int i = 0; i < kFewRows; ++i) {
-    if (i < source.begin() || i >= source.end()) continue;
-    const float4 weight = exp_of_difference(score[i], largest);
+#pragma unroll 2
+  for (int i = source.begin; i < source.end; ++i) {
+    const float4 weight = exp_of_difference(tile.score(i), largest);
     weights = add_quads(weights, weight);
-    weighted = add_quads(weighted, multiply_quads(weight, kv[i]));
+    weighted = add_quads(weighted, multiply_quads(weight, tile.value(i)));
   }
   return make_float4(
       round_to_bf16(__fdiv_rn(weighted.x, weights.x)), round_to_bf16(__fdiv_rn(weighted.y, weights.y)),
@@ -48,8 +32,16 @@ __device__ inline float4 pool_few_rows(const PoolSource& source, int quad) {
 }
 
 struct FewRowsShared {
+  float4 scores[kFewRows][kRowQuads];
+  float4 values[kFewRows][kRowQuads];
   float4 pooled[kRowQuads];
   std::uint32_t warp_amax[kRowQuads / 32];
+};
+
+struct IndexKeyShared {
+  float4 scores[kFewRows][kKeyQuads];
+  float4 values[kFewRows][kKeyQuads];
+  float4 pooled[kKeyQuads];
 };
 
 // The row that `token` completes, for a block of kRowQuads threads.
@@ -57,29 +49,33 @@ __device__ inline void compress_few_rows(const CompressParams& p, std::int64_t t
   const int quad = static_cast<int>(threadIdx.x);
   const TokenPlace place = token_place(p.step, token);
   const PoolSource source(p, place);
+  const PoolTile<kRowQuads, 1> tile{shared.scores[0], shared.values[0], quad, 0};
+  const float4 last_bias = source.bias(source.end - 1, 4 * quad);
   CompletedRow row(p, place, token, quad);
   wait_for_predecessors();
   row.locate(p);
-  const float4 pooled = pool_few_rows(source, quad);
+  const float4 pooled = pool_few_rows(source, tile, last_bias);
   __syncthreads();  // the previous token's row has been read
   shared.pooled[quad] = pooled;
   __syncthreads();
   row.store(p, reinterpret_cast<const float*>(shared.pooled), quad, shared.warp_amax);
 }
 
-// The index key that `token` completes, for a warp; `pooled` [kKeyQuads] is the warp's own.
-__device__ inline void compress_index_key(const CompressParams& p, std::int64_t token, float4* pooled) {
+// The index key that `token` completes, for a warp; `shared` is the warp's own.
+__device__ inline void compress_index_key(const CompressParams& p, std::int64_t token, IndexKeyShared& shared) {
   const int quad = static_cast<int>(threadIdx.x) % 32;
   const TokenPlace place = token_place(p.step, token);
   const PoolSource source(p, place);
+  const PoolTile<kKeyQuads, 1> tile{shared.scores[0], shared.values[0], quad, 0};
+  const float4 last_bias = source.bias(source.end - 1, 4 * quad);
   CompletedRow row(p, place, token, quad);
   wait_for_predecessors();
   row.locate(p);
-  const float4 own = pool_few_rows(source, quad);
+  const float4 own = pool_few_rows(source, tile, last_bias);
   __syncwarp();
-  pooled[quad] = own;
+  shared.pooled[quad] = own;
   __syncwarp();
-  row.store(p, reinterpret_cast<const float*>(pooled), quad, nullptr);
+  row.store(p, reinterpret_cast<const float*>(shared.pooled), quad, nullptr);
 }
 
 }  // namespace dsv4rt::cuda

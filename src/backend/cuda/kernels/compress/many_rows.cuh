@@ -15,57 +15,24 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kManyRowsThreads = 128;
-inline constexpr int kClusterChannels = 64;  // of one block of a cluster
+inline constexpr int kClusterChannels = 32;  // of one block of a cluster: 16 blocks for a row of 512
 inline constexpr int kClusterQuads = kClusterChannels / 4;
 inline constexpr int kRowGroups = kManyRowsThreads / kClusterQuads;
+using ManyRowsTile = PoolTile<kClusterQuads, kRowGroups>;
 
-// The tile of one block of a cluster: [rows][kClusterChannels] scores, then as many kv values.
+// Bytes of the tile of one block of a cluster.
 constexpr std::size_t many_rows_tile_bytes(std::int32_t rows) {
   return std::size_t{2} * static_cast<std::size_t>(rows) * kClusterChannels * sizeof(float);
 }
 
-// Fills the block's tile: scores with their ape, kv as they are. Returns the largest score of each of the
-// thread's four channels over the rows that it loaded; a thread later touches those rows only.
-__device__ inline float4 load_tile(const PoolSource& source, int channel, float4* scores, float4* values) {
-  const int quad = static_cast<int>(threadIdx.x) % kClusterQuads;
-  const int group = static_cast<int>(threadIdx.x) / kClusterQuads;
-#pragma unroll 4
-  for (int i = source.begin() + group; i < source.end(); i += kRowGroups) {
-    __pipeline_memcpy_async(scores + i * kClusterQuads + quad, source.row(i, channel + 4 * quad).score,
-                            sizeof(float4));
-  }
-  __pipeline_commit();
-#pragma unroll 4
-  for (int i = source.begin() + group; i < source.end(); i += kRowGroups) {
-    __pipeline_memcpy_async(values + i * kClusterQuads + quad, source.row(i, channel + 4 * quad).kv, sizeof(float4));
-  }
-  __pipeline_commit();
-  __pipeline_wait_prior(1);
-  const float low = __int_as_float(static_cast<int>(0xff800000U));
-  float4 largest = make_float4(low, low, low, low);
-#pragma unroll 4
-  for (int i = source.begin() + group; i < source.end(); i += kRowGroups) {
-    float4 score = scores[i * kClusterQuads + quad];
-    const PoolRow row = source.row(i, channel + 4 * quad);
-    if (row.bias != nullptr) {
-      score = add_quads(score, load_quad(row.bias));
-      scores[i * kClusterQuads + quad] = score;
-    }
-    largest = max_quads(largest, score);
-  }
-  return largest;
-}
-
 // Weights in place of the scores, weighted values in place of the values.
-__device__ inline void weigh_tile(const PoolSource& source, const float4& largest, float4* scores, float4* values) {
-  const int quad = static_cast<int>(threadIdx.x) % kClusterQuads;
+__device__ inline void weigh_tile(const PoolSource& source, const ManyRowsTile& tile, const float4& largest) {
   __pipeline_wait_prior(0);
 #pragma unroll 2
-  for (int i = source.begin() + static_cast<int>(threadIdx.x) / kClusterQuads; i < source.end(); i += kRowGroups) {
-    const int at = i * kClusterQuads + quad;
-    const float4 weight = exp_of_difference(scores[at], largest);
-    scores[at] = weight;
-    values[at] = multiply_quads(weight, values[at]);
+  for (int i = source.begin + tile.group; i < source.end; i += kRowGroups) {
+    const float4 weight = exp_of_difference(tile.score(i), largest);
+    tile.score(i) = weight;
+    tile.value(i) = multiply_quads(weight, tile.value(i));
   }
 }
 
@@ -73,12 +40,12 @@ __device__ inline void weigh_tile(const PoolSource& source, const float4& larges
 __device__ inline float sum_column(const PoolSource& source, const float* column) {
   float sum = 0.0F;
 #pragma unroll 16
-  for (int i = source.begin(); i < source.end(); ++i) sum = __fadd_rn(sum, column[i * kClusterChannels]);
+  for (int i = source.begin; i < source.end; ++i) sum = __fadd_rn(sum, column[i * kClusterChannels]);
   return sum;
 }
 
-// What one block of a cluster shares besides its tile.
-struct ManyRowsShared {
+// What one block of a cluster shares; its tile follows in memory.
+struct alignas(16) ManyRowsShared {
   float4 pooled[kRowQuads];  // gathered in the first block of the cluster
   float4 largest[kRowGroups][kClusterQuads];
   float sums[2][kClusterChannels];
@@ -86,38 +53,42 @@ struct ManyRowsShared {
 };
 
 // Pools the row that `token` completes. All blocks of a cluster come here for the same tokens.
-__device__ inline void compress_many_rows(const CompressParams& p, std::int64_t token, float4* tile,
-                                          ManyRowsShared& shared) {
+__device__ inline void compress_many_rows(const CompressParams& p, std::int64_t token, ManyRowsShared& shared) {
   const auto cluster = cooperative_groups::this_cluster();
   // Arrival says: this block runs and has finished its last row, so `pooled` may be written from outside.
   auto ready = cluster.barrier_arrive();
   const int rank = static_cast<int>(cluster.block_rank());
   const int thread = static_cast<int>(threadIdx.x);
-  const int quad = thread % kClusterQuads;
   const TokenPlace place = token_place(p.step, token);
   const PoolSource source(p, place);
-  float4* scores = tile;
-  float4* values = tile + source.end() * kClusterQuads;
+  auto* const memory = reinterpret_cast<float4*>(&shared + 1);
+  const ManyRowsTile tile{memory, memory + source.end * kClusterQuads, thread % kClusterQuads,
+                          thread / kClusterQuads};
+  const int first_channel = rank * kClusterChannels;
+  const float4 last_bias = source.bias(source.end - 1, first_channel + 4 * tile.quad);
   wait_for_predecessors();
 
-  shared.largest[thread / kClusterQuads][quad] = load_tile(source, rank * kClusterChannels, scores, values);
+  tile.start_loads(source, first_channel);
+  shared.largest[tile.group][tile.quad] = tile.finish_scores(source, first_channel, last_bias);
   __syncthreads();
-  float4 largest = shared.largest[0][quad];
+  float4 largest = shared.largest[0][tile.quad];
 #pragma unroll
-  for (int group = 1; group < kRowGroups; ++group) largest = max_quads(largest, shared.largest[group][quad]);
-  weigh_tile(source, largest, scores, values);
+  for (int group = 1; group < kRowGroups; ++group) largest = max_quads(largest, shared.largest[group][tile.quad]);
+  weigh_tile(source, tile, largest);
   __syncthreads();
-  static_assert(kManyRowsThreads == 2 * kClusterChannels);
+  static_assert(kManyRowsThreads >= 2 * kClusterChannels && kClusterChannels % 32 == 0);
   const int channel = thread % kClusterChannels;
-  const bool weighted = thread >= kClusterChannels;
-  const float* column = reinterpret_cast<const float*>(weighted ? values : scores) + channel;
-  shared.sums[weighted ? 1 : 0][channel] = sum_column(source, column);
+  if (thread < 2 * kClusterChannels) {
+    const bool weighted = thread >= kClusterChannels;
+    const float* column = reinterpret_cast<const float*>(weighted ? tile.values : tile.scores) + channel;
+    shared.sums[weighted ? 1 : 0][channel] = sum_column(source, column);
+  }
   __syncthreads();
   cluster.barrier_wait(std::move(ready));
-  if (!weighted) {
+  if (thread < kClusterChannels) {
     float* gathered = cluster.map_shared_rank(reinterpret_cast<float*>(shared.pooled), 0);
     const float value = __fdiv_rn(shared.sums[1][channel], shared.sums[0][channel]);
-    gathered[rank * kClusterChannels + channel] = round_to_bf16(value);
+    gathered[first_channel + channel] = round_to_bf16(value);
   }
   auto complete = cluster.barrier_arrive();
   if (rank != 0 || thread >= p.input.dim / 4) {

@@ -8,11 +8,14 @@
 
 namespace dsv4rt::cuda {
 
-// kv and score + ape of `token`, if it is one of its sequence's last ring_rows tokens, by `threads` threads. Called
-// after wait_for_predecessors().
-__device__ inline void store_state_row(const CompressorInput& input, const StateRing& state, const TokenPlace& place,
-                                       std::int64_t token, int thread, int threads) {
-  if (token < std::int64_t{place.end_token} - state.ring_rows) return;
+// kv and score + ape of `token`, if it is one of its sequence's last ring_rows tokens, by `threads` threads.
+__device__ inline void store_state_row(const CompressParams& p, std::int64_t token, int thread, int threads) {
+  if (token >= p.step.counts.tokens) return;
+  const TokenPlace place = token_place(p.step, token);
+  const CompressorInput& input = p.input;
+  const StateRing& state = p.state;
+  if (!place.real || token < std::int64_t{place.end_token} - state.ring_rows) return;
+  wait_for_predecessors();
   const std::int32_t width = state_width(input);
   float* row = state_row(state, width, place.slot, place.position % state.ring_rows);
   const float* kv = input.kv + token * input.stride;

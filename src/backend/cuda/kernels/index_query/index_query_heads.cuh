@@ -53,34 +53,63 @@ __device__ inline void hadamard_of_eighth(float (&v)[kLaneValues], int part) {
   }
 }
 
-__device__ inline std::uint32_t finite_amax_bits_of_lane(const float (&v)[kLaneValues]) {
+// The largest magnitude of a lane's values; NaN if there is one.
+__device__ inline float amax_of_lane(const float (&v)[kLaneValues]) {
+  float amax = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kLaneValues; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(amax) : "f"(fabsf(v[i])));
+  return amax;
+}
+// As finite_amax_bits of common/reduce.cuh: infinities and NaN do not take part.
+__device__ inline float finite_amax_of_lane(const float (&v)[kLaneValues]) {
   std::uint32_t amax = 0;
 #pragma unroll
   for (int i = 0; i < kLaneValues; ++i) {
     const std::uint32_t magnitude = __float_as_uint(v[i]) & 0x7fffffffU;
     amax = max(amax, magnitude < 0x7f800000U ? magnitude : 0U);
   }
-  return amax;
+  return __uint_as_float(amax);
 }
 
-// What a reader of a key with these values would see, not yet rounded to BF16.
+// round_e2m1 for magnitudes up to 6: what a group's scale makes of finite values.
+__device__ inline float round_e2m1_in_range(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  const float grid = __uint_as_float(max((bits & 0x7f800000U) + (22U << 23U), 0x3f800000U + (22U << 23U)));
+  const float rounded = __fsub_rn(__fadd_rn(fabsf(value), grid), grid);
+  return __uint_as_float(__float_as_uint(rounded) | (bits & 0x80000000U));
+}
+
+// What a reader of a key with these values would see, not yet rounded to BF16. `amax` is the lane's.
+template <class Round>
+__device__ inline void round_mxfp4_key(float (&v)[kLaneValues], float amax, const Round& round) {
+  const std::uint8_t code = e8m0_scale_for_e2m1(__uint_as_float(group_max<2>(__float_as_uint(amax))));
+  const float scale = decode_e8m0(code);
+  const float reciprocal = __uint_as_float((254U - code) << 23U);  // codes from 1 to 253: exact
+#pragma unroll
+  for (int i = 0; i < kLaneValues; ++i) v[i] = __fmul_rn(round(__fmul_rn(v[i], reciprocal)), scale);
+}
+
 __device__ inline void round_through_key(IndexKeyFormat format, float (&v)[kLaneValues]) {
   if (format == IndexKeyFormat::kBf16) return;
-  const std::uint32_t lane_amax = finite_amax_bits_of_lane(v);
   if (format == IndexKeyFormat::kMxfp4) {
-    const std::uint8_t code = e8m0_scale_for_e2m1(__uint_as_float(group_max<2>(lane_amax)));
-    const float scale = decode_e8m0(code);
-    const float reciprocal = __uint_as_float((254U - code) << 23U);  // codes from 1 to 253: exact
-#pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) v[i] = __fmul_rn(round_e2m1(__fmul_rn(v[i], reciprocal)), scale);
-  } else if (format == IndexKeyFormat::kNvfp4) {
-    const float scale = decode_e4m3(nvfp4_group_scale(__uint_as_float(lane_amax)));
+    const float amax = amax_of_lane(v);
+    if (__all_sync(kFullWarp, amax < __int_as_float(0x7f800000))) {
+      round_mxfp4_key(v, amax, [](float value) { return round_e2m1_in_range(value); });
+    } else {
+      round_mxfp4_key(v, finite_amax_of_lane(v), [](float value) { return round_e2m1(value); });
+    }
+    return;
+  }
+  const float lane_amax = finite_amax_of_lane(v);
+  if (format == IndexKeyFormat::kNvfp4) {
+    const float scale = decode_e4m3(nvfp4_group_scale(lane_amax));
 #pragma unroll
     for (int i = 0; i < kLaneValues; ++i) {
       v[i] = __fmul_rn(scale > 0.0F ? round_e2m1(__fdiv_rn(v[i], scale)) : 0.0F, scale);
     }
   } else {
-    const std::uint8_t code = e8m0_scale_for_e4m3(__uint_as_float(group_max<kIndexHeadLanes>(lane_amax)));
+    const std::uint32_t amax = group_max<kIndexHeadLanes>(__float_as_uint(lane_amax));
+    const std::uint8_t code = e8m0_scale_for_e4m3(__uint_as_float(amax));
     const float scale = decode_e8m0(code);
     const float reciprocal = __uint_as_float((254U - code) << 23U);
 #pragma unroll

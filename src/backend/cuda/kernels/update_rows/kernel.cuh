@@ -20,19 +20,34 @@ namespace dsv4rt::cuda {
 
 static_assert(kRowThreads == kRowQuads && kRowThreads == kManyRowsThreads);
 
+// What a block keeps in shared memory; the parts never meet in one.
 template <Pooling kPooling>
 union RowShared {
   QueryHeadsShared query[kRowWarps];
   WindowRowShared window;
+};
+template <>
+union RowShared<Pooling::kFewRows> {
+  QueryHeadsShared query[kRowWarps];
+  WindowRowShared window;
   FewRowsShared few_rows;
-  float4 index_pooled[kRowWarps][kKeyQuads];
+  IndexKeyShared index_keys[kRowWarps];
 };
 template <>
 union RowShared<Pooling::kManyRows> {
   QueryHeadsShared query[kRowWarps];
   WindowRowShared window;
-  ManyRowsShared many_rows;
+  ManyRowsShared many_rows;  // its tile follows it
 };
+
+// Dynamic shared memory of a launch; `rows` are the most that it pools.
+template <Pooling kPooling>
+constexpr std::size_t row_shared_bytes(std::int32_t rows) {
+  const std::size_t all = sizeof(RowShared<kPooling>);
+  if (kPooling != Pooling::kManyRows) return all;
+  const std::size_t pooling = sizeof(ManyRowsShared) + many_rows_tile_bytes(rows);
+  return pooling > all ? pooling : all;
+}
 
 // Heads are handed out to warps in groups, token by token.
 struct HeadGroup {
@@ -48,10 +63,9 @@ __device__ inline HeadGroup head_group(std::int64_t warp, int heads, int heads_o
 template <Pooling kPooling>
 __device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
   if constexpr (kPooling == Pooling::kManyRows) {
-    extern __shared__ float4 tile[];
     const std::uint32_t cluster = block / static_cast<std::uint32_t>(p.compress.input.dim / kClusterChannels);
     for_each_completing(p.compress, std::int64_t{cluster} * p.compress_tokens, p.compress_tokens,
-                        [&](std::int64_t token) { compress_many_rows(p.compress, token, tile, shared.many_rows); });
+                        [&](std::int64_t token) { compress_many_rows(p.compress, token, shared.many_rows); });
   } else if constexpr (kPooling == Pooling::kFewRows) {
     for_each_completing(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
                         [&](std::int64_t token) { compress_few_rows(p.compress, token, shared.few_rows); });
@@ -60,7 +74,8 @@ __device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, Ro
 
 template <Pooling kPooling>
 __global__ __launch_bounds__(kRowThreads) void row_kernel(const __grid_constant__ RowLaunch p) {
-  __shared__ RowShared<kPooling> shared;
+  extern __shared__ float4 shared_memory[];
+  auto& shared = *reinterpret_cast<RowShared<kPooling>*>(shared_memory);
   allow_dependents();
   const std::uint32_t block = blockIdx.x;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -71,21 +86,17 @@ __global__ __launch_bounds__(kRowThreads) void row_kernel(const __grid_constant_
       const std::int64_t first = std::int64_t{block - p.end[kCompress]} * kRowWarps + warp;
       for_each_completing(p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
                           [&](std::int64_t token) {
-                            compress_index_key(p.index_compress, token, shared.index_pooled[warp]);
+                            compress_index_key(p.index_compress, token, shared.index_keys[warp]);
                           });
     }
   } else if (block < p.end[kWindow]) {
     window_row(p.window, p.window_ring, block - p.end[kIndexCompress], shared.window);
   } else if (block < p.end[kState]) {
-    const std::int64_t token = block - p.end[kWindow];
-    const auto store = [&](const CompressParams& compressor) {
-      const TokenPlace place = token_place(compressor.step, token);
-      wait_for_predecessors();
-      if (!place.real) return;
-      store_state_row(compressor.input, compressor.state, place, token, static_cast<int>(threadIdx.x), kRowThreads);
-    };
-    if (p.stores_state) store(p.compress);
-    if (p.stores_index_state) store(p.index_compress);
+    const std::int64_t first = std::int64_t{block - p.end[kWindow]} * p.state_tokens;
+    for (std::int64_t token = first; token < first + p.state_tokens; ++token) {
+      if (p.stores_state) store_state_row(p.compress, token, static_cast<int>(threadIdx.x), kRowThreads);
+      if (p.stores_index_state) store_state_row(p.index_compress, token, static_cast<int>(threadIdx.x), kRowThreads);
+    }
   } else if (block < p.end[kQuery]) {
     const HeadGroup group =
         head_group(std::int64_t{block - p.end[kState]} * kRowWarps + warp, p.query.heads, kWarpQueryHeads);

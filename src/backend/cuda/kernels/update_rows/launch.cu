@@ -10,9 +10,8 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMaxClusters = 128;  // until a cluster looks at more than one token
+constexpr std::int64_t kMaxClusters = 48;  // until a cluster looks at more than one token
 constexpr std::int64_t kMaxTokensPerCluster = 32;
-constexpr std::int64_t kManyTokens = 1024;  // from here on few tokens complete a row
 constexpr std::int32_t kMaxTileRows = 256;
 
 std::int64_t groups_of(std::int64_t items, std::int64_t size) { return (items + size - 1) / size; }
@@ -38,7 +37,8 @@ class RowPlan {
       if (parts.index_state != nullptr) launch_.index_compress = *parts.index_state;
       launch_.stores_state = parts.state != nullptr;
       launch_.stores_index_state = parts.index_state != nullptr;
-      blocks[kState] = tokens;
+      launch_.state_tokens = tokens < kManyTokens ? 1 : 4;
+      blocks[kState] = groups_of(tokens, launch_.state_tokens);
     }
     if (parts.query != nullptr) {
       launch_.query = *parts.query;
@@ -56,24 +56,35 @@ class RowPlan {
   }
 
   [[nodiscard]] Status launch(cudaStream_t stream) const {
-    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]), .threads = kRowThreads};
     switch (pooling_) {
       case Pooling::kNone:
-        return launch_pdl(row_kernel<Pooling::kNone>, shape, stream, launch_);
+        return launch_as<Pooling::kNone>(stream);
       case Pooling::kFewRows:
-        return launch_pdl(row_kernel<Pooling::kFewRows>, shape, stream, launch_);
+        return launch_as<Pooling::kFewRows>(stream);
       case Pooling::kManyRows:
-        break;
+        return launch_as<Pooling::kManyRows>(stream);
     }
-    DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<Pooling::kManyRows>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(many_rows_tile_bytes(kMaxTileRows))));
-    shape.shared_bytes = many_rows_tile_bytes(pooled_rows(launch_.compress.input));
-    shape.cluster_blocks = static_cast<unsigned>(launch_.compress.input.dim / kClusterChannels);
-    shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
-    return launch_pdl(row_kernel<Pooling::kManyRows>, shape, stream, launch_);
+    return {};
   }
 
  private:
+  template <Pooling kPooling>
+  [[nodiscard]] Status launch_as(cudaStream_t stream) const {
+    const CompressorInput& input = launch_.compress.input;
+    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]),
+                      .threads = kRowThreads,
+                      .shared_bytes = row_shared_bytes<kPooling>(pooled_rows(input))};
+    if constexpr (kPooling == Pooling::kManyRows) {
+      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(row_shared_bytes<kPooling>(kMaxTileRows))));
+      DSV4RT_CUDA_TRY(
+          cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+      shape.cluster_blocks = static_cast<unsigned>(input.dim / kClusterChannels);
+      shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
+    }
+    return launch_pdl(row_kernel<kPooling>, shape, stream, launch_);
+  }
+
   std::int64_t plan_compress(const CompressParams& params) {
     launch_.compress = params;
     if (few_rows(params)) {

@@ -22,6 +22,10 @@ struct RowParts {
   const CompressParams* index_state = nullptr;
 };
 
+// From this many tokens on most complete nothing, and the parts are better launched apart from the pooling, whose
+// registers and shared memory would keep their blocks few.
+inline constexpr std::int32_t kManyTokens = 1024;
+
 // Whether a compressor's rows are pooled from so few that one block of threads does it.
 bool few_rows(const CompressParams& params);
 

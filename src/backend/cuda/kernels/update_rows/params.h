@@ -29,6 +29,7 @@ struct RowLaunch {
   // Tokens that a cluster (many rows), block (few rows) or warp (index keys) looks at.
   std::int32_t compress_tokens = 1;
   std::int32_t index_compress_tokens = 1;
+  std::int32_t state_tokens = 1;  // that a block looks at
   bool stores_state = false;        // of `compress`, and of `index_compress` if there is one
   bool stores_index_state = false;
 };

@@ -39,7 +39,10 @@ Status CudaOps::compress(const CompressParams& params) {
 
 Status CudaOps::state_store(const StateStoreParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_state(params.input, params.state, "state_store"));
-  const CompressParams state{.step = params.step, .input = params.input, .state = params.state};
+  CompressParams state;
+  state.step = params.step;
+  state.input = params.input;
+  state.state = params.state;
   return launch_rows({.state = &state}, params.step.counts.tokens, stream_);
 }
 
@@ -51,30 +54,37 @@ Status CudaOps::update_rows(const UpdateRowsParams& params) {
   if (params.window_ring) {
     DSV4RT_RETURN_IF_ERROR(check_window_ring(*params.window_ring, params.window.staged_shape, kName));
   }
+  // Pooling reads state rings that the step's projections then enter: in the same launch where the rings keep what
+  // is read, after it otherwise.
+  RowParts pooling;
   RowParts parts{.query = &params.query,
                  .index_query = params.index_query ? &*params.index_query : nullptr,
                  .window = &params.window,
                  .window_ring = params.window_ring ? &*params.window_ring : nullptr};
-  RowParts stores;  // of what cannot be stored in the same launch
-  for (const auto* compressor : {&params.compress, &params.index_compress}) {
-    if (!*compressor) continue;
-    const CompressParams& one = **compressor;
-    DSV4RT_RETURN_IF_ERROR(check_compress(one, kName));
-    const bool index = compressor == &params.index_compress;
-    (index ? parts.index_compress : parts.compress) = &one;
-    RowParts& launch = stores_beside_pooling(one) ? parts : stores;
-    (index ? launch.index_state : launch.state) = &one;
-  }
   const std::int32_t tokens = params.query.step.counts.tokens;
-  if (parts.compress != nullptr && parts.index_compress != nullptr &&
-      !(few_rows(*parts.compress) && few_rows(*parts.index_compress))) {
-    // Two kinds of pooling do not share a launch: the index keys get their own, their state after it.
-    DSV4RT_RETURN_IF_ERROR(launch_rows({.index_compress = parts.index_compress}, tokens, stream_));
-    parts.index_compress = nullptr;
+  bool one_launch = tokens < kManyTokens;
+  if (params.compress) {
+    DSV4RT_RETURN_IF_ERROR(check_compress(*params.compress, kName));
+    parts.state = pooling.compress = &*params.compress;
+    one_launch = one_launch && stores_beside_pooling(*params.compress);
   }
-  DSV4RT_RETURN_IF_ERROR(launch_rows(parts, tokens, stream_));
-  if (stores.state == nullptr && stores.index_state == nullptr) return {};
-  return launch_rows(stores, tokens, stream_);
+  if (params.index_compress) {
+    DSV4RT_RETURN_IF_ERROR(check_compress(*params.index_compress, kName));
+    parts.index_state = pooling.index_compress = &*params.index_compress;
+    one_launch = one_launch && stores_beside_pooling(*params.index_compress) && few_rows(*params.index_compress) &&
+                 (!params.compress || few_rows(*params.compress));
+  }
+  if (one_launch) {
+    parts.compress = pooling.compress;
+    parts.index_compress = pooling.index_compress;
+    return launch_rows(parts, tokens, stream_);
+  }
+  for (const RowParts& one : {RowParts{.compress = pooling.compress}, RowParts{.index_compress = pooling.index_compress}}) {
+    if (one.compress != nullptr || one.index_compress != nullptr) {
+      DSV4RT_RETURN_IF_ERROR(launch_rows(one, tokens, stream_));
+    }
+  }
+  return launch_rows(parts, tokens, stream_);
 }
 
 }  // namespace dsv4rt::cuda
