@@ -161,18 +161,18 @@ class RowsMemory {
     c.score = take_floats(tokens_ * std::int64_t{shape.width()}, 2.0F);
     c.ape = take_floats(std::int64_t{shape.ratio} * shape.width(), 1.0F);
     c.state = take_floats(slots_ * state_slot_bytes(shape) / 4, 1.5F);
-    // A sequence's rows lie in a few blocks, out of order; far rows share them.
+    // A sequence's rows lie in blocks of its own, out of order; rows that are far apart share them.
     const std::int64_t rows = context_end / shape.ratio + 1;
-    constexpr std::int64_t kOwnBlocks = 24;
     c.table_stride = rows / kBlockRows + 1;
+    const std::int64_t own_blocks = std::min<std::int64_t>(c.table_stride, 256);
     c.table = static_cast<std::int64_t>(bytes_.size());
     for (std::int64_t slot = 0; slot < slots_; ++slot) {
       for (std::int64_t b = 0; b < c.table_stride; ++b) {
-        append(static_cast<std::int32_t>(slot * kOwnBlocks + b * 7 % kOwnBlocks));
+        append(static_cast<std::int32_t>((slot + 1) * own_blocks - 1 - b % own_blocks));
       }
     }
     align();
-    c.pool = take_poison(slots_ * kOwnBlocks * rows_shape(shape).block_bytes);
+    c.pool = take_poison(slots_ * own_blocks * rows_shape(shape).block_bytes);
     compressors_.push_back(c);
   }
   [[nodiscard]] std::int64_t state_slot_bytes(const PoolShape& shape) const {

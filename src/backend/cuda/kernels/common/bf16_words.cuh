@@ -22,6 +22,9 @@ __device__ inline std::uint32_t round_pair(float low, float high) {
   return word;
 }
 
+// The BF16 value nearest to `value`.
+__device__ inline float round_value(float value) { return high_value(round_pair(0.0F, value)); }
+
 // The same BF16 value (the upper half of `value`) in both halves.
 __device__ inline std::uint32_t both_halves(float value) {
   return __byte_perm(__float_as_uint(value), 0U, 0x3232U);

@@ -11,9 +11,21 @@
 
 namespace dsv4rt::cuda {
 
-// Sum over i of row[i]^2 in the order of sum_in_chains, from shared memory. Called by whole warps.
+// Sum over i of row[i]^2 in the order of sum_in_chains, from shared memory. Called by whole warps. Only the
+// additions wait for each other.
 __device__ inline float sum_of_squares(const float* row, int dim) {
-  return sum_in_chains(dim, [row](int i) { return __fmul_rn(row[i], row[i]); });
+  constexpr int kPlaces = kIndexHeadDim / kSumChains;
+  const float* chain = row + static_cast<int>(threadIdx.x) % kSumChains;
+  float sum = 0.0F;
+#pragma unroll 4
+  for (int first = 0; first < dim; first += kIndexHeadDim) {
+    float square[kPlaces];
+#pragma unroll
+    for (int i = 0; i < kPlaces; ++i) square[i] = __fmul_rn(chain[first + i * kSumChains], chain[first + i * kSumChains]);
+#pragma unroll
+    for (int i = 0; i < kPlaces; ++i) sum = __fadd_rn(sum, square[i]);
+  }
+  return fold_chains(sum);
 }
 
 struct RowFinish {
@@ -34,8 +46,8 @@ struct RowFinish {
       weight[3] = high_value(packed.y);
     }
     rotates = rope.inverse_frequency != nullptr && quad >= first_rotated;
-    if (rope.inverse_frequency == nullptr || quad - quad % 32 + 31 < first_rotated) return;
     // The last 16 lanes of the last warp rotate: every lane computes a pair, two of which each of them takes.
+    if (rope.inverse_frequency == nullptr || __shfl_sync(kFullWarp, quad, 31) < first_rotated) return;
     const int lane = quad % 32;
     const Rotation own = rotation_of(rope, position, lane);
 #pragma unroll
@@ -54,9 +66,11 @@ struct RowFinish {
     v[2] = own.z;
     v[3] = own.w;
     if (normalizes) {
-      const float scale = rms_scale(sum_of_squares(row, dim), dim, eps);
+      // Division by a power of two is an exact product.
+      const float mean = __fmul_rn(sum_of_squares(row, dim), dim == kHeadDim ? 1.0F / kHeadDim : 1.0F / kIndexHeadDim);
+      const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] = round_to_bf16(__fmul_rn(__fmul_rn(v[i], scale), weight[i]));
+      for (int i = 0; i < 4; ++i) v[i] = round_value(__fmul_rn(__fmul_rn(v[i], scale), weight[i]));
     }
     if (rotates) {
       rotate_pair(rotation[0], v[0], v[1]);

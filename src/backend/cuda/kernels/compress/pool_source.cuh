@@ -1,8 +1,6 @@
 // Which rows a compressed row is pooled from, and where they lie.
 #pragma once
 
-#include <cuda_pipeline.h>
-
 #include <cstddef>
 #include <cstdint>
 
@@ -26,10 +24,16 @@ __device__ inline float* state_row(const StateRing& state, std::int32_t width, s
   return reinterpret_cast<float*>(state.base + slot * state.slot_bytes) + std::int64_t{row} * 2 * width;
 }
 
+// Where a position's values lie.
+struct PoolRow {
+  const float* kv;
+  const float* score;
+};
+
 // The rows of the block that a token completes, numbered in position order: [begin, end). With an overlap rows
 // [0, ratio) are the previous block, of which a sequence's first block has none. Rows before `fresh` come from the
-// ring, where their score contains the ape; the others are fresh projections. Everything that depends on the
-// token alone is worked out here: what is left per row is short, because few threads wait for it.
+// ring, where their score contains the ape; the others are fresh projections. A row's address is
+// worked out once, by one thread for all, before the predecessor kernel has finished.
 class PoolSource {
  public:
   __device__ PoolSource(const CompressParams& params, const TokenPlace& place) {
@@ -56,13 +60,9 @@ class PoolSource {
   int end = 0;
   int fresh = 0;
 
-  // Where kv and score of row `row` lie, from channel `channel` on.
-  struct Row {
-    const float* kv;
-    const float* score;
-  };
-  [[nodiscard]] __device__ Row row(int row, int channel) const {
-    const std::int32_t column = (row >= current_ ? dim_ : 0) + channel;
+  // Where kv and score of row `row` lie, from channel 0 on.
+  [[nodiscard]] __device__ PoolRow row(int row) const {
+    const std::int32_t column = row >= current_ ? dim_ : 0;
     if (row >= fresh) {
       const std::int64_t offset = std::int64_t{row} * stride_ + column;
       return {.kv = kv_ + offset, .score = score_ + offset};
@@ -73,10 +73,9 @@ class PoolSource {
     return {.kv = stored, .score = stored + width_};
   }
   // The ape that is added to the score of a fresh row. Blocks start at multiples of the ratio.
-  [[nodiscard]] __device__ float4 bias(int row, int channel) const {
+  [[nodiscard]] __device__ const float* bias(int row) const {
     const bool current = row >= current_;
-    const std::int32_t ape_row = current ? row - current_ : row;
-    return *reinterpret_cast<const float4*>(ape_ + ape_row * width_ + (current ? dim_ : 0) + channel);
+    return ape_ + std::int64_t{current ? row - current_ : row} * width_ + (current ? dim_ : 0);
   }
 
  private:
@@ -98,59 +97,8 @@ __device__ inline float4 max_quads(const float4& a, const float4& b) {
   return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
 }
 
-__device__ inline float4 lowest_quad() {
-  const float low = __int_as_float(static_cast<int>(0xff800000U));
-  return make_float4(low, low, low, low);
-}
-
 __device__ inline float4 multiply_quads(const float4& a, const float4& b) {
   return make_float4(__fmul_rn(a.x, b.x), __fmul_rn(a.y, b.y), __fmul_rn(a.z, b.z), __fmul_rn(a.w, b.w));
 }
-
-// A tile of pooled rows in shared memory: [end][kQuads] scores and as many kv values, for channels from `channel`
-// on. Thread `quad` of group `group` of kGroups moves and reads its own columns and rows only:
-// begin + group, begin + group + kGroups, ...
-template <int kQuads, int kGroups>
-struct PoolTile {
-  float4* scores;
-  float4* values;
-  int quad;
-  int group;
-
-  [[nodiscard]] __device__ float4& score(int row) const { return scores[row * kQuads + quad]; }
-  [[nodiscard]] __device__ float4& value(int row) const { return values[row * kQuads + quad]; }
-
-  // Starts all copies, the scores first.
-  __device__ void start_loads(const PoolSource& source, int channel) const {
-    const int column = channel + 4 * quad;
-#pragma unroll 4
-    for (int i = source.begin + group; i < source.end; i += kGroups) {
-      __pipeline_memcpy_async(&score(i), source.row(i, column).score, sizeof(float4));
-    }
-    __pipeline_commit();
-#pragma unroll 4
-    for (int i = source.begin + group; i < source.end; i += kGroups) {
-      __pipeline_memcpy_async(&value(i), source.row(i, column).kv, sizeof(float4));
-    }
-    __pipeline_commit();
-  }
-
-  // Completes the scores with their ape; `last_bias` is the last row's, the only fresh one of a decode step. Returns
-  // the largest score of each of the thread's channels over its rows.
-  __device__ float4 finish_scores(const PoolSource& source, int channel, const float4& last_bias) const {
-    __pipeline_wait_prior(1);
-    float4 largest = lowest_quad();
-#pragma unroll 4
-    for (int i = source.begin + group; i < source.end; i += kGroups) {
-      float4 full = score(i);
-      if (i >= source.fresh) {
-        full = add_quads(full, i == source.end - 1 ? last_bias : source.bias(i, channel + 4 * quad));
-        score(i) = full;
-      }
-      largest = max_quads(largest, full);
-    }
-    return largest;
-  }
-};
 
 }  // namespace dsv4rt::cuda

@@ -91,8 +91,9 @@ __device__ inline void query_heads(const QueryParams& p, std::int64_t token, int
     }
   }
   __syncwarp();
-  const float mean = round_to_bf16(__fdiv_rn(sum_of_head(shared, lane), static_cast<float>(kHeadDim)));
-  const float own_scale = round_to_bf16(__fdiv_rn(1.0F, __fsqrt_rn(round_to_bf16(__fadd_rn(mean, p.eps)))));
+  // Division by a power of two is an exact product.
+  const float mean = round_value(__fmul_rn(sum_of_head(shared, lane), 1.0F / kHeadDim));
+  const float own_scale = round_value(__frcp_rn(__fsqrt_rn(round_value(__fadd_rn(mean, p.eps)))));
 #pragma unroll
   for (int head = 0; head < kWarpQueryHeads; ++head) {
     const std::uint32_t scale = both_halves(__shfl_sync(kFullWarp, own_scale, head * kPlaceWords));

@@ -18,25 +18,25 @@
 
 namespace dsv4rt::cuda {
 
-static_assert(kRowThreads == kRowQuads && kRowThreads == kManyRowsThreads);
+static_assert(kRowThreads == kBlockThreads && kRowThreads == kHeadDim / 2 && kRowThreads == kManyRowsThreads);
 
 // What a block keeps in shared memory; the parts never meet in one.
 template <Pooling kPooling>
 union RowShared {
   QueryHeadsShared query[kRowWarps];
-  WindowRowShared window;
+  WindowRowShared window[kRowThreads / kRowQuads];
 };
 template <>
 union RowShared<Pooling::kFewRows> {
   QueryHeadsShared query[kRowWarps];
-  WindowRowShared window;
-  FewRowsShared few_rows;
-  IndexKeyShared index_keys[kRowWarps];
+  WindowRowShared window[kRowThreads / kRowQuads];
+  FewRowsShared<kHeadDim> few_rows;
+  FewRowsShared<kIndexHeadDim> index_keys[kBlockIndexKeys];
 };
 template <>
 union RowShared<Pooling::kManyRows> {
   QueryHeadsShared query[kRowWarps];
-  WindowRowShared window;
+  WindowRowShared window[kRowThreads / kRowQuads];
   ManyRowsShared many_rows;  // its tile follows it
 };
 
@@ -45,8 +45,7 @@ template <Pooling kPooling>
 constexpr std::size_t row_shared_bytes(std::int32_t rows) {
   const std::size_t all = sizeof(RowShared<kPooling>);
   if (kPooling != Pooling::kManyRows) return all;
-  const std::size_t pooling = sizeof(ManyRowsShared) + many_rows_tile_bytes(rows);
-  return pooling > all ? pooling : all;
+  return many_rows_shared_bytes(rows) > all ? many_rows_shared_bytes(rows) : all;
 }
 
 // Heads are handed out to warps in groups, token by token.
@@ -64,11 +63,28 @@ template <Pooling kPooling>
 __device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
   if constexpr (kPooling == Pooling::kManyRows) {
     const std::uint32_t cluster = block / static_cast<std::uint32_t>(p.compress.input.dim / kClusterChannels);
+    int count = 0;
+    prepare_many_rows(shared.many_rows);
     for_each_completing(p.compress, std::int64_t{cluster} * p.compress_tokens, p.compress_tokens,
-                        [&](std::int64_t token) { compress_many_rows(p.compress, token, shared.many_rows); });
+                        [&](std::int64_t token) {
+                          compress_many_rows(p.compress, token, count++, shared.many_rows);
+                        });
   } else if constexpr (kPooling == Pooling::kFewRows) {
+    const auto group = RowGroup<kRowThreads>::own();
     for_each_completing(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
-                        [&](std::int64_t token) { compress_few_rows(p.compress, token, shared.few_rows); });
+                        [&](std::int64_t token) { compress_few_rows(p.compress, token, group, shared.few_rows); });
+  }
+}
+
+template <Pooling kPooling>
+__device__ inline void index_compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
+  if constexpr (kPooling == Pooling::kFewRows) {
+    const auto group = RowGroup<kIndexHeadDim / 2>::own();
+    const std::int64_t first = std::int64_t{block} * kBlockIndexKeys + group.index;
+    for_each_completing(p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
+                        [&](std::int64_t token) {
+                          compress_few_rows(p.index_compress, token, group, shared.index_keys[group.index]);
+                        });
   }
 }
 
@@ -78,19 +94,18 @@ __global__ __launch_bounds__(kRowThreads) void row_kernel(const __grid_constant_
   auto& shared = *reinterpret_cast<RowShared<kPooling>*>(shared_memory);
   allow_dependents();
   const std::uint32_t block = blockIdx.x;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  // Broadcast, so that the compiler sees that the warp stays together.
+  const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 32, 0);
   if (block < p.end[kCompress]) {
     compress_part<kPooling>(p, block, shared);
   } else if (block < p.end[kIndexCompress]) {
-    if constexpr (kPooling == Pooling::kFewRows) {
-      const std::int64_t first = std::int64_t{block - p.end[kCompress]} * kRowWarps + warp;
-      for_each_completing(p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
-                          [&](std::int64_t token) {
-                            compress_index_key(p.index_compress, token, shared.index_keys[warp]);
-                          });
-    }
+    index_compress_part<kPooling>(p, block - p.end[kCompress], shared);
   } else if (block < p.end[kWindow]) {
-    window_row(p.window, p.window_ring, block - p.end[kIndexCompress], shared.window);
+    const auto group = RowGroup<kRowQuads>::own();
+    const std::int64_t token = std::int64_t{block - p.end[kIndexCompress]} * kBlockWindowRows + group.index;
+    if (token < p.window.step.counts.tokens) {
+      window_row(p.window, p.window_ring, token, group, shared.window[group.index]);
+    }
   } else if (block < p.end[kState]) {
     const std::int64_t first = std::int64_t{block - p.end[kWindow]} * p.state_tokens;
     for (std::int64_t token = first; token < first + p.state_tokens; ++token) {

@@ -30,7 +30,7 @@ class RowPlan {
     if (parts.window != nullptr) {
       launch_.window = *parts.window;
       if (parts.window_ring != nullptr) launch_.window_ring = *parts.window_ring;
-      blocks[kWindow] = tokens;
+      blocks[kWindow] = groups_of(tokens, kBlockWindowRows);
     }
     if (parts.state != nullptr || parts.index_state != nullptr) {
       if (parts.state != nullptr) launch_.compress = *parts.state;
@@ -102,7 +102,7 @@ class RowPlan {
     launch_.index_compress = params;
     pooling_ = Pooling::kFewRows;
     launch_.index_compress_tokens = tokens_ < kManyTokens ? 1 : std::min(params.input.ratio, 32);
-    return groups_of(tokens_, std::int64_t{launch_.index_compress_tokens} * kRowWarps);
+    return groups_of(tokens_, std::int64_t{launch_.index_compress_tokens} * kBlockIndexKeys);
   }
 
   [[nodiscard]] std::int64_t head_blocks(std::int32_t heads, int heads_of_warp) const {

@@ -14,8 +14,10 @@ enum RowPart : int { kCompress, kIndexCompress, kWindow, kState, kQuery, kIndexQ
 // How the rows of `compress` are pooled; fixes the kernel's registers, shared memory and cluster.
 enum class Pooling : std::uint8_t { kNone, kFewRows, kManyRows };
 
-inline constexpr int kRowThreads = 128;  // of a block, whatever its part
+inline constexpr int kRowThreads = 256;  // of a block, whatever its part; kBlockThreads of row_group.cuh
 inline constexpr int kRowWarps = kRowThreads / 32;
+inline constexpr int kBlockWindowRows = kRowThreads / (kHeadDim / 4);
+inline constexpr int kBlockIndexKeys = kRowThreads / (kIndexHeadDim / 2);
 
 struct RowLaunch {
   QueryParams query;
@@ -26,7 +28,7 @@ struct RowLaunch {
   CompressParams index_compress;
   // The first block after each part's; a part that is not asked for has none.
   std::uint32_t end[kRowParts] = {};
-  // Tokens that a cluster (many rows), block (few rows) or warp (index keys) looks at.
+  // Tokens that a cluster (many rows), a block (few rows) or a group of threads (index keys) looks at.
   std::int32_t compress_tokens = 1;
   std::int32_t index_compress_tokens = 1;
   std::int32_t state_tokens = 1;  // that a block looks at

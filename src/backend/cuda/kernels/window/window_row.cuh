@@ -16,12 +16,12 @@ struct WindowRowShared {
   std::uint32_t warp_amax[kRowQuads / 32];
 };
 
-// The row of `token`, for a block of kRowQuads threads. It is staged, and stored in its ring unless ring.base is
+// The row of `token`, for a group of kRowQuads threads. It is staged, and stored in its ring unless ring.base is
 // null: only the last ring_rows tokens of a sequence are, so that no two write one row. Padding stages a row of
 // zeros whatever its input holds.
 __device__ inline void window_row(const WindowRowsParams& p, const WindowRing& ring, std::int64_t token,
-                                  WindowRowShared& shared) {
-  const int quad = static_cast<int>(threadIdx.x);
+                                  const RowGroup<kRowQuads>& group, WindowRowShared& shared) {
+  const int quad = group.thread;
   const TokenPlace place = token_place(p.step, token);
   const RowFinish finish(p.norm_weight, p.rope, place.position, kHeadDim, quad);
   const std::int64_t ring_row = ring.base == nullptr ? 0 : place.position % ring.shape.rows;
@@ -29,15 +29,14 @@ __device__ inline void window_row(const WindowRowsParams& p, const WindowRing& r
 
   uint2 packed{};
   if (place.real) packed = reinterpret_cast<const uint2*>(p.kv + token * kHeadDim)[quad];
-  shared.row[quad] =
-      make_float4(low_value(packed.x), high_value(packed.x), low_value(packed.y), high_value(packed.y));
-  __syncthreads();
+  shared.row[quad] = make_float4(low_value(packed.x), high_value(packed.x), low_value(packed.y), high_value(packed.y));
+  group.sync();
   float v[4];
   finish.apply(reinterpret_cast<const float*>(shared.row), kHeadDim, p.eps, quad, v);
-  encode_row_quad(p.format, p.staged_shape, v, quad, p.staged, token, shared.warp_amax);
+  encode_row_quad(p.format, p.staged_shape, v, group, p.staged, token, shared.warp_amax);
   if (ring.base == nullptr || !place.real || token < std::int64_t{place.end_token} - ring.shape.rows) return;
-  __syncthreads();  // warp_amax is written anew
-  encode_row_quad(p.format, ring.shape, v, quad, ring.base + place.slot * ring.slot_bytes, ring_row,
+  group.sync();  // warp_amax is written anew
+  encode_row_quad(p.format, ring.shape, v, group, ring.base + place.slot * ring.slot_bytes, ring_row,
                   shared.warp_amax);
 }
 
