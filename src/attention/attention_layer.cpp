@@ -17,8 +17,8 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
       cache_(cache),
       rope_{.inverse_frequency = inverse_frequency, .inverse = false} {}
 
-// The whole layer. Window rows are staged before attention and enter the ring after it, because a
-// chunk longer than the ring would overwrite rows that its own first tokens still read.
+// The whole layer. Window rows are staged before attention. They enter the ring at once where the ring
+// keeps what the step's tokens still read, after attention where a long chunk would overwrite it.
 Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
                                StageObserver* observer) const {
   const auto run = [observer](Stage stage, const auto& work) -> Status {
@@ -29,12 +29,13 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
     return status;
   };
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return make_queries(ops, step, ws); }));
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kWindowRows, [&] { return stage_window_rows(ops, step, ws); }));
-  if (spec_.ratio > 0) DSV4RT_RETURN_IF_ERROR(run(Stage::kCompress, [&] { return compress(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kUpdateRows, [&] { return update_rows(ops, step, ws); }));
   if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kSelectRows, [&] { return select_rows(ops, step, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
+  if (!stores_window_at_once(step)) {
+    DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
+  }
   return run(Stage::kOutput, [&] { return project_output(ops, step, out, ws); });
 }
 
@@ -65,14 +66,13 @@ Status AttentionLayer::project(Ops& ops, const StepView& step, const bf16* x, co
 }
 
 // Latent norm, then attention and indexer queries from the same latent.
-Status AttentionLayer::make_queries(Ops& ops, const StepView& step, const Workspace& ws) const {
+Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
-  const auto eps = static_cast<float>(config.rms_norm_eps);
   DSV4RT_RETURN_IF_ERROR(ops.rms_norm({.tokens = step.counts.tokens,
                                        .width = static_cast<std::int32_t>(config.q_lora_rank),
                                        .x = ws.q_latent,
                                        .weight = weights_.q_norm.as<bf16>(),
-                                       .eps = eps,
+                                       .eps = static_cast<float>(config.rms_norm_eps),
                                        .y = ws.q_latent}));
   std::array<LinearCall, 2> calls;
   std::size_t count = 0;
@@ -86,31 +86,52 @@ Status AttentionLayer::make_queries(Ops& ops, const StepView& step, const Worksp
   };
   add(*weights_.wq_b, ws.q);
   if (weights_.indexer) add(*weights_.indexer->wq_b, ws.index_q);
-  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(calls.data(), count)));
+  return ops.linear(step.counts.tokens, std::span(calls.data(), count));
+}
 
-  DSV4RT_RETURN_IF_ERROR(ops.query({.step = step,
+// Queries get their norm and rotation; the step's tokens enter the window, and blocks of tokens that complete
+// become rows before their projections enter the state rings.
+Status AttentionLayer::update_rows(Ops& ops, const StepView& step, const Workspace& ws) const {
+  const ModelConfig& config = settings_.config;
+  const auto eps = static_cast<float>(config.rms_norm_eps);
+  UpdateRowsParams params{.query = {.step = step,
                                     .heads = static_cast<std::int32_t>(config.num_attention_heads),
                                     .q = ws.q,
                                     .eps = eps,
-                                    .rope = rope_}));
-  if (!weights_.indexer) return {};
-  return ops.index_query({.step = step,
-                          .heads = static_cast<std::int32_t>(config.index_n_heads),
-                          .q = ws.index_q,
-                          .rope = settings_.profile.index_rope ? rope_ : RopeParams{},
-                          .hadamard = settings_.profile.index_hadamard,
-                          .key_format = settings_.index_format});
+                                    .rope = rope_},
+                          .index_query = {},
+                          .window = {.step = step,
+                                     .kv = ws.kv,
+                                     .norm_weight = weights_.kv_norm.as<bf16>(),
+                                     .eps = eps,
+                                     .rope = rope_,
+                                     .format = settings_.row_format,
+                                     .staged_shape = ws.staged_shape,
+                                     .staged = ws.staged_rows},
+                          .window_ring = {},
+                          .compress = {},
+                          .index_compress = {}};
+  if (stores_window_at_once(step)) params.window_ring = cache_.window;
+  if (spec_.ratio > 0) params.compress = compress_rows(step, ws);
+  if (spec_.indexer) {
+    params.index_query = index_query(step, ws);
+    params.index_compress = compress_index_keys(step, ws);
+  }
+  return ops.update_rows(params);
 }
 
-Status AttentionLayer::stage_window_rows(Ops& ops, const StepView& step, const Workspace& ws) const {
-  return ops.window_rows({.step = step,
-                          .kv = ws.kv,
-                          .norm_weight = weights_.kv_norm.as<bf16>(),
-                          .eps = static_cast<float>(settings_.config.rms_norm_eps),
-                          .rope = rope_,
-                          .format = settings_.row_format,
-                          .staged_shape = ws.staged_shape,
-                          .staged = ws.staged_rows});
+bool AttentionLayer::stores_window_at_once(const StepView& step) const {
+  return ring_keeps_needed_rows(cache_.window.shape.rows, static_cast<std::int32_t>(settings_.config.sliding_window),
+                                step.counts);
+}
+
+IndexQueryParams AttentionLayer::index_query(const StepView& step, const Workspace& ws) const {
+  return {.step = step,
+          .heads = static_cast<std::int32_t>(settings_.config.index_n_heads),
+          .q = ws.index_q,
+          .rope = settings_.profile.index_rope ? rope_ : RopeParams{},
+          .hadamard = settings_.profile.index_hadamard,
+          .key_format = settings_.index_format};
 }
 
 CompressorInput AttentionLayer::main_input(const Workspace& ws) const {
@@ -135,25 +156,26 @@ CompressorInput AttentionLayer::index_input(const Workspace& ws) const {
           .overlap = spec_.overlap};
 }
 
-// Blocks that complete in this step become rows; then the fresh projections enter the state ring.
-Status AttentionLayer::compress(Ops& ops, const StepView& step, const Workspace& ws) const {
+CompressParams AttentionLayer::compress_rows(const StepView& step, const Workspace& ws) const {
   const Profile& profile = settings_.profile;
-  CompressParams params{.step = step,
-                        .input = main_input(ws),
-                        .state = cache_.state,
-                        .norm_weight = profile.compressor_norm ? weights_.compressor->norm.as<bf16>() : nullptr,
-                        .eps = static_cast<float>(settings_.config.rms_norm_eps),
-                        .rope = rope_,
-                        .anchor = profile.rope_anchor,
-                        .hadamard = false,
-                        .is_index_key = false,
-                        .row_format = settings_.row_format,
-                        .key_format = settings_.index_format,
-                        .rows = cache_.rows};
-  DSV4RT_RETURN_IF_ERROR(ops.compress(params));
-  DSV4RT_RETURN_IF_ERROR(ops.state_store({.step = step, .input = params.input, .state = cache_.state}));
-  if (!spec_.indexer) return {};
+  return {.step = step,
+          .input = main_input(ws),
+          .state = cache_.state,
+          .norm_weight = profile.compressor_norm ? weights_.compressor->norm.as<bf16>() : nullptr,
+          .eps = static_cast<float>(settings_.config.rms_norm_eps),
+          .rope = rope_,
+          .anchor = profile.rope_anchor,
+          .hadamard = false,
+          .is_index_key = false,
+          .row_format = settings_.row_format,
+          .key_format = settings_.index_format,
+          .rows = cache_.rows};
+}
 
+// As compress_rows, with the indexer's own compressor and rounding.
+CompressParams AttentionLayer::compress_index_keys(const StepView& step, const Workspace& ws) const {
+  const Profile& profile = settings_.profile;
+  CompressParams params = compress_rows(step, ws);
   params.input = index_input(ws);
   params.state = cache_.index_state;
   params.norm_weight = profile.compressor_norm ? weights_.indexer->compressor.norm.as<bf16>() : nullptr;
@@ -161,8 +183,7 @@ Status AttentionLayer::compress(Ops& ops, const StepView& step, const Workspace&
   params.hadamard = profile.index_hadamard;
   params.is_index_key = true;
   params.rows = cache_.index_keys;
-  DSV4RT_RETURN_IF_ERROR(ops.compress(params));
-  return ops.state_store({.step = step, .input = params.input, .state = cache_.index_state});
+  return params;
 }
 
 Status AttentionLayer::select_rows(Ops& ops, const StepView& step, const Workspace& ws) const {

@@ -43,14 +43,18 @@ class AttentionLayer {
 
  private:
   Status project(Ops& ops, const StepView& step, const bf16* x, const Workspace& ws) const;
-  Status make_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
-  Status stage_window_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
-  Status compress(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status project_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status update_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status select_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;
 
+  // Whether the step's window rows enter the ring before attention reads it.
+  [[nodiscard]] bool stores_window_at_once(const StepView& step) const;
+  [[nodiscard]] IndexQueryParams index_query(const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] CompressParams compress_rows(const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] CompressParams compress_index_keys(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressorInput main_input(const Workspace& ws) const;
   [[nodiscard]] CompressorInput index_input(const Workspace& ws) const;
 

@@ -8,10 +8,8 @@ std::string_view stage_name(Stage stage) noexcept {
       return "project";
     case Stage::kQueries:
       return "queries";
-    case Stage::kWindowRows:
-      return "window rows";
-    case Stage::kCompress:
-      return "compress";
+    case Stage::kUpdateRows:
+      return "update rows";
     case Stage::kSelectRows:
       return "select rows";
     case Stage::kAttend:

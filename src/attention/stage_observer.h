@@ -11,15 +11,14 @@ namespace dsv4rt {
 // In the order in which AttentionLayer::forward runs them; a kind of layer leaves out what it does not have.
 enum class Stage : std::uint8_t {
   kProject,      // everything that reads x
-  kQueries,      // attention and indexer queries
-  kWindowRows,   // window rows of the step
-  kCompress,     // compressed rows and compressor state
+  kQueries,      // latent norm and query projections
+  kUpdateRows,   // query norm and rotation, window rows, compressed rows and compressor state
   kSelectRows,   // indexer scores and choice of rows
   kAttend,       // attention over window and compressed rows
-  kStoreWindow,  // window rows into the ring
+  kStoreWindow,  // window rows into the ring, where that has to wait for attention
   kOutput,       // output projections
 };
-inline constexpr int kStageCount = 8;
+inline constexpr int kStageCount = 7;
 
 // "project", "queries", ...
 std::string_view stage_name(Stage stage) noexcept;

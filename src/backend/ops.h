@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/bfloat16.h"
@@ -180,6 +181,28 @@ struct IndexQueryParams {
   IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
 };
 
+// Whether a step may write its rows into a ring before its tokens have read the rows that they need, the
+// last `needed_rows` positions up to their own. The oldest of them is start + 1 - needed_rows, needed by
+// the first token of a sequence, the newest write start + longest_entry - 1: a ring that holds both keeps
+// all in between.
+constexpr bool ring_keeps_needed_rows(std::int32_t ring_rows, std::int32_t needed_rows, const StepHeader& counts) {
+  return ring_rows >= std::int64_t{needed_rows} + counts.longest_entry - 1;
+}
+
+// Everything between a layer's projections and its reads of the cache. The bytes are those of query,
+// index_query, window_rows, window_store and, for each compressor, compress and state_store, called in
+// this order for one step; a single call, so that a backend can do it in a single launch.
+struct UpdateRowsParams {
+  QueryParams query;
+  std::optional<IndexQueryParams> index_query;
+  WindowRowsParams window;
+  // Where the window rows are stored besides being staged. Only a ring that ring_keeps_needed_rows() of the
+  // window may be written before attend; without one window_store follows attend.
+  std::optional<WindowRing> window_ring;
+  std::optional<CompressParams> compress;        // the layer's rows, and their state ring
+  std::optional<CompressParams> index_compress;  // its index keys, and theirs
+};
+
 // score[s] = sum over heads of w[h] * scale * relu(q[h] . k[s]) in FP32 over the visible rows
 // s < (position + 1) / ratio; the top_k best, equal scores lowest row first, NaN below everything.
 // With no more than top_k visible rows all are selected without scoring.
@@ -249,6 +272,7 @@ class Ops {
   virtual Status compress(const CompressParams& params) = 0;
   virtual Status state_store(const StateStoreParams& params) = 0;
   virtual Status index_query(const IndexQueryParams& params) = 0;
+  virtual Status update_rows(const UpdateRowsParams& params) = 0;
   virtual Status select_rows(const SelectRowsParams& params) = 0;
   virtual Status attend(const AttendParams& params) = 0;
 

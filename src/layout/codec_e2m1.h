@@ -50,8 +50,29 @@ constexpr std::uint8_t pack_e2m1(std::uint8_t even_code, std::uint8_t odd_code) 
   return static_cast<std::uint8_t>((even_code & 0xfu) | ((odd_code & 0xfu) << 4));
 }
 
+// decode_e2m1(encode_e2m1(value)) without branches.
+constexpr float round_e2m1(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+  const float clamped = magnitude < kE2m1Max ? magnitude : kE2m1Max;
+  // 2^22 times the power of two at or below the magnitude, at least 2^22: its float spacing is the grid's there.
+  const std::uint32_t binade = std::bit_cast<std::uint32_t>(clamped) & 0x7f800000u;
+  const float grid = std::bit_cast<float>((binade < 0x3f800000u ? 0x3f800000u : binade) + (22u << 23));
+  const float rounded = (clamped + grid) - grid;
+  const float result = std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounded) | (bits & 0x80000000u));
+  return magnitude != magnitude ? 0.0f : result;
+}
+
 static_assert(encode_e2m1(kE2m1Max) == 7 && decode_e2m1(7) == kE2m1Max);
 static_assert(encode_e2m1(5.0f) == 6 && encode_e2m1(2.5f) == 4 && encode_e2m1(0.25f) == 0 && encode_e2m1(0.75f) == 2);
 static_assert(encode_e2m1(std::numeric_limits<float>::quiet_NaN()) == 0);
+static_assert([] {
+  for (const float value : {0.0f, 0.24f, 0.25f, 0.26f, 0.5f, 0.74f, 0.75f, 1.25f, 1.3f, 1.75f, 2.5f, 3.5f, 4.9f, 5.0f,
+                            5.1f, 6.0f, 7.0f, std::numeric_limits<float>::infinity()}) {
+    if (round_e2m1(value) != decode_e2m1(encode_e2m1(value))) return false;
+    if (round_e2m1(-value) != decode_e2m1(encode_e2m1(-value))) return false;
+  }
+  return true;
+}());
 
 }  // namespace dsv4rt

@@ -42,16 +42,19 @@ constexpr float decode_e8m0(std::uint8_t code) {
 }
 
 // Code of the scale of a block of E4M3 values: 2^ceil(log2(max(amax, 1e-4) / 448)). `amax` is finite and
-// >= 0 (see finite_amax). The FP32 quotient lies on the same side of every power of two as the exact one.
+// >= 0 (see finite_amax). 448 = 1.75 * 2^8: the addition carries into the exponent where the mantissa is above 1.75.
 constexpr std::uint8_t e8m0_scale_for_e4m3(float amax) {
-  const float floored = amax > kE4m3AmaxFloor ? amax : kE4m3AmaxFloor;
-  return static_cast<std::uint8_t>(ceil_log2(floored / kE4m3Max) + kE8m0Bias);
+  constexpr auto kFloorBits = std::bit_cast<std::uint32_t>(kE4m3AmaxFloor);
+  const auto bits = std::bit_cast<std::uint32_t>(amax);  // not negative: ordered like their bits
+  return static_cast<std::uint8_t>((((bits > kFloorBits ? bits : kFloorBits) + 0x1fffffu) >> 23) - 8u);
 }
 
-// Code of the scale of a block of E2M1 values (MXFP4): 2^ceil(log2(max(amax, 6 * 2^-126) / 6)). As above.
+// Code of the scale of a block of E2M1 values (MXFP4): 2^ceil(log2(max(amax, 6 * 2^-126) / 6)). As above, with
+// 6 = 1.5 * 2^2.
 constexpr std::uint8_t e8m0_scale_for_e2m1(float amax) {
-  const float floored = amax > kE2m1AmaxFloor ? amax : kE2m1AmaxFloor;
-  return static_cast<std::uint8_t>(ceil_log2(floored / kE2m1Max) + kE8m0Bias);
+  constexpr auto kFloorBits = std::bit_cast<std::uint32_t>(kE2m1AmaxFloor);
+  const auto bits = std::bit_cast<std::uint32_t>(amax);
+  return static_cast<std::uint8_t>((((bits > kFloorBits ? bits : kFloorBits) + 0x3fffffu) >> 23) - 2u);
 }
 
 static_assert(e8m0_scale_for_e4m3(448.0f) == 127 && e8m0_scale_for_e2m1(6.0f) == 127);

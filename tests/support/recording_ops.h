@@ -18,6 +18,8 @@ class RecordingOps : public Ops {
   std::vector<std::vector<LinearCall>> linears;
   std::vector<CompressParams> compressions;
   std::vector<StateStoreParams> state_stores;
+  UpdateRowsParams update_params;
+  // What update_rows was asked, part by part.
   QueryParams query_params;
   IndexQueryParams index_query_params;
   SelectRowsParams select_params;
@@ -58,6 +60,14 @@ class RecordingOps : public Ops {
   Status index_query(const IndexQueryParams& p) override {
     index_query_params = p;
     return pass("index_query", [&] { return inner_->index_query(p); });
+  }
+  Status update_rows(const UpdateRowsParams& p) override {
+    update_params = p;
+    query_params = p.query;
+    if (p.index_query) index_query_params = *p.index_query;
+    if (p.compress) compressions.push_back(*p.compress);
+    if (p.index_compress) compressions.push_back(*p.index_compress);
+    return pass("update_rows", [&] { return inner_->update_rows(p); });
   }
   Status select_rows(const SelectRowsParams& p) override {
     select_params = p;

@@ -35,6 +35,8 @@ class CpuOps final : public Ops {
   Status index_query(const IndexQueryParams& params) override;  // cpu_index.cpp
   Status select_rows(const SelectRowsParams& params) override;  // cpu_index.cpp
 
+  Status update_rows(const UpdateRowsParams& params) override;  // cpu_update_rows.cpp
+
   Status attend(const AttendParams& params) override;  // cpu_attend.cpp
 
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;  // cpu_cache_moves.cpp

@@ -1,10 +1,9 @@
 // The rotary embedding of one position, applied to the last kRopeDim values of vectors.
 #pragma once
 
-#include <cmath>
-
 #include "backend/ops.h"
 #include "base/bfloat16.h"
+#include "base/sine_cosine.h"
 
 namespace dsv4rt::cpu {
 
@@ -14,9 +13,9 @@ class RopeRotation {
   RopeRotation(const RopeParams& params, std::int32_t position) : active_(params.inverse_frequency != nullptr) {
     if (!active_) return;
     for (int i = 0; i < kPairs; ++i) {
-      const float angle = static_cast<float>(position) * params.inverse_frequency[i];
-      cosine_[i] = std::cos(angle);
-      sine_[i] = params.inverse ? -std::sin(angle) : std::sin(angle);
+      const SineCosine rotation = sine_cosine(static_cast<float>(position) * params.inverse_frequency[i]);
+      cosine_[i] = rotation.cosine;
+      sine_[i] = params.inverse ? -rotation.sine : rotation.sine;
     }
   }
 

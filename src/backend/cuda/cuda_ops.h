@@ -24,6 +24,7 @@ class CudaOps final : public Ops {
   Status compress(const CompressParams& params) override;
   Status state_store(const StateStoreParams& params) override;
   Status index_query(const IndexQueryParams& params) override;
+  Status update_rows(const UpdateRowsParams& params) override;
   Status select_rows(const SelectRowsParams& params) override;
   Status attend(const AttendParams& params) override;
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;

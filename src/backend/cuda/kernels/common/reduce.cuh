@@ -35,18 +35,6 @@ __device__ inline float rms_scale(float sum_of_squares, int count, float eps) {
   return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// RMS norm of row [dim] with weight [dim], rounded to BF16: the four values of thread `quad`. Called by
-// whole warps; each sums the whole row for itself, which costs less than a barrier.
-__device__ inline void normalize_quad(const float* row, int dim, const bf16* weight, float eps, int quad,
-                                      float (&v)[4]) {
-  const float sum = sum_in_chains(dim, [row](int i) { return __fmul_rn(row[i], row[i]); });
-  const float scale = rms_scale(sum, dim, eps);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    v[i] = round_to_bf16(__fmul_rn(__fmul_rn(row[4 * quad + i], scale), to_float(weight[4 * quad + i])));
-  }
-}
-
 // Bits of the largest finite magnitude of four values, 0 without one (finite_amax of layout/amax.h).
 __device__ inline std::uint32_t finite_amax_bits(const float (&v)[4]) {
   std::uint32_t amax = 0;

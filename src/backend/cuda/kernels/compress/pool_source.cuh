@@ -24,48 +24,67 @@ __device__ inline float* state_row(const StateRing& state, std::int32_t width, s
   return reinterpret_cast<float*>(state.base + slot * state.slot_bytes) + std::int64_t{row} * 2 * width;
 }
 
-// One position's values.
+// Where a position's values lie.
 struct PoolRow {
-  const float* kv = nullptr;
-  const float* score = nullptr;
-  const float* bias = nullptr;  // added to the score; null: the score contains it
+  const float* kv;
+  const float* score;
 };
 
-// The rows of the block that a token completes, numbered in position order: [begin, end). With an overlap
-// rows [0, ratio) are the previous block, of which a sequence's first block has none.
+// The rows of the block that a token completes, numbered in position order: [begin, end). With an overlap rows
+// [0, ratio) are the previous block, of which a sequence's first block has none. Rows before `fresh` come from the
+// ring, where their score contains the ape; the others are fresh projections. A row's address is
+// worked out once, by one thread for all, before the predecessor kernel has finished.
 class PoolSource {
  public:
-  __device__ PoolSource(const CompressParams& params, const TokenPlace& place) : params_(params), place_(place) {
+  __device__ PoolSource(const CompressParams& params, const TokenPlace& place) {
     const CompressorInput& input = params.input;
-    end_ = pooled_rows(input);
-    first_position_ = place.position + 1 - end_;
-    begin_ = input.overlap && first_position_ < 0 ? input.ratio : 0;
+    end = pooled_rows(input);
+    const std::int32_t first_position = place.position + 1 - end;  // negative without a previous block
+    begin = input.overlap && first_position < 0 ? input.ratio : 0;
+    fresh = max(place.start - first_position, 0);
+    current_ = input.overlap ? input.ratio : end;
+    dim_ = input.dim;
+    width_ = state_width(input);
+    ring_rows_ = params.state.ring_rows;
+    // The ring holds at least the pooled rows, and first_position is no less than their negative.
+    first_ring_row_ = (first_position + ring_rows_) % ring_rows_;
+    ring_ = state_row(params.state, width_, place.slot, 0);
+    stride_ = static_cast<std::int32_t>(input.stride);
+    const std::int64_t first_offset = std::int64_t{place.token_of(first_position)} * input.stride;
+    kv_ = input.kv + first_offset;
+    score_ = input.score + first_offset;
+    ape_ = input.ape;
   }
 
-  [[nodiscard]] __device__ int begin() const { return begin_; }
-  [[nodiscard]] __device__ int end() const { return end_; }
+  int begin = 0;
+  int end = 0;
+  int fresh = 0;
 
-  // Row `row` from channel `channel` on: fresh projections for positions of the step, the ring before.
-  [[nodiscard]] __device__ PoolRow row(int row, int channel) const {
-    const CompressorInput& input = params_.input;
-    const std::int32_t width = state_width(input);
-    const std::int32_t column = (input.overlap && row >= input.ratio ? input.dim : 0) + channel;
-    const std::int32_t position = first_position_ + row;
-    if (position >= place_.start) {
-      const std::int64_t offset = place_.token_of(position) * input.stride + column;
-      const std::int64_t ape_row = position % input.ratio;
-      return {.kv = input.kv + offset, .score = input.score + offset, .bias = input.ape + ape_row * width + column};
+  // Where kv and score of row `row` lie, from channel 0 on.
+  [[nodiscard]] __device__ PoolRow row(int row) const {
+    const std::int32_t column = row >= current_ ? dim_ : 0;
+    if (row >= fresh) {
+      const std::int64_t offset = std::int64_t{row} * stride_ + column;
+      return {.kv = kv_ + offset, .score = score_ + offset};
     }
-    const float* stored = state_row(params_.state, width, place_.slot, position % params_.state.ring_rows) + column;
-    return {.kv = stored, .score = stored + width, .bias = nullptr};
+    std::int32_t ring_row = first_ring_row_ + row;
+    ring_row = ring_row >= ring_rows_ ? ring_row - ring_rows_ : ring_row;
+    const float* stored = ring_ + std::int64_t{ring_row} * (2 * width_) + column;
+    return {.kv = stored, .score = stored + width_};
+  }
+  // The ape that is added to the score of a fresh row. Blocks start at multiples of the ratio.
+  [[nodiscard]] __device__ const float* bias(int row) const {
+    const bool current = row >= current_;
+    return ape_ + std::int64_t{current ? row - current_ : row} * width_ + (current ? dim_ : 0);
   }
 
  private:
-  const CompressParams& params_;
-  TokenPlace place_;
-  int begin_ = 0;
-  int end_ = 0;
-  std::int32_t first_position_ = 0;  // of row 0; negative where the previous block does not exist
+  const float* ring_;
+  const float* kv_;     // of row 0 as if it were fresh; rows before `fresh` may lie before the array
+  const float* score_;
+  const float* ape_;
+  std::int32_t current_;  // first row of the current block, where there is a previous one
+  std::int32_t dim_, width_, stride_, ring_rows_, first_ring_row_;
 };
 
 __device__ inline float4 load_quad(const float* at) { return *reinterpret_cast<const float4*>(at); }

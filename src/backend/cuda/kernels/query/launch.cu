@@ -15,16 +15,6 @@ dim3 grid_of(std::int32_t tokens, std::int32_t heads, std::int32_t heads_per_blo
 
 }  // namespace
 
-Status CudaOps::query(const QueryParams& params) {
-  DSV4RT_RETURN_IF_ERROR(require(params.heads >= 1 && params.heads <= kMaxGridY * kQueryHeads, "query", "heads",
-                                 params.heads, "1 to 524280"));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(params.q, 16, "query", "q"));
-  if (params.step.counts.tokens <= 0) return {};
-  query_kernel<<<grid_of(params.step.counts.tokens, params.heads, kQueryHeads), 32 * kQueryWarps, 0, stream_>>>(
-      params);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
-}
-
 Status CudaOps::rotate_heads(const RotateHeadsParams& params) {
   DSV4RT_RETURN_IF_ERROR(require(params.heads >= 1 && params.heads <= kMaxGridY * kRotateHeads, "rotate_heads",
                                  "heads", params.heads, "1 to 4194240"));

@@ -1,34 +1,13 @@
-// Window rows: made and staged for the step's tokens, then moved into the rings.
+// Staged window rows into the rings.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/copy_bytes.cuh"
-#include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/common/rope.cuh"
-#include "backend/cuda/kernels/common/row_encode.cuh"
 #include "backend/cuda/kernels/common/token_place.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
-
-// A block per token, four values a thread. Padding stages a row of zeros whatever its input holds.
-__global__ __launch_bounds__(kRowQuads) void window_rows_kernel(const __grid_constant__ WindowRowsParams p) {
-  __shared__ float4 row[kRowQuads];
-  __shared__ std::uint32_t warp_amax[kRowQuads / 32];
-  const std::int64_t token = blockIdx.x;
-  const int quad = static_cast<int>(threadIdx.x);
-  const TokenPlace place = token_place(p.step, token);
-  uint2 packed{};
-  if (place.real) packed = reinterpret_cast<const uint2*>(p.kv + token * kHeadDim)[quad];
-  row[quad] = make_float4(__uint_as_float(packed.x << 16U), __uint_as_float(packed.x & 0xffff0000U),
-                          __uint_as_float(packed.y << 16U), __uint_as_float(packed.y & 0xffff0000U));
-  __syncthreads();
-  float v[4];
-  normalize_quad(reinterpret_cast<const float*>(row), kHeadDim, p.norm_weight, p.eps, quad, v);
-  rotate_quad(p.rope, place.position, kHeadDim, quad, v);
-  encode_row_quad(p.format, p.staged_shape, v, quad, p.staged, token, warp_amax);
-}
 
 inline constexpr int kStoreWarps = 4;
 

@@ -6,18 +6,6 @@
 
 namespace dsv4rt::cuda {
 
-Status CudaOps::window_rows(const WindowRowsParams& params) {
-  const std::int32_t tokens = params.step.counts.tokens;
-  DSV4RT_RETURN_IF_ERROR(require_shape(params.staged_shape, params.format, "window_rows", "staged_shape"));
-  DSV4RT_RETURN_IF_ERROR(require(tokens <= params.staged_shape.rows, "window_rows", "step.counts.tokens", tokens,
-                                 "at most the rows of staged_shape"));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(params.kv, 8, "window_rows", "kv"));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(params.staged, 16, "window_rows", "staged"));
-  if (tokens <= 0) return {};
-  window_rows_kernel<<<static_cast<unsigned>(tokens), kRowQuads, 0, stream_>>>(params);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
-}
-
 Status CudaOps::window_store(const WindowStoreParams& params) {
   const std::int32_t tokens = params.step.counts.tokens;
   DSV4RT_RETURN_IF_ERROR(require_shape(params.ring.shape, params.ring.format, "window_store", "ring.shape"));

@@ -1,0 +1,131 @@
+// The row kernel: every thread block does a piece of one part.
+//
+// Parts write different memory and read nothing that another part of the same launch writes, with one exception
+// that the host rules out: state rings are written beside their readers only when the step keeps every row that
+// is read (ring_keeps_needed_rows).
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/compress/few_rows.cuh"
+#include "backend/cuda/kernels/compress/many_rows.cuh"
+#include "backend/cuda/kernels/compress/state_rows.cuh"
+#include "backend/cuda/kernels/index_query/index_query_heads.cuh"
+#include "backend/cuda/kernels/query/query_heads.cuh"
+#include "backend/cuda/kernels/update_rows/params.h"
+#include "backend/cuda/kernels/window/window_row.cuh"
+
+namespace dsv4rt::cuda {
+
+static_assert(kRowThreads == kBlockThreads && kRowThreads == kHeadDim / 2 && kRowThreads == kManyRowsThreads);
+
+// What a block keeps in shared memory; the parts never meet in one.
+template <Pooling kPooling>
+union RowShared {
+  QueryHeadsShared query[kRowWarps];
+  WindowRowShared window[kRowThreads / kRowQuads];
+};
+template <>
+union RowShared<Pooling::kFewRows> {
+  QueryHeadsShared query[kRowWarps];
+  WindowRowShared window[kRowThreads / kRowQuads];
+  FewRowsShared<kHeadDim> few_rows;
+  FewRowsShared<kIndexHeadDim> index_keys[kBlockIndexKeys];
+};
+template <>
+union RowShared<Pooling::kManyRows> {
+  QueryHeadsShared query[kRowWarps];
+  WindowRowShared window[kRowThreads / kRowQuads];
+  ManyRowsShared many_rows;  // its tile follows it
+};
+
+// Dynamic shared memory of a launch; `rows` are the most that it pools.
+template <Pooling kPooling>
+constexpr std::size_t row_shared_bytes(std::int32_t rows) {
+  const std::size_t all = sizeof(RowShared<kPooling>);
+  if (kPooling != Pooling::kManyRows) return all;
+  return many_rows_shared_bytes(rows) > all ? many_rows_shared_bytes(rows) : all;
+}
+
+// Heads are handed out to warps in groups, token by token.
+struct HeadGroup {
+  std::int64_t token;
+  int first_head;
+};
+__device__ inline HeadGroup head_group(std::int64_t warp, int heads, int heads_of_warp) {
+  const int groups = (heads + heads_of_warp - 1) / heads_of_warp;
+  const std::int64_t token = warp / groups;
+  return {.token = token, .first_head = static_cast<int>(warp - token * groups) * heads_of_warp};
+}
+
+template <Pooling kPooling>
+__device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
+  if constexpr (kPooling == Pooling::kManyRows) {
+    const std::uint32_t cluster = block / static_cast<std::uint32_t>(p.compress.input.dim / kClusterChannels);
+    int count = 0;
+    prepare_many_rows(shared.many_rows);
+    for_each_completing(p.compress, std::int64_t{cluster} * p.compress_tokens, p.compress_tokens,
+                        [&](std::int64_t token) {
+                          compress_many_rows(p.compress, token, count++, shared.many_rows);
+                        });
+  } else if constexpr (kPooling == Pooling::kFewRows) {
+    const auto group = RowGroup<kRowThreads>::own();
+    for_each_completing(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
+                        [&](std::int64_t token) { compress_few_rows(p.compress, token, group, shared.few_rows); });
+  }
+}
+
+template <Pooling kPooling>
+__device__ inline void index_compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
+  if constexpr (kPooling == Pooling::kFewRows) {
+    const auto group = RowGroup<kIndexHeadDim / 2>::own();
+    const std::int64_t first = std::int64_t{block} * kBlockIndexKeys + group.index;
+    for_each_completing(p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
+                        [&](std::int64_t token) {
+                          compress_few_rows(p.index_compress, token, group, shared.index_keys[group.index]);
+                        });
+  }
+}
+
+template <Pooling kPooling>
+__global__ __launch_bounds__(kRowThreads) void row_kernel(const __grid_constant__ RowLaunch p) {
+  extern __shared__ float4 shared_memory[];
+  auto& shared = *reinterpret_cast<RowShared<kPooling>*>(shared_memory);
+  allow_dependents();
+  const std::uint32_t block = blockIdx.x;
+  // Broadcast, so that the compiler sees that the warp stays together.
+  const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 32, 0);
+  if (block < p.end[kCompress]) {
+    compress_part<kPooling>(p, block, shared);
+  } else if (block < p.end[kIndexCompress]) {
+    index_compress_part<kPooling>(p, block - p.end[kCompress], shared);
+  } else if (block < p.end[kWindow]) {
+    const auto group = RowGroup<kRowQuads>::own();
+    const std::int64_t token = std::int64_t{block - p.end[kIndexCompress]} * kBlockWindowRows + group.index;
+    if (token < p.window.step.counts.tokens) {
+      window_row(p.window, p.window_ring, token, group, shared.window[group.index]);
+    }
+  } else if (block < p.end[kState]) {
+    const std::int64_t first = std::int64_t{block - p.end[kWindow]} * p.state_tokens;
+    for (std::int64_t token = first; token < first + p.state_tokens; ++token) {
+      if (p.stores_state) store_state_row(p.compress, token, static_cast<int>(threadIdx.x), kRowThreads);
+      if (p.stores_index_state) store_state_row(p.index_compress, token, static_cast<int>(threadIdx.x), kRowThreads);
+    }
+  } else if (block < p.end[kQuery]) {
+    const HeadGroup group =
+        head_group(std::int64_t{block - p.end[kState]} * kRowWarps + warp, p.query.heads, kWarpQueryHeads);
+    if (group.token < p.query.step.counts.tokens) {
+      query_heads(p.query, group.token, group.first_head, shared.query[warp]);
+    }
+  } else if (block < p.end[kIndexQuery]) {
+    const HeadGroup group =
+        head_group(std::int64_t{block - p.end[kQuery]} * kRowWarps + warp, p.index_query.heads, kWarpIndexHeads);
+    if (group.token < p.index_query.step.counts.tokens) {
+      index_query_heads(p.index_query, group.token, group.first_head);
+    }
+  }
+  wait_for_predecessors();  // also where a block had nothing to do: the grid's end implies its predecessors' end
+}
+
+}  // namespace dsv4rt::cuda

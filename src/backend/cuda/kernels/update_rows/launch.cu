@@ -1,0 +1,125 @@
+#include "backend/cuda/kernels/update_rows/launch.h"
+
+#include <algorithm>
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/update_rows/kernel.cuh"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+constexpr std::int64_t kMaxClusters = 48;  // until a cluster looks at more than one token
+constexpr std::int64_t kMaxTokensPerCluster = 32;
+constexpr std::int32_t kMaxTileRows = 256;
+
+std::int64_t groups_of(std::int64_t items, std::int64_t size) { return (items + size - 1) / size; }
+
+// The launch and its block ranges.
+class RowPlan {
+ public:
+  RowPlan(const RowParts& parts, std::int32_t tokens) : tokens_(tokens) {
+    std::int64_t blocks[kRowParts] = {};
+    if (const CompressParams* one = parts.compress; one != nullptr) blocks[kCompress] = plan_compress(*one);
+    if (const CompressParams* one = parts.index_compress; one != nullptr) {
+      // A warp pools an index key, but not one of many rows.
+      (few_rows(*one) ? blocks[kIndexCompress] : blocks[kCompress]) =
+          few_rows(*one) ? plan_index_compress(*one) : plan_compress(*one);
+    }
+    if (parts.window != nullptr) {
+      launch_.window = *parts.window;
+      if (parts.window_ring != nullptr) launch_.window_ring = *parts.window_ring;
+      blocks[kWindow] = groups_of(tokens, kBlockWindowRows);
+    }
+    if (parts.state != nullptr || parts.index_state != nullptr) {
+      if (parts.state != nullptr) launch_.compress = *parts.state;
+      if (parts.index_state != nullptr) launch_.index_compress = *parts.index_state;
+      launch_.stores_state = parts.state != nullptr;
+      launch_.stores_index_state = parts.index_state != nullptr;
+      launch_.state_tokens = tokens < kManyTokens ? 1 : 4;
+      blocks[kState] = groups_of(tokens, launch_.state_tokens);
+    }
+    if (parts.query != nullptr) {
+      launch_.query = *parts.query;
+      blocks[kQuery] = head_blocks(parts.query->heads, kWarpQueryHeads);
+    }
+    if (parts.index_query != nullptr) {
+      launch_.index_query = *parts.index_query;
+      blocks[kIndexQuery] = head_blocks(parts.index_query->heads, kWarpIndexHeads);
+    }
+    std::int64_t end = 0;
+    for (int part = 0; part < kRowParts; ++part) {
+      end += blocks[part];
+      launch_.end[part] = static_cast<std::uint32_t>(end);
+    }
+  }
+
+  [[nodiscard]] Status launch(cudaStream_t stream) const {
+    switch (pooling_) {
+      case Pooling::kNone:
+        return launch_as<Pooling::kNone>(stream);
+      case Pooling::kFewRows:
+        return launch_as<Pooling::kFewRows>(stream);
+      case Pooling::kManyRows:
+        return launch_as<Pooling::kManyRows>(stream);
+    }
+    return {};
+  }
+
+ private:
+  template <Pooling kPooling>
+  [[nodiscard]] Status launch_as(cudaStream_t stream) const {
+    const CompressorInput& input = launch_.compress.input;
+    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]),
+                      .threads = kRowThreads,
+                      .shared_bytes = row_shared_bytes<kPooling>(pooled_rows(input))};
+    if constexpr (kPooling == Pooling::kManyRows) {
+      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(row_shared_bytes<kPooling>(kMaxTileRows))));
+      DSV4RT_CUDA_TRY(
+          cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+      shape.cluster_blocks = static_cast<unsigned>(input.dim / kClusterChannels);
+      shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
+    }
+    return launch_pdl(row_kernel<kPooling>, shape, stream, launch_);
+  }
+
+  std::int64_t plan_compress(const CompressParams& params) {
+    launch_.compress = params;
+    if (few_rows(params)) {
+      pooling_ = Pooling::kFewRows;
+      launch_.compress_tokens = tokens_ < kManyTokens ? 1 : std::min(params.input.ratio, 32);
+      return groups_of(tokens_, launch_.compress_tokens);
+    }
+    pooling_ = Pooling::kManyRows;
+    launch_.compress_tokens =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(groups_of(tokens_, kMaxClusters), 1, kMaxTokensPerCluster));
+    return groups_of(tokens_, launch_.compress_tokens) * (params.input.dim / kClusterChannels);
+  }
+
+  std::int64_t plan_index_compress(const CompressParams& params) {
+    launch_.index_compress = params;
+    pooling_ = Pooling::kFewRows;
+    launch_.index_compress_tokens = tokens_ < kManyTokens ? 1 : std::min(params.input.ratio, 32);
+    return groups_of(tokens_, std::int64_t{launch_.index_compress_tokens} * kBlockIndexKeys);
+  }
+
+  [[nodiscard]] std::int64_t head_blocks(std::int32_t heads, int heads_of_warp) const {
+    return groups_of(tokens_ * groups_of(heads, heads_of_warp), kRowWarps);
+  }
+
+  std::int64_t tokens_;
+  RowLaunch launch_;
+  Pooling pooling_ = Pooling::kNone;
+};
+
+}  // namespace
+
+bool few_rows(const CompressParams& params) { return pooled_rows(params.input) <= kFewRows; }
+
+Status launch_rows(const RowParts& parts, std::int32_t tokens, cudaStream_t stream) {
+  return tokens <= 0 ? Status{} : RowPlan(parts, tokens).launch(stream);
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,35 @@
+// Launches of the row kernel.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/kernels/update_rows/params.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt::cuda {
+
+// The parts that one launch does; null: not this one. All belong to the same step and have been checked.
+struct RowParts {
+  const QueryParams* query = nullptr;
+  const IndexQueryParams* index_query = nullptr;
+  const WindowRowsParams* window = nullptr;
+  const WindowRing* window_ring = nullptr;  // with window
+  // Rows that complete. Both few_rows(), or one of any kind.
+  const CompressParams* compress = nullptr;
+  const CompressParams* index_compress = nullptr;
+  // Projections that enter the state rings.
+  const CompressParams* state = nullptr;
+  const CompressParams* index_state = nullptr;
+};
+
+// From this many tokens on most complete nothing, and the parts are better launched apart from the pooling, whose
+// registers and shared memory would keep their blocks few.
+inline constexpr std::int32_t kManyTokens = 1024;
+
+// Whether a compressor's rows are pooled from so few that one block of threads does it.
+bool few_rows(const CompressParams& params);
+
+// Nothing is launched for a step without tokens.
+Status launch_rows(const RowParts& parts, std::int32_t tokens, cudaStream_t stream);
+
+}  // namespace dsv4rt::cuda
