@@ -45,18 +45,4 @@ Status CpuOps::query(const QueryParams& params) {
   return {};
 }
 
-Status CpuOps::rotate_heads(const RotateHeadsParams& params) {
-  const std::int64_t heads = params.heads;
-  team_.parallel_for(params.step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
-    std::int64_t item = begin;
-    while (item < end) {
-      const std::int64_t token = item / heads;
-      const std::int64_t token_end = std::min(end, (token + 1) * heads);
-      const RopeRotation rotation(params.rope, params.step.token_position[token]);
-      for (; item < token_end; ++item) rotation.apply(params.x + (item + 1) * params.head_dim - kRopeDim);
-    }
-  });
-  return {};
-}
-
 }  // namespace dsv4rt::cpu
