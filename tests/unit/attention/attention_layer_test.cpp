@@ -45,7 +45,7 @@ TEST_F(AttentionLayerTest, WindowLayersOnlyAttend) {
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
   EXPECT_EQ(ops.calls, (Calls{"linear*2", "rms_norm", "linear*1", "update_rows", "attend", "window_store",
-                              "rotate_heads", "linear*2", "linear*1"}));
+                              "linear*2", "linear*1"}));
   EXPECT_EQ(ops.attend_params.ratio, 0);
   EXPECT_EQ(ops.attend_params.selected, nullptr);
 }
@@ -55,7 +55,7 @@ TEST_F(AttentionLayerTest, HeavyLayersCompressAndReadEveryRow) {
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
   EXPECT_EQ(ops.calls, (Calls{"linear*4", "rms_norm", "linear*1", "update_rows", "attend",
-                              "window_store", "rotate_heads", "linear*2", "linear*1"}));
+                              "window_store", "linear*2", "linear*1"}));
   EXPECT_EQ(ops.attend_params.ratio, 128);
   EXPECT_EQ(ops.attend_params.selected, nullptr);
   EXPECT_FALSE(ops.compressions.at(0).input.overlap);
@@ -67,7 +67,7 @@ TEST_F(AttentionLayerTest, SparseLayersCompressTwiceAndSelect) {
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
   EXPECT_EQ(ops.calls, (Calls{"linear*7", "rms_norm", "linear*2", "update_rows", "select_rows", "attend", "window_store",
-                              "rotate_heads", "linear*2", "linear*1"}));
+                              "linear*2", "linear*1"}));
   // Each compressor has a state of its own.
   ASSERT_EQ(ops.compressions.size(), 2U);
   EXPECT_NE(ops.compressions[0].state.base, ops.compressions[1].state.base);
@@ -111,8 +111,8 @@ TEST_F(AttentionLayerTest, OneRotationForTheWholeLayer) {
     ASSERT_OK(forward(layer, ops));
     EXPECT_EQ(ops.query_params.rope.inverse_frequency, layer.frequencies());
     EXPECT_FALSE(ops.query_params.rope.inverse);
-    EXPECT_EQ(ops.rotate_params.rope.inverse_frequency, layer.frequencies());
-    EXPECT_TRUE(ops.rotate_params.rope.inverse);
+    EXPECT_EQ(ops.attend_params.output_rope.inverse_frequency, layer.frequencies());
+    EXPECT_TRUE(ops.attend_params.output_rope.inverse);
     for (const CompressParams& compress : ops.compressions) {
       EXPECT_EQ(compress.rope.inverse_frequency, layer.frequencies());
       EXPECT_FALSE(compress.rope.inverse);

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
+#include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "base/bfloat16.h"
 
@@ -40,6 +41,7 @@ struct AttendShared {
       float tile_sum[kRowTiles][kHeads];  // of p before rounding
     } weights;
     float warp_max[kAttendWarps][kHeads];
+    Rotation rotation[kRotatedPairs];  // of the output
   } queries;
   union alignas(128) Rows {
     std::byte tile[kChunkRows * kHeadDim * 2];
@@ -278,6 +280,10 @@ class AttendBlock {
       const float sink = first_head_ + thread_ < p_.heads ? p_.sink[first_head_ + thread_] : 0.0f;
       shared_.total[thread_] = value + expf(sink - shared_.max[thread_]);
     }
+    const bool rotates = p_.output_rope.inverse_frequency != nullptr;
+    if (const int pair = kAttendThreads - 1 - thread_; rotates && pair < kRotatedPairs) {
+      shared_.queries.rotation[pair] = rotation_of(p_.output_rope, rows_.place.position, pair);
+    }
     __syncthreads();
     constexpr int kQuads = kHeadDim / 4;
     const int heads = min(kHeads, p_.heads - first_head_);
@@ -291,8 +297,18 @@ class AttendBlock {
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
       const float total = shared_.total[head];
-      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) =
-          make_uint2(pack_bf16(sum.x / total, sum.y / total), pack_bf16(sum.z / total, sum.w / total));
+      float o[4] = {sum.x / total, sum.y / total, sum.z / total, sum.w / total};
+      if (const int first = i % kQuads * 4 - kNopeDim; rotates && first >= 0) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          float& even = o[2 * pair];
+          float& odd = o[2 * pair + 1];
+          even = round_to_bf16(even);
+          odd = round_to_bf16(odd);
+          rotate_pair(shared_.queries.rotation[first / 2 + pair], even, odd);
+        }
+      }
+      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) = make_uint2(pack_bf16(o[0], o[1]), pack_bf16(o[2], o[3]));
     }
   }
 
@@ -338,10 +354,11 @@ class AttendBlock {
 };
 
 // Grid: x = tokens * cluster, y = groups of 16 * kHeadTiles heads; clusters of `cluster` blocks along x,
-// at least as many as the longest token has strands.
+// at least as many as the longest token has strands. Tokens with at most `more_than_rows` rows belong to another
+// kernel, padding too unless it is 0.
 template <int kHeadTiles>
 __global__ void __launch_bounds__(kAttendThreads, 1)
-    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks) {
+    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks, int more_than_rows) {
   extern __shared__ __align__(128) std::byte attend_shared[];
   using Block = AttendBlock<kHeadTiles>;
   auto& shared = *reinterpret_cast<typename Block::Shared*>(attend_shared);
@@ -349,8 +366,8 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   const int strand = static_cast<int>(blockIdx.x) % cluster_blocks;
   const int first_head = static_cast<int>(blockIdx.y) * Block::kHeads;
   const TokenRows rows = token_rows(p, token);
-  if (rows.count == 0) {
-    if (strand != 0) return;
+  if (rows.count <= more_than_rows) {
+    if (strand != 0 || more_than_rows > 0) return;
     const int units = min(Block::kHeads, p.heads - first_head) * kRowUnits;
     auto* out = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
     for (int i = static_cast<int>(threadIdx.x); i < units; i += kAttendThreads) out[i] = uint4{};
