@@ -58,6 +58,7 @@ Result<ScoreBatch> plan_scores(const SelectRowsParams& params, const Scratch& sc
 }
 
 Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
+  if (wgmma_scores_apply(params)) return launch_wgmma_scores(params, batch, 132, stream);
   return launch_portable_scores(params, batch, stream);
 }
 

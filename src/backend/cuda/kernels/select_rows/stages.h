@@ -16,6 +16,10 @@ Result<ScoreBatch> plan_scores(const SelectRowsParams& params, const Scratch& sc
 // Scores of every token of the batch with more than top_k visible rows; other tokens' are not written.
 Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream);
 Status launch_portable_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream);
+// On Hopper, one block on each of `processors` multiprocessors.
+bool wgmma_scores_apply(const SelectRowsParams& params);
+Status launch_wgmma_scores(const SelectRowsParams& params, const ScoreBatch& batch, std::int32_t processors,
+                           cudaStream_t stream);
 
 // Chooses from the scores.
 Status launch_top_k(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream);
