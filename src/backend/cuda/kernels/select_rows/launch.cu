@@ -6,10 +6,8 @@
 #include <cstdint>
 
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
-#include "backend/cuda/kernels/select_rows/score_kernel.cuh"
-#include "backend/cuda/kernels/select_rows/top_k_kernel.cuh"
+#include "backend/cuda/kernels/select_rows/stages.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
@@ -17,7 +15,6 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr std::int64_t kMostGroupTokens = 8;
-constexpr std::int64_t kScoreBlocksWanted = 1024;  // about four for each place on the machine
 
 constexpr const char* kName = "select_rows";
 
@@ -37,65 +34,42 @@ Status check(const SelectRowsParams& p) {
                  "multiples of 16");
 }
 
-template <IndexKeyFormat kFormat>
-Status launch_scores_of(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
-  const auto kernel = score_rows_kernel<kFormat>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ScoreShared)));
-  const std::int64_t groups = ceil_div<std::int64_t>(batch.tokens, batch.group_tokens);
-  const std::int64_t tiles = batch.stride / kKeyTileRows;
-  const dim3 grid(static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(kScoreBlocksWanted, groups), 1, tiles)),
-                  static_cast<unsigned>(groups));
-  kernel<<<grid, kScoreThreads, sizeof(ScoreShared), stream>>>(p, batch);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
-}
-
-Status launch_scores(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
-  switch (p.key_format) {
-    case IndexKeyFormat::kMxfp4:
-      return launch_scores_of<IndexKeyFormat::kMxfp4>(p, batch, stream);
-    case IndexKeyFormat::kNvfp4:
-      return launch_scores_of<IndexKeyFormat::kNvfp4>(p, batch, stream);
-    case IndexKeyFormat::kFp8:
-      return launch_scores_of<IndexKeyFormat::kFp8>(p, batch, stream);
-    case IndexKeyFormat::kBf16:
-      return launch_scores_of<IndexKeyFormat::kBf16>(p, batch, stream);
-  }
-  return refused(StatusCode::kUnsupported, kName, "key_format", static_cast<std::int64_t>(p.key_format),
-                 "an IndexKeyFormat");
-}
-
-Status launch_top_k(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
-  DSV4RT_CUDA_TRY(
-      cudaFuncSetAttribute(top_k_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(TopKShared)));
-  top_k_rows_kernel<<<static_cast<unsigned>(batch.tokens), kTopKThreads, sizeof(TopKShared), stream>>>(p, batch);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
-}
-
 }  // namespace
 
-Status CudaOps::select_rows(const SelectRowsParams& params) {
-  const std::int64_t tokens = params.step.counts.tokens;
-  if (tokens == 0) return {};
+Result<ScoreBatch> plan_scores(const SelectRowsParams& params, const Scratch& scratch) {
   DSV4RT_RETURN_IF_ERROR(check(params));
+  const std::int64_t tokens = params.step.counts.tokens;
   ScoreBatch batch;
+  batch.tokens = static_cast<std::int32_t>(tokens);
   batch.most_rows = static_cast<std::int32_t>(params.keys.table_stride * params.keys.shape.rows);
-  if (batch.most_rows <= params.top_k) {  // nobody has rows to choose among
-    batch.tokens = static_cast<std::int32_t>(tokens);
-    return launch_top_k(params, batch, stream_);
-  }
+  if (batch.most_rows <= params.top_k) return batch;  // nobody has rows to choose among
   batch.stride = round_up<std::int64_t>(batch.most_rows, kKeyTileRows);
   const std::int64_t token_bytes = batch.stride * static_cast<std::int64_t>(sizeof(float));
   constexpr std::int64_t kMostGroups = 65535;  // of a grid's second dimension
-  const std::int64_t held = std::clamp<std::int64_t>(static_cast<std::int64_t>(scratch_.size()) / token_bytes, 1,
+  const std::int64_t held = std::clamp<std::int64_t>(static_cast<std::int64_t>(scratch.size()) / token_bytes, 1,
                                                      std::min(tokens, kMostGroups));
-  DSV4RT_ASSIGN_OR_RETURN(std::byte* const memory, scratch_.take(static_cast<std::size_t>(held * token_bytes), kName));
+  DSV4RT_ASSIGN_OR_RETURN(std::byte* const memory, scratch.take(static_cast<std::size_t>(held * token_bytes), kName));
+  batch.tokens = static_cast<std::int32_t>(held);
   batch.scores = reinterpret_cast<float*>(memory);
   // Several tokens of a sequence share its decoded keys. Groups change no score.
   const std::int64_t per_sequence = tokens / std::max(params.step.counts.sequences, 1);
   batch.group_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(per_sequence, 1, kMostGroupTokens));
+  return batch;
+}
+
+Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
+  if (wgmma_scores_apply(params)) return launch_wgmma_scores(params, batch, 132, stream);
+  return launch_portable_scores(params, batch, stream);
+}
+
+Status CudaOps::select_rows(const SelectRowsParams& params) {
+  const std::int64_t tokens = params.step.counts.tokens;
+  if (tokens == 0) return {};
+  DSV4RT_ASSIGN_OR_RETURN(ScoreBatch batch, plan_scores(params, scratch_));
+  const std::int32_t held = batch.tokens;
   for (; batch.first_token < tokens; batch.first_token += held) {
-    batch.tokens = static_cast<std::int32_t>(std::min(held, tokens - batch.first_token));
-    DSV4RT_RETURN_IF_ERROR(launch_scores(params, batch, stream_));
+    batch.tokens = static_cast<std::int32_t>(std::min<std::int64_t>(held, tokens - batch.first_token));
+    if (batch.scores != nullptr) DSV4RT_RETURN_IF_ERROR(launch_scores(params, batch, stream_));
     DSV4RT_RETURN_IF_ERROR(launch_top_k(params, batch, stream_));
   }
   return {};

@@ -1,0 +1,61 @@
+// Launch of the index scores on Hopper.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/select_rows/stages.h"
+#include "backend/cuda/kernels/select_rows/wgmma_kernel.cuh"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+constexpr std::int32_t kSharedBudget = 227 * 1024 - std::int32_t{sizeof(ScoreControl)};
+constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
+
+template <IndexKeyFormat kFormat>
+Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int32_t processors, cudaStream_t stream) {
+  using Layout = typename KeyOperand<kFormat>::Layout;
+  ScoreBatch batch = planned;
+  ScoreShape shape;
+  shape.head_tiles = ceil_div(p.heads, kTileHeads);
+  shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
+  const std::int32_t token_bytes = shape.head_tiles * (kQueryTileBytes + kTileHeads * std::int32_t{sizeof(float)});
+  const std::int32_t most_tokens = (kSharedBudget - kLeastStages * shape.stage_bytes) / token_bytes;
+  batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
+  const std::int32_t ring_bytes = kSharedBudget - batch.group_tokens * token_bytes;
+  shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
+  const std::int32_t shared_bytes = batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
+  const auto kernel = wgmma_score_kernel<kFormat>;
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  kernel<<<static_cast<unsigned>(processors), kWgmmaScoreThreads, static_cast<std::size_t>(shared_bytes), stream>>>(
+      p, batch, shape);
+  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+}
+
+}  // namespace
+
+bool wgmma_scores_apply(const SelectRowsParams& p) {
+  return p.keys.shape.rows % kTileKeys == 0;
+}
+
+Status launch_wgmma_scores(const SelectRowsParams& p, const ScoreBatch& batch, std::int32_t processors,
+                           cudaStream_t stream) {
+  switch (p.key_format) {
+    case IndexKeyFormat::kMxfp4:
+      return launch_of<IndexKeyFormat::kMxfp4>(p, batch, processors, stream);
+    case IndexKeyFormat::kNvfp4:
+      return launch_of<IndexKeyFormat::kNvfp4>(p, batch, processors, stream);
+    case IndexKeyFormat::kFp8:
+      return launch_of<IndexKeyFormat::kFp8>(p, batch, processors, stream);
+    case IndexKeyFormat::kBf16:
+      return launch_of<IndexKeyFormat::kBf16>(p, batch, processors, stream);
+  }
+  return refused(StatusCode::kUnsupported, "select_rows", "key_format", static_cast<std::int64_t>(p.key_format),
+                 "an IndexKeyFormat");
+}
+
+}  // namespace dsv4rt::cuda
