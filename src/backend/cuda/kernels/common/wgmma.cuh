@@ -1,0 +1,119 @@
+// wgmma: the matrix instruction of Hopper, issued by a warpgroup (128 threads) and asynchronous.
+//
+// D [64 x N] += A [64 x K] * B [K x N], 32 bytes of K a step (32 E4M3 or 16 BF16 values), FP32 accumulation. Both operands
+// are K-major: A rows and B columns are rows of 128 bytes in shared memory, in the 128-byte swizzle (unit u of row r
+// lies at unit u ^ (r % 8); eight rows follow one another every 1024 bytes). A may come from registers instead.
+//
+// Accumulator 4 j + i of lane l in warp w: row 16 w + l / 4 + 8 (i / 2), column 8 j + 2 (l % 4) + i % 2.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4rt::cuda {
+
+// Steps of 32 bytes are 2 in the address field (units of 16 bytes).
+inline constexpr std::uint64_t kWgmmaStep = 2;
+
+// Descriptor of a tile at a shared-memory address that is a multiple of 1024.
+__device__ inline std::uint64_t wgmma_tile(std::uint32_t address) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+  constexpr std::uint64_t kStride = std::uint64_t{1024 >> 4} << 32;  // between groups of eight rows
+  constexpr std::uint64_t kLeading = std::uint64_t{1} << 16;         // unused with this swizzle
+  return kSwizzle128 | kStride | kLeading | ((address & 0x3ffffU) >> 4);
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Orders register and shared-memory accesses of the warpgroup before the next instruction's.
+__device__ inline void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+template <int kPending>
+__device__ inline void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving accesses of accumulators across the asynchronous instructions.
+template <int kCount>
+__device__ inline void wgmma_hold(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <int kTokens>
+struct Wgmma;
+
+// clang-format off
+#define DSV4RT_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define DSV4RT_D8(i) DSV4RT_D4(i), DSV4RT_D4(i + 4)
+#define DSV4RT_D16(i) DSV4RT_D8(i), DSV4RT_D8(i + 8)
+#define DSV4RT_D32(i) DSV4RT_D16(i), DSV4RT_D16(i + 16)
+#define DSV4RT_D64(i) DSV4RT_D32(i), DSV4RT_D32(i + 32)
+
+#define DSV4RT_REGISTERS_4 \
+  "%0, %1, %2, %3"
+#define DSV4RT_REGISTERS_8 \
+  "%0, %1, %2, %3, %4, %5, %6, %7"
+#define DSV4RT_REGISTERS_16 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define DSV4RT_REGISTERS_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV4RT_REGISTERS_64 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// A, B: operand numbers after the accumulators; P: whether to add to D (otherwise D is overwritten).
+#define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP)                                               \
+  template <>                                                                                                  \
+  struct Wgmma<N> {                                                                                            \
+    __device__ static void fp8(float (&d)[COUNT], std::uint64_t a, std::uint64_t b, bool add) {                \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                             \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" DSV4RT_REGISTERS_##COUNT "}, " \
+                   A ", " B ", p, 1, 1;\n}\n"                                                                  \
+                   : DSV4RT_D##COUNT(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
+    }                                                                                                          \
+    __device__ static void bf16(float (&d)[COUNT], std::uint64_t a, std::uint64_t b, bool add) {               \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                             \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" DSV4RT_REGISTERS_##COUNT "}, " \
+                   A ", " B ", p, 1, 1, 0, 0;\n}\n"                                                            \
+                   : DSV4RT_D##COUNT(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
+    }                                                                                                          \
+    /* A from registers: the A fragment of mma.m16n8k16 for the warp's 16 rows. */                             \
+    __device__ static void bf16_registers(float (&d)[COUNT], const std::uint32_t* a, std::uint64_t b,          \
+                                          bool add) {                                                          \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " RP ", 0;\n"                                            \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" DSV4RT_REGISTERS_##COUNT "}, " \
+                   "{" A0 ", " A1 ", " A2 ", " A3 "}, " RB ", p, 1, 1, 0;\n}\n"                                \
+                   : DSV4RT_D##COUNT(0)                                                                        \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));          \
+    }                                                                                                          \
+  }
+
+DSV4RT_WGMMA(8, 4, "%4", "%5", "%6", "%4", "%5", "%6", "%7", "%8", "%9");
+DSV4RT_WGMMA(16, 8, "%8", "%9", "%10", "%8", "%9", "%10", "%11", "%12", "%13");
+DSV4RT_WGMMA(32, 16, "%16", "%17", "%18", "%16", "%17", "%18", "%19", "%20", "%21");
+DSV4RT_WGMMA(64, 32, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37");
+DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69");
+
+#undef DSV4RT_WGMMA
+#undef DSV4RT_REGISTERS_4
+#undef DSV4RT_REGISTERS_8
+#undef DSV4RT_REGISTERS_16
+#undef DSV4RT_REGISTERS_32
+#undef DSV4RT_REGISTERS_64
+#undef DSV4RT_D4
+#undef DSV4RT_D8
+#undef DSV4RT_D16
+#undef DSV4RT_D32
+#undef DSV4RT_D64
+// clang-format on
+
+#endif  // sm_90a
+
+}  // namespace dsv4rt::cuda
