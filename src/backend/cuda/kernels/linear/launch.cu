@@ -1,8 +1,10 @@
 #include <string>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/linear/instantiate.cuh"
 #include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/tile_launch.h"
 #include "base/try.h"
 #include "layout/codec_e8m0.h"
 
@@ -65,13 +67,13 @@ Status launch(const CudaPackedLinear& weight, const LinearCall& call, const bf16
   return {StatusCode::kInternal, "linear: unknown weight encoding"};
 }
 
-}  // namespace
+// Runs calls over lane-packed weights one by one.
+class LaneLauncher {
+ public:
+  LaneLauncher(std::int32_t tokens, Scratch& scratch, cudaStream_t stream)
+      : tokens_(tokens), scratch_(scratch), stream_(stream) {}
 
-Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
-  const bf16* rounded_from = nullptr;  // the x whose rounded copy lies in scratch
-  std::int64_t rounded_inputs = 0;
-  bf16* rounded = nullptr;
-  for (const LinearCall& call : calls) {
+  Status run(const LinearCall& call) {
     const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
     const std::int64_t inputs = weight.in_features();
     if (inputs % 2 != 0 || call.x_stride % 2 != 0) {
@@ -79,23 +81,58 @@ Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
                                             std::to_string(call.x_stride) + "; even numbers are accepted"};
     }
     if (weight.activation() == ActivationRounding::kNone) {
-      DSV4RT_RETURN_IF_ERROR(launch(weight, call, call.x, call.x_stride, tokens, stream_));
-      continue;
+      return launch(weight, call, call.x, call.x_stride, tokens_, stream_);
     }
-    if (rounded_from != call.x || rounded_inputs != inputs) {
-      const auto bytes = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(inputs) * sizeof(bf16);
+    if (rounded_from_ != call.x || rounded_inputs_ != inputs) {
+      const auto bytes = static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(inputs) * sizeof(bf16);
       DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(bytes, "linear"));
-      rounded = reinterpret_cast<bf16*>(memory);
+      rounded_ = reinterpret_cast<bf16*>(memory);
       DSV4RT_RETURN_IF_ERROR(round_activation({.x = call.x,
                                                .x_stride = call.x_stride,
-                                               .rounded = rounded,
-                                               .tokens = tokens,
+                                               .rounded = rounded_,
+                                               .tokens = tokens_,
                                                .inputs = static_cast<std::int32_t>(inputs)},
                                               stream_));
-      rounded_from = call.x;
-      rounded_inputs = inputs;
+      rounded_from_ = call.x;
+      rounded_inputs_ = inputs;
     }
-    DSV4RT_RETURN_IF_ERROR(launch(weight, call, rounded, inputs, tokens, stream_));
+    return launch(weight, call, rounded_, inputs, tokens_, stream_);
+  }
+
+ private:
+  std::int32_t tokens_;
+  Scratch& scratch_;
+  cudaStream_t stream_;
+  const bf16* rounded_from_ = nullptr;  // the x whose rounded copy lies in scratch
+  std::int64_t rounded_inputs_ = 0;
+  bf16* rounded_ = nullptr;
+};
+
+Status check_call(const LinearCall& call) {
+  if (call.x == nullptr || call.weight == nullptr || call.y == nullptr) {
+    return {StatusCode::kInvalidArgument, "linear: x, weight or y is null"};
+  }
+  DSV4RT_RETURN_IF_ERROR(require(call.x_stride >= call.weight->in_features(), "linear", "x_stride", call.x_stride,
+                                 "the weight's in_features and more"));
+  return require(call.y_stride >= call.weight->out_features(), "linear", "y_stride", call.y_stride,
+                 "the weight's out_features and more");
+}
+
+}  // namespace
+
+Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
+  DSV4RT_RETURN_IF_ERROR(require(tokens >= 0, "linear", "tokens", tokens, "0 and more"));
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
+  if (tokens == 0) return {};
+  // Both use the scratch: tiles run first, lanes in stream order after them.
+  TileLauncher tiles(tokens, scratch_, stream_);
+  for (const LinearCall& call : calls) {
+    if (static_cast<const CudaPackedLinear&>(*call.weight).in_tiles()) DSV4RT_RETURN_IF_ERROR(tiles.add(call));
+  }
+  DSV4RT_RETURN_IF_ERROR(tiles.flush());
+  LaneLauncher lanes(tokens, scratch_, stream_);
+  for (const LinearCall& call : calls) {
+    if (!static_cast<const CudaPackedLinear&>(*call.weight).in_tiles()) DSV4RT_RETURN_IF_ERROR(lanes.run(call));
   }
   return {};
 }

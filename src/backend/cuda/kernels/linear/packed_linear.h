@@ -1,5 +1,13 @@
-// Weight matrices in the order in which the linear kernel's warps load them.
+// Weight matrices on the device, in one of two orders that pack_linear chooses by encoding, shape and device.
 //
+// Tiles (Hopper, outputs a multiple of 64, inputs of 128): what the tile kernel copies into shared memory, one
+// contiguous piece per row tile of 64 outputs and stage.
+//   kBf16      [out / 64][k / 64]   64 rows of 128 B, 16-byte unit u of row r at u ^ (r % 8)
+//   kFp8       [out / 64][k / 128]  the same with 128 codes a row; scales float [out / 64][k / 128]
+//   kFp8Wide   [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][8] codes, a lane's in the order of
+//                                   the matrix instruction's registers (below); scales as kFp8
+//
+// Lanes (everything else): what the lane kernel's warps load from global memory.
 // A tile is 16 outputs x 16 inputs: the A operand of one mma.m16n8k16. Lane l of a warp holds its 8
 // values (rows l/4 and l/4 + 8, columns 2 * (l % 4) + {0, 1, 8, 9}), in the order
 //   (r, c) (r, c+1) (r+8, c) (r+8, c+1) (r, c+8) (r, c+9) (r+8, c+8) (r+8, c+9)
@@ -13,8 +21,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "backend/backend.h"
+#include "backend/cuda/kernels/linear/tile_params.h"
 #include "checkpoint/host_linear.h"
 
 namespace dsv4rt::cuda {
@@ -23,27 +33,42 @@ inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
 
+// Parts that a tile-packed weight's inputs are summed in: several where K is long, so that few rows can
+// occupy the device. Widened weights come as the groups of wo_a, which bring rows enough for half as many.
+constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
+  if (inputs < 2048) return 1;
+  return kind == TileKind::kFp8Wide ? kMaxSegments / 2 : kMaxSegments;
+}
+
 class CudaPackedLinear final : public PackedLinear {
  public:
-  CudaPackedLinear(const HostLinear& host, std::int64_t padded_inputs, Buffer codes, Buffer scales);
+  // tiles: the kind when packed in tiles, nothing when packed in lanes.
+  CudaPackedLinear(const HostLinear& host, std::optional<TileKind> tiles, Buffer codes, Buffer scales);
 
   [[nodiscard]] WeightEncoding encoding() const noexcept { return encoding_; }
   [[nodiscard]] ActivationRounding activation() const noexcept { return activation_; }
-  [[nodiscard]] std::int64_t padded_inputs() const noexcept { return padded_inputs_; }
   [[nodiscard]] const std::byte* codes() const noexcept { return codes_.data(); }
   [[nodiscard]] const std::byte* scales() const noexcept { return scales_.data(); }  // null for BF16
   [[nodiscard]] float global_scale() const noexcept { return global_scale_; }
 
+  [[nodiscard]] bool in_tiles() const noexcept { return tiles_.has_value(); }
+  // Precondition of both: in_tiles().
+  [[nodiscard]] TileKind tile_kind() const noexcept { return *tiles_; }
+  [[nodiscard]] int segments() const noexcept { return tile_segments(*tiles_, in_features_); }
+  // Precondition: not in_tiles().
+  [[nodiscard]] std::int64_t padded_inputs() const noexcept;
+
  private:
   WeightEncoding encoding_;
   ActivationRounding activation_;
-  std::int64_t padded_inputs_;
+  std::optional<TileKind> tiles_;
   float global_scale_;
   Buffer codes_;
   Buffer scales_;
 };
 
-// Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16.
+// Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16,
+// kBadInput when the stored arrays are too short.
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight);
 
 }  // namespace dsv4rt::cuda

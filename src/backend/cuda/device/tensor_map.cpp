@@ -1,0 +1,43 @@
+#include "backend/cuda/device/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+#include <cudaTypedefs.h>
+
+#include <string>
+
+namespace dsv4rt::cuda {
+namespace {
+
+// A function of the driver's library, which the process has loaded but is not linked against.
+PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
+          cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+}
+
+}  // namespace
+
+Status encode_row_map(const RowMap& rows, CUtensorMap& map) {
+  static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
+  if (encode == nullptr) return {StatusCode::kUnsupported, "the CUDA driver offers no cuTensorMapEncodeTiled"};
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(rows.columns), static_cast<cuuint64_t>(rows.rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.row_bytes)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(rows.box_columns), static_cast<cuuint32_t>(rows.box_rows)};
+  const cuuint32_t element_strides[2] = {1, 1};
+  const CUresult result =
+      encode(&map, rows.value_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+             const_cast<void*>(rows.data), sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return {};
+  return {StatusCode::kInvalidArgument, "tensor map of [" + std::to_string(rows.rows) + ", " +
+                                            std::to_string(rows.columns) + "] rows " + std::to_string(rows.row_bytes) +
+                                            " B apart: CUDA error " + std::to_string(static_cast<int>(result))};
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,86 @@
+// One variant of the tile kernel; a small translation unit each keeps rebuilds short.
+#pragma once
+
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/linear/tile_kernel.cuh"
+#include "backend/cuda/kernels/linear/tile_variant.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+
+template <int kTokens, int kRowTiles>
+Result<TileResidency> ask_tile_residency() {
+  using Shape = TileShape<kTokens, kRowTiles>;
+  constexpr int kSharedUnit = 128;
+  int device = 0;
+  int sm_bytes = 0;
+  int reserved_bytes = 0;
+  TileResidency residency;
+  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&residency.sms, cudaDevAttrMultiProcessorCount, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&reserved_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
+  for (int n = 1; n <= kMaxBlocksPerSm; ++n) {
+    residency.shared_bytes[n - 1] = (sm_bytes / n - reserved_bytes) / kSharedUnit * kSharedUnit;
+  }
+  const auto kernel = linear_tile_kernel<kTokens, kRowTiles>;
+  DSV4RT_CUDA_TRY(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes[0]));
+  for (int i = 0; i < kTileGridCount; ++i) {
+    const TileGrid& grid = kTileGrids[i];
+    const int shared_bytes = residency.shared_bytes[grid.blocks_per_sm - 1];
+    int blocks = 0;
+    DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, Shape::kThreads,
+                                                                  static_cast<std::size_t>(shared_bytes)));
+    if (blocks < grid.blocks_per_sm) continue;
+    residency.clusters[i] = grid.blocks_per_sm * residency.sms;
+    if (grid.cluster_blocks == 1) continue;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster_blocks), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(residency.sms * grid.cluster_blocks));
+    config.blockDim = dim3(Shape::kThreads);
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveClusters(&residency.clusters[i], kernel, &config));
+  }
+  return residency;
+}
+
+template <int kTokens, int kRowTiles>
+const Result<TileResidency>& tile_residency() {
+  static const Result<TileResidency> residency = ask_tile_residency<kTokens, kRowTiles>();
+  return residency;
+}
+
+template <int kTokens, int kRowTiles>
+Status launch_tile_kernel(const TileParams& params, int clusters, int cluster_blocks, int shared_bytes,
+                          cudaStream_t stream) {
+  return launch_pdl(linear_tile_kernel<kTokens, kRowTiles>,
+                    {.grid = dim3(static_cast<unsigned>(clusters * cluster_blocks)),
+                     .threads = TileShape<kTokens, kRowTiles>::kThreads,
+                     .shared_bytes = static_cast<std::size_t>(shared_bytes),
+                     .cluster_blocks = static_cast<unsigned>(cluster_blocks)},
+                    stream, params);
+}
+
+}  // namespace dsv4rt::cuda
+
+#define DSV4RT_LINEAR_TILE_VARIANT(TOKENS, ROW_TILES)                      \
+  template <>                                                              \
+  const TileVariant& tile_variant<TOKENS, ROW_TILES>() {                   \
+    using Shape = TileShape<TOKENS, ROW_TILES>;                            \
+    static const TileVariant variant{                                      \
+        .tokens = TOKENS,                                                  \
+        .row_tiles = ROW_TILES,                                            \
+        .input_bytes = Shape::kInputBytes,                                 \
+        .scale_bytes = Shape::kScaleBytes,                                 \
+        .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes,      \
+        .sum_bytes = &Shape::sum_bytes,                                    \
+        .residency = &tile_residency<TOKENS, ROW_TILES>,                   \
+        .launch = &launch_tile_kernel<TOKENS, ROW_TILES>};                 \
+    return variant;                                                        \
+  }                                                                        \
+  static_assert(TOKENS % 8 == 0)

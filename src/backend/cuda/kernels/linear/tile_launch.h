@@ -1,0 +1,35 @@
+// Linears over tile-packed weights: grouped into launches of the tile kernel.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+
+#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/tile_params.h"
+#include "backend/cuda/scratch.h"
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+// Collects calls and runs them together. Calls must stay valid until the flush that runs them.
+class TileLauncher {
+ public:
+  TileLauncher(std::int32_t tokens, Scratch& scratch, cudaStream_t stream)
+      : tokens_(tokens), scratch_(scratch), stream_(stream) {}
+
+  // kUnsupported for inputs that are not 16-byte aligned. May run what was added before.
+  Status add(const LinearCall& call);
+  Status flush();
+
+ private:
+  std::int32_t tokens_;
+  Scratch& scratch_;
+  cudaStream_t stream_;
+  std::array<const LinearCall*, kMaxTileProblems> calls_{};
+  int count_ = 0;
+  const LinearCall* quantized_ = nullptr;  // a call whose input is quantized for the next launch
+};
+
+}  // namespace dsv4rt::cuda

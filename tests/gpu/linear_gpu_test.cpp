@@ -1,0 +1,386 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "gpu/support/gpu.h"
+#include "layout/rounding.h"
+#include "support/expect_ok.h"
+#include "unit/backend/linear_matrix.h"
+
+namespace dsv4rt {
+namespace {
+
+using test::DeviceArray;
+using test::fill_matrix;
+using test::random_bf16;
+using test::TestMatrix;
+
+constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
+constexpr std::uint16_t kPoison = 0x7eef;
+
+struct Encoding {
+  const char* name;
+  WeightEncoding weight;
+  ActivationRounding activation;
+  double tolerance;  // relative L2 against the CPU, FP32 outputs
+};
+
+// FP8 products are summed in the tensor core with about 14 bits.
+constexpr Encoding kEncodings[] = {
+    {"bf16", WeightEncoding::kBf16, ActivationRounding::kNone, 1e-5},
+    {"bf16_rounded", WeightEncoding::kBf16, ActivationRounding::kFp8Block128, 1e-5},
+    {"fp8", WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128, 1e-3},
+    {"fp8_wide", WeightEncoding::kFp8Block128, ActivationRounding::kNone, 1e-5},
+    {"nvfp4", WeightEncoding::kNvfp4, ActivationRounding::kNone, 1e-5},
+    {"nvfp4_rounded", WeightEncoding::kNvfp4, ActivationRounding::kFp8Block128, 1e-5},
+};
+
+std::vector<bf16> random_inputs(std::int64_t count, std::uint32_t seed, int min_exponent = -6, int max_exponent = 3) {
+  std::mt19937 random(seed);
+  std::vector<bf16> x(static_cast<std::size_t>(count));
+  for (bf16& value : x) value = random_bf16(random, min_exponent, max_exponent);
+  return x;
+}
+
+double relative_l2(std::span<const float> value, std::span<const float> reference) {
+  double error = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const double difference = double{value[i]} - double{reference[i]};
+    error += difference * difference;
+    norm += double{reference[i]} * double{reference[i]};
+  }
+  return std::sqrt(error / norm);
+}
+
+class LinearGpuTest : public test::GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    EXPECT_OK(gpu().reserve_scratch(kScratchBytes));
+    auto backend = create_cpu_backend({});
+    ASSERT_OK(backend);
+    cpu_ = std::move(backend).value();
+  }
+
+  static std::unique_ptr<PackedLinear> pack(Backend& backend, const HostLinear& host) {
+    auto packed = backend.pack_linear(host);
+    EXPECT_OK(packed);
+    return packed.ok() ? std::move(packed).value() : nullptr;
+  }
+
+  std::vector<float> cpu_f32(const PackedLinear& weight, const std::vector<bf16>& x, std::int32_t tokens) {
+    std::vector<float> y(static_cast<std::size_t>(tokens * weight.out_features()));
+    const LinearCall call{x.data(), weight.in_features(), &weight, y.data(), weight.out_features(), OutputType::kF32};
+    EXPECT_OK(cpu_->ops().linear(tokens, std::span(&call, 1)));
+    return y;
+  }
+
+  // Rows [first, first + tokens) of dense x; outputs poisoned before.
+  static std::vector<float> gpu_f32(const PackedLinear& weight, const DeviceArray<bf16>& x, std::int64_t first,
+                                    std::int32_t tokens) {
+    const std::vector<float> poison(static_cast<std::size_t>(tokens * weight.out_features()), std::nanf(""));
+    const DeviceArray<float> y(gpu(), poison);
+    const LinearCall call{x.data() + first * weight.in_features(),
+                          weight.in_features(),
+                          &weight,
+                          y.data(),
+                          weight.out_features(),
+                          OutputType::kF32};
+    EXPECT_OK(gpu().ops().linear(tokens, std::span(&call, 1)));
+    return y.download();
+  }
+
+  static std::vector<bf16> gpu_bf16(const PackedLinear& weight, const DeviceArray<bf16>& x, std::int32_t tokens) {
+    const std::vector<bf16> poison(static_cast<std::size_t>(tokens * weight.out_features()), bf16{kPoison});
+    const DeviceArray<bf16> y(gpu(), poison);
+    const LinearCall call{x.data(), weight.in_features(), &weight, y.data(), weight.out_features(), OutputType::kBf16};
+    EXPECT_OK(gpu().ops().linear(tokens, std::span(&call, 1)));
+    return y.download();
+  }
+
+  std::unique_ptr<Backend> cpu_;
+};
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// Shapes with and without tiles, of one and of several segments, with a row tile left over, and more inputs than a
+// warp holds scales of.
+TEST_F(LinearGpuTest, AgreesWithTheCpu) {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{64, 128},   {192, 384},  {320, 2048},
+                                                          {128, 4608}, {100, 272}, {64, 8192}};
+  std::uint32_t seed = 1;
+  for (const Encoding& encoding : kEncodings) {
+    for (const auto& [out, in] : shapes) {
+      TestMatrix matrix;
+      fill_matrix(matrix, encoding.weight, encoding.activation, out, in, ++seed);
+      const auto device_weight = pack(gpu(), matrix.host);
+      const auto host_weight = pack(*cpu_, matrix.host);
+      for (const std::int32_t tokens : {1, 3, 8, 13, 30, 64, 97, 257}) {
+        const auto x = random_inputs(tokens * in, ++seed);
+        const DeviceArray<bf16> device_x(gpu(), x);
+        const auto expected = cpu_f32(*host_weight, x, tokens);
+        const auto y = gpu_f32(*device_weight, device_x, 0, tokens);
+        EXPECT_LE(relative_l2(y, expected), encoding.tolerance)
+            << encoding.name << " [" << out << ", " << in << "] T " << tokens;
+        const auto rounded = gpu_bf16(*device_weight, device_x, tokens);
+        std::size_t different = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) different += rounded[i].bits != to_bf16(y[i]).bits ? 1 : 0;
+        EXPECT_EQ(different, 0U) << encoding.name << " [" << out << ", " << in << "] T " << tokens;
+      }
+    }
+  }
+}
+
+// A row's bytes depend on the row alone: not on T, its place, its neighbours or the launch that T leads to.
+TEST_F(LinearGpuTest, RowsAreIndependentOfTokensAndPlace) {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{192, 384}, {320, 2048}, {1088, 4096}, {100, 272}};
+  constexpr std::int32_t kMost = 300;
+  for (const Encoding& encoding : kEncodings) {
+    for (const auto& [out, in] : shapes) {
+      TestMatrix matrix;
+      fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 21);
+      const auto weight = pack(gpu(), matrix.host);
+      const auto x = random_inputs(kMost * in, 22, -20, 8);
+      const DeviceArray<bf16> device_x(gpu(), x);
+      const auto expected = gpu_f32(*weight, device_x, 0, kMost);
+      for (const std::int32_t tokens : {1, 2, 3, 5, 8, 9, 16, 17, 31, 64, 65, 100, 129, 257}) {
+        for (const std::int32_t first : {0, 8, kMost - tokens}) {
+          const auto y = gpu_f32(*weight, device_x, first, tokens);
+          EXPECT_TRUE(same_bits(y, std::span(expected).subspan(static_cast<std::size_t>(first * out), y.size())))
+              << encoding.name << " [" << out << ", " << in << "] T " << tokens << " first " << first;
+        }
+      }
+    }
+  }
+}
+
+// Enough rows that one block sums every segment of an item, against the same rows at T = 1 where a cluster does.
+TEST_F(LinearGpuTest, ClustersAndSingleBlocksSumAlike) {
+  constexpr std::int64_t kOut = 4096;
+  constexpr std::int64_t kIn = 2304;
+  constexpr std::int32_t kMost = 1024;
+  for (const Encoding& encoding : {kEncodings[0], kEncodings[2], kEncodings[3]}) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, kOut, kIn, 23);
+    const auto weight = pack(gpu(), matrix.host);
+    const DeviceArray<bf16> x(gpu(), random_inputs(kMost * kIn, 24));
+    const auto all = gpu_f32(*weight, x, 0, kMost);
+    for (const std::int32_t token : {0, 1, 127, 128, 700, 1023}) {
+      const auto y = gpu_f32(*weight, x, token, 1);
+      EXPECT_TRUE(same_bits(y, std::span(all).subspan(static_cast<std::size_t>(token * kOut), y.size())))
+          << encoding.name << " token " << token;
+    }
+    for (const std::int32_t tokens : {40, 128, 256, 512}) {
+      const auto y = gpu_f32(*weight, x, 64, tokens);
+      EXPECT_TRUE(same_bits(y, std::span(all).subspan(static_cast<std::size_t>(64 * kOut), y.size())))
+          << encoding.name << " T " << tokens;
+    }
+  }
+}
+
+// Several calls of one operation: all encodings, outputs of both types, strided and shared inputs; bytes between
+// the rows of y stay.
+TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
+  constexpr std::int64_t kIn = 2048;
+  constexpr std::int64_t kStride = 2048 + 24;
+  constexpr std::int64_t kOuts[] = {192, 64, 128, 100, 320, 16};
+  constexpr std::int64_t kYStride = 1000;
+  for (const std::int32_t tokens : {1, 9, 40, 130}) {
+    const auto x = random_inputs(tokens * kStride + 8, 71);
+    const DeviceArray<bf16> device_x(gpu(), x);
+    std::vector<bf16> dense;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const auto row = x.begin() + t * kStride + 8;
+      dense.insert(dense.end(), row, row + kIn);
+    }
+    const DeviceArray<bf16> device_dense(gpu(), dense);
+    const DeviceArray<bf16> y(gpu(), std::vector<bf16>(static_cast<std::size_t>(tokens * kYStride), bf16{kPoison}));
+    const DeviceArray<float> y_f32(gpu(), std::vector<float>(static_cast<std::size_t>(tokens * kYStride), -1.5F));
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    std::vector<LinearCall> calls;
+    std::int64_t column = 3;
+    for (std::size_t i = 0; i < std::size(kOuts); ++i) {
+      TestMatrix matrix;
+      fill_matrix(matrix, kEncodings[i].weight, kEncodings[i].activation, kOuts[i], kIn, static_cast<std::uint32_t>(i));
+      weights.push_back(pack(gpu(), matrix.host));
+      const bool as_float = i % 2 == 1;
+      calls.push_back({.x = i == 3 ? device_dense.data() : device_x.data() + 8,
+                       .x_stride = i == 3 ? kIn : kStride,
+                       .weight = weights.back().get(),
+                       .y = as_float ? static_cast<void*>(y_f32.data() + column) : y.data() + column,
+                       .y_stride = kYStride,
+                       .output = as_float ? OutputType::kF32 : OutputType::kBf16});
+      column += kOuts[i] + 5;
+    }
+    ASSERT_OK(gpu().ops().linear(tokens, calls));
+    const auto out = y.download();
+    const auto out_f32 = y_f32.download();
+    std::vector<bool> written(out.size());
+    std::vector<bool> written_f32(out.size());
+    column = 3;
+    for (std::size_t i = 0; i < std::size(kOuts); ++i) {
+      const auto expected = gpu_f32(*weights[i], device_dense, 0, tokens);
+      std::size_t different = 0;
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t n = 0; n < kOuts[i]; ++n) {
+          const auto at = static_cast<std::size_t>(t * kYStride + column + n);
+          const float value = expected[static_cast<std::size_t>(t * kOuts[i] + n)];
+          const bool same = i % 2 == 1 ? out_f32[at] == value : out[at].bits == to_bf16(value).bits;
+          different += same ? 0 : 1;
+          (i % 2 == 1 ? written_f32 : written)[at] = true;
+        }
+      }
+      EXPECT_EQ(different, 0U) << kEncodings[i].name << " T " << tokens;
+      column += kOuts[i] + 5;
+    }
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_TRUE(written[i] || out[i].bits == kPoison) << i;
+      ASSERT_TRUE(written_f32[i] || out_f32[i] == -1.5F) << i;
+    }
+  }
+}
+
+// The groups of wo_a: one launch over slices of one matrix and of one row of inputs; more groups than one launch takes.
+TEST_F(LinearGpuTest, GroupedSlices) {
+  constexpr std::int64_t kGroups = 20;
+  constexpr std::int64_t kRows = 64;
+  constexpr std::int64_t kIn = 2048;
+  for (const Encoding& encoding : {kEncodings[0], kEncodings[3]}) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, kGroups * kRows, kIn, 5);
+    std::vector<std::unique_ptr<PackedLinear>> device_weights;
+    std::vector<std::unique_ptr<PackedLinear>> host_weights;
+    for (std::int64_t g = 0; g < kGroups; ++g) {
+      device_weights.push_back(pack(gpu(), matrix.host.rows(g * kRows, kRows)));
+      host_weights.push_back(pack(*cpu_, matrix.host.rows(g * kRows, kRows)));
+    }
+    for (const std::int32_t tokens : {1, 33, 150}) {
+      const auto x = random_inputs(tokens * kGroups * kIn, 6);
+      const DeviceArray<bf16> device_x(gpu(), x);
+      const std::vector<float> poison(static_cast<std::size_t>(tokens * kGroups * kRows), std::nanf(""));
+      const DeviceArray<float> y(gpu(), poison);
+      std::vector<float> expected = poison;
+      std::vector<LinearCall> calls;
+      std::vector<LinearCall> host_calls;
+      for (std::int64_t g = 0; g < kGroups; ++g) {
+        LinearCall call{device_x.data() + g * kIn, kGroups * kIn, device_weights[static_cast<std::size_t>(g)].get(),
+                        y.data() + g * kRows,      kGroups * kRows, OutputType::kF32};
+        calls.push_back(call);
+        call.x = x.data() + g * kIn;
+        call.weight = host_weights[static_cast<std::size_t>(g)].get();
+        call.y = expected.data() + g * kRows;
+        host_calls.push_back(call);
+      }
+      ASSERT_OK(gpu().ops().linear(tokens, calls));
+      ASSERT_OK(cpu_->ops().linear(tokens, host_calls));
+      EXPECT_LE(relative_l2(y.download(), expected), encoding.tolerance) << encoding.name << " T " << tokens;
+    }
+  }
+}
+
+// Every weight code, and every input code at scale one, through the hardware's own conversion.
+TEST_F(LinearGpuTest, EveryE4m3CodeIsExact) {
+  constexpr std::int64_t kSize = 256;
+  TestMatrix identity;
+  fill_matrix(identity, WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128, kSize, kSize, 1);
+  for (std::byte& scale : identity.scale) scale = std::byte{127};
+  for (std::size_t i = 0; i < identity.weight.size(); ++i) {
+    identity.weight[i] = std::byte{i / kSize == i % kSize ? std::uint8_t{0x38} : std::uint8_t{0}};
+  }
+  // Inputs: all finite codes of both signs and the midpoints between neighbours, two rows.
+  std::vector<bf16> x(2 * kSize);
+  for (std::size_t code = 0; code < 0x7e; ++code) {
+    x[code] = to_bf16(kE4m3Values[code]);
+    x[128 + code] = to_bf16(-kE4m3Values[code]);
+    const float midpoint = (kE4m3Values[code] + kE4m3Values[code + 1]) / 2;
+    x[kSize + code] = to_bf16(midpoint);
+    x[kSize + 128 + code] = to_bf16(-midpoint);
+  }
+  for (const std::size_t block : {0, 128, 256, 384}) x[block + 127] = to_bf16(448.0F);
+  std::vector<float> expected;
+  for (const bf16 value : x) expected.push_back(to_float(value));
+  round_activation_fp8(expected.data(), expected.size());
+  const DeviceArray<bf16> device_x(gpu(), x);
+  EXPECT_EQ(gpu_f32(*pack(gpu(), identity.host), device_x, 0, 2), expected);
+
+  // Weights: row n holds code n in column n alone, against inputs of one.
+  const std::vector<bf16> ones(kSize, to_bf16(1.0F));
+  const DeviceArray<bf16> device_ones(gpu(), ones);
+  for (std::size_t n = 0; n < kSize; ++n) {
+    identity.weight[n * kSize + n] = static_cast<std::byte>(n);
+  }
+  for (const ActivationRounding activation : {ActivationRounding::kFp8Block128, ActivationRounding::kNone}) {
+    identity.host.activation = activation;
+    const auto y = gpu_f32(*pack(gpu(), identity.host), device_ones, 0, 1);
+    for (std::size_t n = 0; n < kSize; ++n) {
+      if (n % 128 == kE4m3NanCode) continue;
+      EXPECT_EQ(y[n], kE4m3Values[n]) << "code " << n << " rounding " << static_cast<int>(activation);
+    }
+  }
+}
+
+TEST_F(LinearGpuTest, NanAndInfinityStayInTheirRow) {
+  constexpr std::int64_t kOut = 128;
+  constexpr std::int64_t kIn = 2048;
+  constexpr std::int32_t kTokens = 12;
+  for (const Encoding& encoding : kEncodings) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, kOut, kIn, 81);
+    const auto weight = pack(gpu(), matrix.host);
+    auto x = random_inputs(kTokens * kIn, 82);
+    const auto clean = gpu_f32(*weight, DeviceArray<bf16>(gpu(), x), 0, kTokens);
+    x[3 * kIn + 5] = {0xffc1};  // NaN with a payload
+    x[7 * kIn + 200] = {0x7f80};
+    const auto y = gpu_f32(*weight, DeviceArray<bf16>(gpu(), x), 0, kTokens);
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      if (t == 7) continue;
+      for (std::int64_t n = 0; n < kOut; ++n) {
+        const auto at = static_cast<std::size_t>(t * kOut + n);
+        if (t == 3) {
+          ASSERT_TRUE(std::isnan(y[at])) << encoding.name << " " << n;
+        } else {
+          ASSERT_EQ(y[at], clean[at]) << encoding.name << " " << t << " " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearGpuTest, RefusesBeforeALaunch) {
+  TestMatrix matrix;
+  fill_matrix(matrix, WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128, 128, 256, 1);
+  const auto weight = pack(gpu(), matrix.host);
+  const DeviceArray<bf16> x(gpu(), random_inputs(600, 2));
+  const DeviceArray<float> y(gpu(), std::vector<float>(256));
+  const LinearCall good{x.data(), 256, weight.get(), y.data(), 128, OutputType::kF32};
+  const auto run = [&](const LinearCall& call, std::int32_t tokens = 1) {
+    return gpu().ops().linear(tokens, std::span(&call, 1));
+  };
+  EXPECT_OK(run(good));
+  EXPECT_OK(run(good, 0));
+  EXPECT_EQ(run(good, -1).code(), StatusCode::kInvalidArgument);
+  LinearCall bad = good;
+  bad.x_stride = 255;
+  EXPECT_EQ(run(bad).code(), StatusCode::kInvalidArgument);
+  bad = good;
+  bad.y_stride = 127;
+  EXPECT_EQ(run(bad).code(), StatusCode::kInvalidArgument);
+  bad = good;
+  bad.weight = nullptr;
+  EXPECT_EQ(run(bad).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(gpu().pack_linear(matrix.host.rows(8, 16)).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(gpu().pack_linear(matrix.host.rows(64, 128)).status().code(), StatusCode::kBadInput);
+}
+
+}  // namespace
+}  // namespace dsv4rt

@@ -1,0 +1,433 @@
+// Linear layers of DeepSeek-V4-Flash on the GPU against memory bandwidth and tensor-core rate, and beside cuBLASLt.
+//
+//   bench_linear_gpu [tokens...]      default: 1 8 32 64 128 256 512 2048 8192
+//
+// cuBLASLt runs the same shapes without block scales and without rounding x (its time is a lower bound of a
+// linear built on it), FP8 as plain per-tensor FP8, and a problem's parts one after the other.
+#include <cuda_runtime_api.h>
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#define DSV4RT_BENCH_CUBLAS 1
+#endif
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "base/bfloat16.h"
+#include "graph_timing.h"
+#include "layout/codec_e4m3.h"
+#include "layout/rounding.h"
+
+namespace dsv4rt::bench {
+namespace {
+
+struct Part {
+  std::int64_t out;
+  std::int64_t in;
+  WeightEncoding encoding;
+  ActivationRounding activation;
+  OutputType output;
+  std::int64_t x_column;  // where its input begins in a row of x
+};
+
+struct Problem {
+  std::string name;
+  std::int64_t x_width;
+  std::vector<Part> parts;
+};
+
+constexpr auto kFp8 = WeightEncoding::kFp8Block128;
+constexpr auto kBf16 = WeightEncoding::kBf16;
+constexpr auto kRounded = ActivationRounding::kFp8Block128;
+constexpr auto kPlain = ActivationRounding::kNone;
+
+std::vector<Problem> flash_problems() {
+  std::vector<Problem> problems;
+  const Part wq_a{1024, 4096, kFp8, kRounded, OutputType::kBf16, 0};
+  const Part wkv{512, 4096, kFp8, kRounded, OutputType::kBf16, 0};
+  const auto plain = [](std::int64_t out, OutputType output) { return Part{out, 4096, kBf16, kPlain, output, 0}; };
+  problems.push_back({"x CSA",
+                      4096,
+                      {wq_a, wkv, plain(1024, OutputType::kF32), plain(1024, OutputType::kF32),
+                       plain(256, OutputType::kF32), plain(256, OutputType::kF32), plain(64, OutputType::kBf16)}});
+  problems.push_back(
+      {"x HCA", 4096, {wq_a, wkv, plain(512, OutputType::kF32), plain(512, OutputType::kF32)}});
+  problems.push_back({"x SWA", 4096, {wq_a, wkv}});
+  problems.push_back({"wq_b", 1024, {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
+  problems.push_back({"wq_b + index",
+                      1024,
+                      {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0},
+                       {8192, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
+  Problem wo_a{"wo_a", 32768, {}};
+  for (std::int64_t g = 0; g < 8; ++g) wo_a.parts.push_back({1024, 4096, kFp8, kPlain, OutputType::kBf16, g * 4096});
+  problems.push_back(wo_a);
+  problems.push_back({"wo_b", 8192, {{4096, 8192, kFp8, kRounded, OutputType::kBf16, 0}}});
+  problems.push_back({"bf16 4096x4096", 4096, {{4096, 4096, kBf16, kPlain, OutputType::kBf16, 0}}});
+  return problems;
+}
+
+std::uint64_t next_random(std::uint64_t& state) {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
+// Values of magnitude 0.03 to 2.
+bf16 random_value(std::uint64_t& state) {
+  const std::uint64_t bits = next_random(state);
+  return {static_cast<std::uint16_t>((bits & 0x807f) | (122 + (bits >> 20) % 6) << 7)};
+}
+
+struct HostMatrix {
+  std::vector<std::byte> weight;
+  std::vector<std::byte> scale;
+  HostLinear host;
+};
+
+void fill(HostMatrix& matrix, const Part& part, std::uint64_t& state) {
+  const auto count = static_cast<std::size_t>(part.out * part.in);
+  matrix.host = HostLinear();
+  matrix.host.encoding = part.encoding;
+  matrix.host.activation = part.activation;
+  matrix.host.out_features = part.out;
+  matrix.host.in_features = part.in;
+  if (part.encoding == kBf16) {
+    matrix.weight.resize(count * 2);
+    for (std::size_t i = 0; i < count; ++i) {
+      const bf16 value = random_value(state);
+      std::memcpy(matrix.weight.data() + 2 * i, &value, 2);
+    }
+  } else {
+    matrix.weight.resize(count);
+    for (std::size_t i = 0; i < count; i += 8) {  // magnitudes below 2: never a NaN code
+      const std::uint64_t bits = next_random(state) & 0xbfbfbfbfbfbfbfbfULL;
+      std::memcpy(matrix.weight.data() + i, &bits, 8);
+    }
+    matrix.scale.resize(count / 128 / 128);
+    for (std::byte& scale : matrix.scale) scale = static_cast<std::byte>(120 + next_random(state) % 4);
+  }
+  matrix.host.weight = matrix.weight;
+  matrix.host.scale = matrix.scale;
+}
+
+double weight_value(const HostMatrix& matrix, std::int64_t n, std::int64_t k) {
+  const std::int64_t in = matrix.host.in_features;
+  const auto at = static_cast<std::size_t>(n * in + k);
+  if (matrix.host.encoding == kBf16) {
+    bf16 value;
+    std::memcpy(&value, matrix.weight.data() + 2 * at, 2);
+    return double{to_float(value)};
+  }
+  const auto scale = std::to_integer<int>(matrix.scale[static_cast<std::size_t>(n / 128 * (in / 128) + k / 128)]);
+  return std::ldexp(double{decode_e4m3(std::to_integer<std::uint8_t>(matrix.weight[at]))}, scale - 127);
+}
+
+template <class T>
+T* device_array(std::size_t count) {
+  void* data = nullptr;
+  require_cuda(cudaMalloc(&data, count * sizeof(T)), "allocate");
+  return static_cast<T*>(data);
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::exit(1);
+}
+
+#if DSV4RT_BENCH_CUBLAS
+// y[T, out] = x[T, in] * W^T as cuBLASLt likes it: column-major, W transposed.
+class CublasLinear {
+ public:
+  CublasLinear(cublasLtHandle_t handle, const Part& part, std::int32_t tokens, void* workspace, std::size_t bytes)
+      : handle_(handle), workspace_(workspace), workspace_bytes_(bytes) {
+    const bool fp8 = part.encoding == kFp8 && part.activation == kRounded;
+    const cudaDataType_t type = fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    const cudaDataType_t out = part.output == OutputType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    const auto columns = static_cast<std::uint64_t>(tokens < 16 && fp8 ? 16 : tokens);
+    cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+    const auto in = static_cast<std::uint64_t>(part.in);
+    const auto rows = static_cast<std::uint64_t>(part.out);
+    cublasLtMatrixLayoutCreate(&a_, type, in, rows, part.in);
+    cublasLtMatrixLayoutCreate(&b_, type, in, columns, part.in);
+    cublasLtMatrixLayoutCreate(&d_, out, rows, columns, part.out);
+    cublasLtMatmulPreference_t preference = nullptr;
+    cublasLtMatmulPreferenceCreate(&preference);
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes_,
+                                         sizeof workspace_bytes_);
+    int found = 0;
+    cublasLtMatmulHeuristicResult_t result{};
+    const auto status = cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_, b_, d_, d_, preference, 1, &result,
+                                                       &found);
+    usable_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
+    algorithm_ = result.algo;
+    cublasLtMatmulPreferenceDestroy(preference);
+  }
+  [[nodiscard]] bool usable() const { return usable_; }
+  void run(const void* weight, const void* x, void* y, cudaStream_t stream) const {
+    const float one = 1.0F;
+    const float zero = 0.0F;
+    if (cublasLtMatmul(handle_, operation_, &one, weight, a_, x, b_, &zero, y, d_, y, d_, &algorithm_, workspace_,
+                       workspace_bytes_, stream) != CUBLAS_STATUS_SUCCESS) {
+      fail("cublasLtMatmul failed");
+    }
+  }
+
+ private:
+  cublasLtHandle_t handle_;
+  void* workspace_;
+  std::size_t workspace_bytes_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr;
+  cublasLtMatrixLayout_t b_ = nullptr;
+  cublasLtMatrixLayout_t d_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+  bool usable_ = false;
+};
+#endif
+
+class LinearBench {
+ public:
+  LinearBench() {
+    auto backend = create_cuda_backend({.device = 0});
+    if (!backend.ok()) fail(backend.status().to_string());
+    backend_ = std::move(backend).value();
+    require_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    require_cuda(cudaMalloc(&scratch_memory_, kScratchBytes), "scratch");
+    scratch_ = cuda::Scratch(static_cast<std::byte*>(scratch_memory_), kScratchBytes);
+    ops_ = std::make_unique<cuda::CudaOps>(stream_, scratch_);
+#if DSV4RT_BENCH_CUBLAS
+    cublasLtCreate(&cublas_);
+    require_cuda(cudaMalloc(&cublas_workspace_, kCublasWorkspaceBytes), "cuBLASLt workspace");
+#endif
+  }
+
+  void run(const Problem& problem, const std::vector<std::int32_t>& token_counts) {
+    prepare(problem);
+    for (const std::int32_t tokens : token_counts) measure(problem, tokens);
+    weights_.clear();
+    for (void* copy : raw_) require_cuda(cudaFree(copy), "free");
+    raw_.clear();
+  }
+
+ private:
+  static constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
+  static constexpr std::size_t kCublasWorkspaceBytes = std::size_t{64} << 20;
+
+  void prepare(const Problem& problem) {
+    matrices_ = std::vector<HostMatrix>(problem.parts.size());
+    weight_bytes_ = 0;
+    for (std::size_t i = 0; i < problem.parts.size(); ++i) {
+      fill(matrices_[i], problem.parts[i], random_);
+      weight_bytes_ += static_cast<double>(matrices_[i].weight.size());
+    }
+    sets_ = static_cast<int>(static_cast<double>(kColdBytes) / weight_bytes_) + 1;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int set = 0; set < sets_; ++set) {
+      for (const HostMatrix& matrix : matrices_) {
+        auto packed = backend_->pack_linear(matrix.host);
+        if (!packed.ok()) fail(packed.status().to_string());
+        weights_.push_back(std::move(packed).value());
+      }
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    std::printf("# %s: %.1f MB of weights, %d sets, packed at %.2f GB/s\n", problem.name.c_str(), weight_bytes_ * 1e-6,
+                sets_, weight_bytes_ * sets_ * 1e-9 / seconds.count());
+#if DSV4RT_BENCH_CUBLAS
+    for (int set = 0; set < sets_; ++set) {
+      for (std::size_t i = 0; i < matrices_.size(); ++i) {
+        const Part& part = problem.parts[i];
+        const bool wide = part.encoding == kFp8 && part.activation == kPlain;  // BF16 for cuBLASLt
+        void* copy = nullptr;
+        require_cuda(cudaMalloc(&copy, matrices_[i].weight.size() * (wide ? 2 : 1)), "cuBLASLt weight");
+        std::vector<bf16> widened;
+        if (wide) {
+          for (std::size_t k = 0; k < matrices_[i].weight.size(); ++k) widened.push_back(random_value(random_));
+        }
+        const void* source = wide ? static_cast<const void*>(widened.data()) : matrices_[i].weight.data();
+        require_cuda(cudaMemcpy(copy, source, matrices_[i].weight.size() * (wide ? 2 : 1), cudaMemcpyHostToDevice),
+                     "copy");
+        raw_.push_back(copy);
+        if (wide) break;  // one group stands for all; see measure_cublas
+      }
+    }
+#endif
+  }
+
+  void measure(const Problem& problem, std::int32_t tokens) {
+    const auto x_count = static_cast<std::size_t>(tokens * problem.x_width);
+    std::vector<bf16> x(x_count);
+    for (bf16& value : x) value = random_value(random_);
+    bf16* device_x = device_array<bf16>(x_count);
+    require_cuda(cudaMemcpy(device_x, x.data(), x_count * 2, cudaMemcpyHostToDevice), "copy x");
+    std::vector<void*> outputs;
+    double flops = 0;
+    double bytes = weight_bytes_ + static_cast<double>(x_count) * 2;
+    double seconds_of_flops = 0;
+    for (const Part& part : problem.parts) {
+      const std::size_t y_bytes = static_cast<std::size_t>(tokens * part.out) * (part.output == OutputType::kF32 ? 4 : 2);
+      outputs.push_back(device_array<std::byte>(y_bytes));
+      require_cuda(cudaMemset(outputs.back(), 0xff, y_bytes), "poison");
+      const double part_flops = 2.0 * tokens * static_cast<double>(part.out) * static_cast<double>(part.in);
+      const bool fp8 = part.encoding == kFp8 && part.activation == kRounded;
+      seconds_of_flops += part_flops / (fp8 ? kFp8FlopsPerSecond : kBf16FlopsPerSecond);
+      flops += part_flops;
+      bytes += static_cast<double>(y_bytes);
+    }
+    const auto work = [&](int i) {
+      std::vector<LinearCall> calls;
+      for (std::size_t p = 0; p < problem.parts.size(); ++p) {
+        const Part& part = problem.parts[p];
+        // Groups that read different columns write beside one another.
+        calls.push_back({device_x + part.x_column, problem.x_width,
+                         weights_[static_cast<std::size_t>(i % sets_) * problem.parts.size() + p].get(), outputs[p],
+                         part.out, part.output});
+      }
+      const Status status = ops_->linear(tokens, calls);
+      if (!status.ok()) fail(status.to_string());
+    };
+    work(0);
+    require_cuda(cudaStreamSynchronize(stream_), "linear");
+    const double error = sampled_error(problem, x, outputs, tokens);
+    const int repetitions = tokens >= 2048 ? 4 : 2 * sets_;
+    const GraphTime time = time_in_graph(stream_, repetitions, 20, work);
+    const double floor = 1e6 * std::max(bytes / kReadBytesPerSecond, seconds_of_flops);
+    const double cublas = measure_cublas(problem, tokens, device_x, outputs);
+    std::printf("%-15s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  cuBLASLt %9.2f  nodes %zu  error %.1e%s\n",
+                problem.name.c_str(), tokens, time.microseconds, floor, time.microseconds / floor,
+                bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, cublas, time.nodes, error,
+                error < 1e-2 ? "" : "  WRONG");
+    std::fflush(stdout);
+    require_cuda(cudaFree(device_x), "free");
+    for (void* y : outputs) require_cuda(cudaFree(y), "free");
+  }
+
+  // Relative L2 of outputs sampled over rows, columns and parts, against FP64.
+  double sampled_error(const Problem& problem, const std::vector<bf16>& x, const std::vector<void*>& outputs,
+                       std::int32_t tokens) {
+    double error = 0;
+    double norm = 0;
+    for (std::size_t p = 0; p < problem.parts.size(); ++p) {
+      const Part& part = problem.parts[p];
+      const bool is_float = part.output == OutputType::kF32;
+      std::vector<std::byte> y(static_cast<std::size_t>(tokens * part.out) * (is_float ? 4 : 2));
+      require_cuda(cudaMemcpy(y.data(), outputs[p], y.size(), cudaMemcpyDeviceToHost), "download");
+      for (int sample = 0; sample < 24; ++sample) {
+        const auto t = static_cast<std::int64_t>(next_random(random_) % static_cast<std::uint64_t>(tokens));
+        const auto n = static_cast<std::int64_t>(next_random(random_) % static_cast<std::uint64_t>(part.out));
+        std::vector<float> row(static_cast<std::size_t>(part.in));
+        for (std::size_t k = 0; k < row.size(); ++k) {
+          row[k] = to_float(x[static_cast<std::size_t>(t * problem.x_width + part.x_column) + k]);
+        }
+        if (part.activation == kRounded) round_activation_fp8(row.data(), row.size());
+        double reference = 0;
+        for (std::int64_t k = 0; k < part.in; ++k) {
+          reference += weight_value(matrices_[p], n, k) * double{row[static_cast<std::size_t>(k)]};
+        }
+        const auto at = static_cast<std::size_t>(t * part.out + n);
+        double value = 0;
+        if (is_float) {
+          float stored = 0;
+          std::memcpy(&stored, y.data() + 4 * at, 4);
+          value = double{stored};
+        } else {
+          bf16 stored;
+          std::memcpy(&stored, y.data() + 2 * at, 2);
+          value = double{to_float(stored)};
+        }
+        error += (value - reference) * (value - reference);
+        norm += reference * reference;
+      }
+    }
+    return std::sqrt(error / norm);
+  }
+
+  double measure_cublas(const Problem& problem, std::int32_t tokens, const void* x, const std::vector<void*>& outputs) {
+#if DSV4RT_BENCH_CUBLAS
+    if (problem.name == "wo_a") return 0;  // eight strided products; see "bf16 4096x4096" for the rate
+    // FP8 and BF16 parts as one product each, what a fused weight would allow.
+    std::vector<CublasLinear> products;
+    for (const Part& part : problem.parts) {
+      products.emplace_back(cublas_, part, tokens, cublas_workspace_, kCublasWorkspaceBytes);
+      if (!products.back().usable()) return -1;
+    }
+    if (tokens < 16) return measure_cublas_padded(problem, products);
+    const auto work = [&](int i) {
+      for (std::size_t p = 0; p < products.size(); ++p) {
+        products[p].run(raw_[static_cast<std::size_t>(i % sets_) * products.size() + p], x, outputs[p], stream_);
+      }
+    };
+    work(0);
+    return time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work).microseconds;
+#else
+    static_cast<void>(problem), static_cast<void>(tokens), static_cast<void>(x), static_cast<void>(outputs);
+    return 0;
+#endif
+  }
+
+#if DSV4RT_BENCH_CUBLAS
+  // FP8 products take 16 columns at least: inputs and outputs of that size.
+  double measure_cublas_padded(const Problem& problem, const std::vector<CublasLinear>& products) {
+    void* x = device_array<bf16>(static_cast<std::size_t>(16 * problem.x_width));
+    require_cuda(cudaMemset(x, 0x35, static_cast<std::size_t>(32 * problem.x_width)), "fill");
+    void* y = device_array<float>(16 * 32768);
+    const auto work = [&](int i) {
+      for (std::size_t p = 0; p < products.size(); ++p) {
+        products[p].run(raw_[static_cast<std::size_t>(i % sets_) * products.size() + p], x, y, stream_);
+      }
+    };
+    work(0);
+    const double time = time_in_graph(stream_, 2 * sets_, 20, work).microseconds;
+    require_cuda(cudaFree(x), "free");
+    require_cuda(cudaFree(y), "free");
+    return time;
+  }
+  cublasLtHandle_t cublas_ = nullptr;
+  void* cublas_workspace_ = nullptr;
+#endif
+
+  std::unique_ptr<Backend> backend_;
+  cudaStream_t stream_ = nullptr;
+  void* scratch_memory_ = nullptr;
+  cuda::Scratch scratch_;
+  std::unique_ptr<cuda::CudaOps> ops_;
+  std::vector<HostMatrix> matrices_;
+  std::vector<std::unique_ptr<PackedLinear>> weights_;  // [set][part]
+  std::vector<void*> raw_;                              // the same, as cuBLASLt takes them
+  double weight_bytes_ = 0;
+  int sets_ = 1;
+  std::uint64_t random_ = 0x9e3779b97f4a7c15ULL;
+};
+
+}  // namespace
+}  // namespace dsv4rt::bench
+
+int main(int argc, char** argv) {
+  using namespace dsv4rt::bench;
+  std::vector<std::int32_t> tokens;
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    if (std::atoi(argv[i]) > 0) {
+      tokens.push_back(std::atoi(argv[i]));
+    } else {
+      only = argv[i];
+    }
+  }
+  if (tokens.empty()) tokens = {1, 8, 32, 64, 128, 256, 512, 2048, 8192};
+  LinearBench bench;
+  for (const Problem& problem : flash_problems()) {
+    if (only.empty() || problem.name.find(only) != std::string::npos) bench.run(problem, tokens);
+  }
+  return 0;
+}
