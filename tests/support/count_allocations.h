@@ -19,21 +19,22 @@ inline void* counted_allocation(std::size_t bytes) {
 
 }  // namespace dsv4rt::test
 
-void* operator new(std::size_t bytes) {
+// Not inlined: beside an inlined `new`, GCC takes std::free for a mismatch (-Wmismatched-new-delete).
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   return dsv4rt::test::counted_allocation(bytes);
 }
-void* operator new[](std::size_t bytes) {
+[[gnu::noinline]] void* operator new[](std::size_t bytes) {
   return dsv4rt::test::counted_allocation(bytes);
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept {
   std::free(memory);
 }
