@@ -126,7 +126,14 @@ struct OneSequence {
   [[nodiscard]] StepView view() const {
     StepView view;
     const auto tokens = static_cast<std::int32_t>(position.size());
-    view.counts = {tokens, tokens, 1, 0, 0, {}};
+    view.counts = {.tokens = tokens,
+                   .valid_tokens = tokens,
+                   .sequences = 1,
+                   .table_deltas = 0,
+                   .block_copies = 0,
+                   .longest_entry = tokens,
+                   .context_end = position.back() + 1,
+                   .reserved = 0};
     view.token_position = position.data();
     view.token_sequence = sequence.data();
     view.sequence_slot = &slot;
@@ -252,6 +259,7 @@ void attend(benchmark::State& state) {
                             .selected = select ? selected.data() : nullptr,
                             .selected_count = counts.data(),
                             .selected_stride = kTopK,
+                            .output_rope = {},
                             .o = out.data()};
   const double best = timed_loop(state, [&] { benchmark::DoNotOptimize(ops.attend(params).ok()); });
 
