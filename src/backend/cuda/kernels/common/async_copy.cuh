@@ -92,9 +92,10 @@ __device__ inline unsigned cluster_blocks() {
   asm("mov.u32 %0, %%cluster_nctarank;\n" : "=r"(blocks));
   return blocks;
 }
-// Barrier over all threads of the cluster in two halves.
+// Barrier over all threads of the cluster in two halves. It orders barrier inits and the life of the blocks, not
+// other memory accesses.
 __device__ inline void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;\n" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory");
 }
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
@@ -127,10 +128,12 @@ __device__ inline void store_shared(std::uint32_t address, float4 v) {
                : "memory");
 }
 
-__device__ inline void store_cluster(std::uint32_t address, float4 v) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
-               "f"(v.w)
-               : "memory");
+// Stores 16 bytes in any block of the cluster; `barrier` of the same block counts them as announced bytes.
+__device__ inline void store_cluster(std::uint32_t address, float4 v, std::uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
 }
 // Arrives at a barrier of any block of the cluster, releasing this thread's earlier accesses and those ordered
 // before it.

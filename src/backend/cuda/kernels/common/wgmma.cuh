@@ -11,15 +11,14 @@
 
 namespace dsv4rt::cuda {
 
-// Steps of 32 bytes are 2 in the address field (units of 16 bytes).
-inline constexpr std::uint64_t kWgmmaStep = 2;
-
-// Descriptor of a tile at a shared-memory address that is a multiple of 1024.
-__device__ inline std::uint64_t wgmma_tile(std::uint32_t address) {
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
-  constexpr std::uint64_t kStride = std::uint64_t{1024 >> 4} << 32;  // between groups of eight rows
-  constexpr std::uint64_t kLeading = std::uint64_t{1} << 16;         // unused with this swizzle
-  return kSwizzle128 | kStride | kLeading | ((address & 0x3ffffU) >> 4);
+// Descriptor of a tile at a shared-memory address that is a multiple of 1024, `step` steps of 32 bytes into K.
+__device__ inline std::uint64_t wgmma_tile(std::uint32_t address, int step) {
+  // Units of 16 bytes: the leading offset is unused with this swizzle, the stride lies between groups of eight rows.
+  const std::uint32_t low = (1U << 16) + (address >> 4) + 2U * static_cast<std::uint32_t>(step);
+  constexpr std::uint32_t kHigh = (1024U >> 4) | 1U << 30;  // stride, 128-byte swizzle
+  std::uint64_t descriptor;
+  asm("mov.b64 %0, {%1, %2};\n" : "=l"(descriptor) : "r"(low), "r"(kHigh));
+  return descriptor;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

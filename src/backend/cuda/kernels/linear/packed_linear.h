@@ -33,9 +33,12 @@ inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
 
-// Parts that a tile-packed weight's inputs are summed in: more where K is long, so that few rows can
-// occupy the device.
-constexpr int tile_segments(std::int64_t inputs) { return inputs >= 2048 ? kSegments : 1; }
+// Parts that a tile-packed weight's inputs are summed in: several where K is long, so that few rows can
+// occupy the device. Widened weights come as the groups of wo_a, which bring rows enough for half as many.
+constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
+  if (inputs < 2048) return 1;
+  return kind == TileKind::kFp8Wide ? kMaxSegments / 2 : kMaxSegments;
+}
 
 class CudaPackedLinear final : public PackedLinear {
  public:
@@ -51,7 +54,7 @@ class CudaPackedLinear final : public PackedLinear {
   [[nodiscard]] bool in_tiles() const noexcept { return tiles_.has_value(); }
   // Precondition of both: in_tiles().
   [[nodiscard]] TileKind tile_kind() const noexcept { return *tiles_; }
-  [[nodiscard]] int segments() const noexcept { return tile_segments(in_features_); }
+  [[nodiscard]] int segments() const noexcept { return tile_segments(*tiles_, in_features_); }
   // Precondition: not in_tiles().
   [[nodiscard]] std::int64_t padded_inputs() const noexcept;
 

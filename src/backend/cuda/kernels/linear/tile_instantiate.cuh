@@ -1,8 +1,6 @@
 // One variant of the tile kernel; a small translation unit each keeps rebuilds short.
 #pragma once
 
-#include <algorithm>
-
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/linear/tile_kernel.cuh"
 #include "backend/cuda/kernels/linear/tile_variant.h"
@@ -10,62 +8,60 @@
 
 namespace dsv4rt::cuda {
 
-// What the device runs of a variant at once.
-struct TileResidency {
-  int shared_bytes = 0;  // of a block
-  int blocks = 0;
-  int clusters = 0;  // of kSegments blocks
-};
-
 template <int kTokens, int kRowTiles>
-Result<TileResidency> tile_residency() {
+Result<TileResidency> ask_tile_residency() {
   using Shape = TileShape<kTokens, kRowTiles>;
+  constexpr int kSharedUnit = 128;
   int device = 0;
-  int sms = 0;
   int sm_bytes = 0;
   int reserved_bytes = 0;
+  TileResidency residency;
   DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&residency.sms, cudaDevAttrMultiProcessorCount, device));
   DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
   DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&reserved_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
-  TileResidency residency;
-  residency.shared_bytes = sm_bytes / Shape::kBlocksPerSm - reserved_bytes;
-  residency.blocks = sms * Shape::kBlocksPerSm;
+  for (int n = 1; n <= kMaxBlocksPerSm; ++n) {
+    residency.shared_bytes[n - 1] = (sm_bytes / n - reserved_bytes) / kSharedUnit * kSharedUnit;
+  }
   const auto kernel = linear_tile_kernel<kTokens, kRowTiles>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kSegments, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(residency.blocks / kSegments * kSegments));
-  config.blockDim = dim3(Shape::kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(residency.shared_bytes);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveClusters(&residency.clusters, kernel, &config));
+  DSV4RT_CUDA_TRY(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes[0]));
+  for (int i = 0; i < kTileGridCount; ++i) {
+    const TileGrid& grid = kTileGrids[i];
+    const int shared_bytes = residency.shared_bytes[grid.blocks_per_sm - 1];
+    int blocks = 0;
+    DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, Shape::kThreads,
+                                                                  static_cast<std::size_t>(shared_bytes)));
+    if (blocks < grid.blocks_per_sm) continue;
+    residency.clusters[i] = grid.blocks_per_sm * residency.sms;
+    if (grid.cluster_blocks == 1) continue;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster_blocks), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(residency.sms * grid.cluster_blocks));
+    config.blockDim = dim3(Shape::kThreads);
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveClusters(&residency.clusters[i], kernel, &config));
+  }
   return residency;
 }
 
 template <int kTokens, int kRowTiles>
-Status launch_tile_kernel(TileParams& params, cudaStream_t stream) {
-  using Shape = TileShape<kTokens, kRowTiles>;
-  // The same on every device of a process.
-  static const Result<TileResidency> residency = tile_residency<kTokens, kRowTiles>();
-  if (!residency.ok()) return residency.status();
-  const TileResidency& device = *residency;
+const Result<TileResidency>& tile_residency() {
+  static const Result<TileResidency> residency = ask_tile_residency<kTokens, kRowTiles>();
+  return residency;
+}
 
-  // Rounds of segments that the busiest block sums.
-  const auto rounds = [&](int slots) { return (params.items + slots - 1) / slots; };
-  const bool clustered =
-      params.segments == kSegments && device.clusters > 0 && rounds(device.clusters) < kSegments * rounds(device.blocks);
-  const int cluster_blocks = clustered ? kSegments : 1;
-  const int clusters = std::min(params.items, clustered ? device.clusters : device.blocks);
-  params.stages = std::min((device.shared_bytes - Shape::kFixedBytes) / (params.stage_bytes + Shape::kScaleBytes),
-                           kMaxStages);
+template <int kTokens, int kRowTiles>
+Status launch_tile_kernel(const TileParams& params, int clusters, int cluster_blocks, int shared_bytes,
+                          cudaStream_t stream) {
   return launch_pdl(linear_tile_kernel<kTokens, kRowTiles>,
                     {.grid = dim3(static_cast<unsigned>(clusters * cluster_blocks)),
-                     .threads = Shape::kThreads,
-                     .shared_bytes = static_cast<std::size_t>(device.shared_bytes),
+                     .threads = TileShape<kTokens, kRowTiles>::kThreads,
+                     .shared_bytes = static_cast<std::size_t>(shared_bytes),
                      .cluster_blocks = static_cast<unsigned>(cluster_blocks)},
                     stream, params);
 }
@@ -74,11 +70,16 @@ Status launch_tile_kernel(TileParams& params, cudaStream_t stream) {
 
 #define DSV4RT_LINEAR_TILE_VARIANT(TOKENS, ROW_TILES)                      \
   template <>                                                              \
-  const TileVariant& tile_variant<TOKENS>() {                              \
+  const TileVariant& tile_variant<TOKENS, ROW_TILES>() {                   \
+    using Shape = TileShape<TOKENS, ROW_TILES>;                            \
     static const TileVariant variant{                                      \
         .tokens = TOKENS,                                                  \
         .row_tiles = ROW_TILES,                                            \
-        .input_bytes = TileShape<TOKENS, ROW_TILES>::kInputBytes,          \
+        .input_bytes = Shape::kInputBytes,                                 \
+        .scale_bytes = Shape::kScaleBytes,                                 \
+        .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes,      \
+        .sum_bytes = &Shape::sum_bytes,                                    \
+        .residency = &tile_residency<TOKENS, ROW_TILES>,                   \
         .launch = &launch_tile_kernel<TOKENS, ROW_TILES>};                 \
     return variant;                                                        \
   }                                                                        \

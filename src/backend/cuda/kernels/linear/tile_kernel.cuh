@@ -8,8 +8,8 @@
 //   * within a segment kFp8 forms each 128-input block in a chain of its own (the tensor core keeps about
 //     14 bits in FP8 chains) and adds scale * block in input order in FP32; the other kinds are one chain;
 //   * segments are added in order.
-// With a cluster of kSegments blocks each block sums one segment and sends it to the block that owns the
-// rows; without, one block sums them one after the other and parks the total in shared memory between.
+// The blocks of a cluster share the segments of an item, and each sends its sums to the block that owns the
+// rows; a block alone sums them one after the other and parks the total in shared memory between.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +24,6 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kMaxStages = 24;
 
 // Sizes that host and device agree on.
 template <int kTokens, int kRowTiles>
@@ -33,13 +32,19 @@ struct TileShape {
   // Wide items need more registers than an even share: a whole producer warpgroup gives its own away.
   static constexpr bool kMovesRegisters = kTokens * kRowTiles >= 256;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
-  static constexpr int kBlocksPerSm = kRowTiles == 1 ? 2 : 1;
+  // Narrow items: registers for three blocks an SM, which the compiler's bound of two gives.
+  static constexpr int kMinBlocks = kTokens <= 64 && kRowTiles == 1 ? 2 : 1;
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
-  static constexpr int kSumBytes = kRowTile * kTokens * 4;  // of a row tile: exchange, parked total, staged output
-  static constexpr int kBarrierBytes = 1024;
-  static constexpr int kFixedBytes = kRowTiles * kSumBytes + kBarrierBytes + 1024;  // and alignment
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kScaleBytes = kTokens * 4;
+  static constexpr int kBarrierBytes = 512;
+  static constexpr int kAlignmentBytes = 1024;
+
+  // Of a row tile; see TileParams::sum_bytes.
+  static constexpr int sum_bytes(int segments, int cluster_blocks) {
+    if (segments == 1) return kRowTile * kTokens * 2;
+    return segments / (cluster_blocks > 1 ? cluster_blocks : segments) * kRowTile * kTokens * 4;
+  }
 };
 
 struct TileItem {
@@ -50,7 +55,7 @@ struct TileItem {
 
 // Items of a problem go through bands of row groups, in each band token tile by token tile: blocks that run at
 // the same time share weights and inputs in L2.
-__device__ inline TileItem tile_item(const TileParams& p, int index) {
+__device__ __forceinline__ TileItem tile_item(const TileParams& p, int index) {
   constexpr int kBand = 16;
   int problem = 0;
   while (problem + 1 < p.problem_count && p.problems[problem + 1].first_item <= index) ++problem;
@@ -77,7 +82,7 @@ __device__ inline int segment_stage(const TileParams& p, const TileProblem& q, i
 struct Ring {
   int stage = 0;
   std::uint32_t parity = 0;
-  __device__ void advance(int stages) {
+  __device__ __forceinline__ void advance(int stages) {
     if (++stage == stages) {
       stage = 0;
       parity ^= 1;
@@ -89,10 +94,10 @@ struct Ring {
 struct TileMemory {
   std::uint32_t stages;
   std::uint32_t scales;  // [stage][kTokens] float
-  std::uint32_t sums;    // [kRowTiles][kSumBytes]
+  std::uint32_t sums;    // [kRowTiles][sum_bytes]
   std::uint32_t full;    // [kMaxStages] barriers
   std::uint32_t empty;   // [kMaxStages]
-  std::uint32_t sent;    // [kRowTiles]: all segments of the own rows have come
+  std::uint32_t sent;    // [kRowTiles]: all sums of the own rows have come
   std::uint32_t taken;   // [kRowTiles]: all blocks have taken what this block sent
 };
 
@@ -107,7 +112,7 @@ struct StageCursor {
   int stage = 0, end = 0;
   bool valid = false;
 
-  __device__ void load_item() {
+  __device__ __forceinline__ void load_item() {
     const int index = tile_item_of_round(round, cluster, clusters);
     valid = index < p->items;
     if (!valid) return;
@@ -116,7 +121,7 @@ struct StageCursor {
     stage = segment_stage(*p, q, first_segment);
     end = segment_stage(*p, q, end_segment);
   }
-  __device__ void next() {
+  __device__ __forceinline__ void next() {
     if (++stage < end) return;
     ++round;
     load_item();
@@ -130,7 +135,7 @@ struct TileProducer {
   const TileMemory& m;
   std::uint64_t weight_policy;
 
-  __device__ void load_weights(const StageCursor& at, int stage) const {
+  __device__ __forceinline__ void load_weights(const StageCursor& at, int stage) const {
     const TileProblem& q = p.problems[at.item.problem];
     const int tile_bytes = stage_tile_bytes(q.kind);
     const int first_tile = at.item.row_group * kRowTiles;
@@ -149,7 +154,7 @@ struct TileProducer {
     }
   }
 
-  __device__ void load_inputs(const StageCursor& at, int stage) const {
+  __device__ __forceinline__ void load_inputs(const StageCursor& at, int stage) const {
     const TileProblem& q = p.problems[at.item.problem];
     const std::uint32_t barrier = m.full + stage * 8;
     const int first_token = at.item.token_tile * kTokens;
@@ -163,7 +168,7 @@ struct TileProducer {
     }
   }
 
-  __device__ void run(StageCursor cursor) const {
+  __device__ __forceinline__ void run(StageCursor cursor) const {
     // The first ring: weights at once, inputs when the kernels before have written them.
     StageCursor ahead = cursor;
     int filled = 0;
@@ -192,24 +197,28 @@ struct TileConsumer {
   int tile;               // of the block's row tiles
   int warp;               // of the warpgroup
   int lane;
+  unsigned rank;          // of the block in its cluster
+  int blocks;             // of the cluster
   Ring ring;
+  float scales_ahead = 0.0F;  // the first of the coming segment, a block a lane
+  std::uint32_t exchange_parity = 0;
 
   __device__ std::uint32_t weights_at(int stage, int tile_bytes) const {
     return m.stages + stage * p.stage_bytes + tile * tile_bytes;
   }
   __device__ std::uint32_t inputs_at(int stage) const { return m.stages + stage * p.stage_bytes + p.input_offset; }
-  __device__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
-  __device__ void release(int stage) const {
+  __device__ __forceinline__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
+  __device__ __forceinline__ void release(int stage) const {
     if (lane == 0) barrier_arrive(m.empty + stage * 8);
   }
 
-  __device__ static void clear(float (&sum)[kValues]) {
+  __device__ __forceinline__ static void clear(float (&sum)[kValues]) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
   }
 
   // Stages of a segment that a row tile beyond the problem's last does not need.
-  __device__ void skip(int stages) {
+  __device__ __forceinline__ void skip(int stages) {
     for (int i = 0; i < stages; ++i) {
       wait_full();
       release(ring.stage);
@@ -217,23 +226,44 @@ struct TileConsumer {
     }
   }
 
-  // sum = the segment's scaled blocks, added in input order. `scales` begins at the segment.
-  __device__ void sum_fp8(float (&sum)[kValues], const float* scales, int blocks) {
-    float block_sum[kValues];
-    clear(sum);
-    float lane_scale = 0.0F;  // of block (block / 32 * 32 + lane)
-    for (int block = 0; block < blocks; ++block) {
-      if (block % 32 == 0) lane_scale = block + lane < blocks ? __ldg(scales + block + lane) : 0.0F;
+  // The scales of 32 blocks from `first` on, one a lane.
+  __device__ __forceinline__ float lane_scales(const float* scales, int first, int blocks) const {
+    return first + lane < blocks ? __ldg(scales + first + lane) : 0.0F;
+  }
+
+  // Two warpgroups take turns at the tensor cores: while one scales its block, the other multiplies.
+  __device__ __forceinline__ void take_turn() const { asm volatile("bar.sync %0, 256;\n" ::"r"(4 + tile) : "memory"); }
+  __device__ __forceinline__ void give_turn() const { asm volatile("bar.arrive %0, 256;\n" ::"r"(5 - tile) : "memory"); }
+
+  // Blocks in flight at once. A block's chain has its own accumulators, so few tokens leave room for several.
+  static constexpr int kBlocksInFlight = kTokens <= 16 ? 4 : kTokens == 32 ? 2 : 1;
+
+  // Multiplies kCount blocks and adds them to sum in order.
+  template <int kCount, bool kTurns>
+  __device__ __forceinline__ void add_blocks(float (&sum)[kValues], float scales, int block) {
+    float block_sum[kCount][kValues];
+    int stage[kCount];
+#pragma unroll
+    for (int g = 0; g < kCount; ++g) {
       wait_full();
-      const std::uint64_t a = wgmma_tile(weights_at(ring.stage, 8192));
-      const std::uint64_t b = wgmma_tile(inputs_at(ring.stage));
-      wgmma_hold(block_sum);
+      stage[g] = ring.stage;
+      ring.advance(p.stages);
+      if constexpr (kTurns) take_turn();
+      const std::uint32_t a = weights_at(stage[g], 8192);
+      const std::uint32_t b = inputs_at(stage[g]);
+      wgmma_hold(block_sum[g]);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Mma::fp8(block_sum, a + k * kWgmmaStep, b + k * kWgmmaStep, k > 0);
+      for (int k = 0; k < 4; ++k) {
+        Mma::fp8(block_sum[g], wgmma_tile(a, k), wgmma_tile(b, k), k > 0);
+        if (kTurns && k == 2) wgmma_commit();
+      }
       wgmma_commit();
-      const float weight_scale = __shfl_sync(0xffffffffU, lane_scale, block % 32);
-      const std::uint32_t input_scales = m.scales + ring.stage * Shape::kScaleBytes + lane % 4 * 8;
+    }
+#pragma unroll
+    for (int g = 0; g < kCount; ++g) {
+      const float weight_scale = __shfl_sync(0xffffffffU, scales, (block + g) % 32);
+      const std::uint32_t input_scales = m.scales + stage[g] * Shape::kScaleBytes + lane % 4 * 8;
       float2 scale[kTokens / 8];
 #pragma unroll
       for (int j = 0; j < kTokens / 8; ++j) {
@@ -241,31 +271,67 @@ struct TileConsumer {
         scale[j].x *= weight_scale;
         scale[j].y *= weight_scale;
       }
-      wgmma_wait<0>();
-      wgmma_hold(block_sum);
+      if constexpr (kTurns) {
+        wgmma_wait<1>();  // the last step fills the pipeline while the other warpgroup begins
+        give_turn();
+      }
+      wait_groups<kCount>(g);
+      wgmma_hold(block_sum[g]);
       __syncwarp();
-      release(ring.stage);
-      ring.advance(p.stages);
+      release(stage[g]);
 #pragma unroll
       for (int j = 0; j < kTokens / 8; ++j) {
-        sum[4 * j] = __fmaf_rn(scale[j].x, block_sum[4 * j], sum[4 * j]);
-        sum[4 * j + 1] = __fmaf_rn(scale[j].y, block_sum[4 * j + 1], sum[4 * j + 1]);
-        sum[4 * j + 2] = __fmaf_rn(scale[j].x, block_sum[4 * j + 2], sum[4 * j + 2]);
-        sum[4 * j + 3] = __fmaf_rn(scale[j].y, block_sum[4 * j + 3], sum[4 * j + 3]);
+        sum[4 * j] = __fmaf_rn(scale[j].x, block_sum[g][4 * j], sum[4 * j]);
+        sum[4 * j + 1] = __fmaf_rn(scale[j].y, block_sum[g][4 * j + 1], sum[4 * j + 1]);
+        sum[4 * j + 2] = __fmaf_rn(scale[j].x, block_sum[g][4 * j + 2], sum[4 * j + 2]);
+        sum[4 * j + 3] = __fmaf_rn(scale[j].y, block_sum[g][4 * j + 3], sum[4 * j + 3]);
       }
     }
   }
 
-  __device__ void sum_bf16(float (&sum)[kValues], int stages) {
+  // Waits for groups 0 .. g of kCount.
+  template <int kCount>
+  __device__ __forceinline__ static void wait_groups(int g) {
+    if (kCount - 1 - g == 3) wgmma_wait<3>();
+    if (kCount - 1 - g == 2) wgmma_wait<2>();
+    if (kCount - 1 - g == 1) wgmma_wait<1>();
+    if (kCount - 1 - g == 0) wgmma_wait<0>();
+  }
+
+  // sum = the segment's scaled blocks, added in input order. `scales` begins at the segment.
+  template <bool kTurns>
+  __device__ __forceinline__ void sum_fp8(float (&sum)[kValues], const float* scales, float first_scales, int blocks) {
+    clear(sum);
+    float chunk = first_scales;
+    float next_chunk = 0.0F;
+    int block = 0;
+    const auto begin_block = [&] {
+      if (block % 32 != 0) return;
+      if (block > 0) chunk = next_chunk;
+      next_chunk = lane_scales(scales, block + 32, blocks);
+    };
+    for (; block + kBlocksInFlight <= blocks; block += kBlocksInFlight) {
+      begin_block();
+      add_blocks<kBlocksInFlight, kTurns>(sum, chunk, block);
+    }
+    if constexpr (kBlocksInFlight > 1) {
+      for (; block < blocks; ++block) {
+        begin_block();
+        add_blocks<1, kTurns>(sum, chunk, block);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void sum_bf16(float (&sum)[kValues], int stages) {
     clear(sum);
     int previous = -1;
     for (int i = 0; i < stages; ++i) {
       wait_full();
-      const std::uint64_t a = wgmma_tile(weights_at(ring.stage, 8192));
-      const std::uint64_t b = wgmma_tile(inputs_at(ring.stage));
+      const std::uint32_t a = weights_at(ring.stage, 8192);
+      const std::uint32_t b = inputs_at(ring.stage);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Mma::bf16(sum, a + k * kWgmmaStep, b + k * kWgmmaStep, true);
+      for (int k = 0; k < 4; ++k) Mma::bf16(sum, wgmma_tile(a, k), wgmma_tile(b, k), true);
       wgmma_commit();
       wgmma_wait<1>();
       if (previous >= 0) release(previous);
@@ -278,7 +344,7 @@ struct TileConsumer {
   }
 
   // Two words of four codes: the A fragment of one step.
-  __device__ static void widen(std::uint32_t first, std::uint32_t second, std::uint32_t factor, std::uint32_t* a) {
+  __device__ __forceinline__ static void widen(std::uint32_t first, std::uint32_t second, std::uint32_t factor, std::uint32_t* a) {
     const auto place = [](std::uint32_t pair) {  // codes in bytes 1 and 3
       return (pair & 0x80008000U) | ((pair & 0x7f007f00U) >> 4);
     };
@@ -294,7 +360,7 @@ struct TileConsumer {
   }
 
   // One stage: widens its weights while the previous stage's products still run.
-  __device__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[16], float weight_scale, int previous) {
+  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[16], float weight_scale, int previous) {
     wait_full();
     const std::uint32_t codes = weights_at(ring.stage, 4096) + (warp * 32 + lane) * 16;
     const uint4 low = load_shared_uint4(codes);
@@ -308,22 +374,26 @@ struct TileConsumer {
     widen(high.z, high.w, factors, a + 12);
     wgmma_wait<0>();
     if (previous >= 0) release(previous);
-    const std::uint64_t b = wgmma_tile(inputs_at(ring.stage));
+    const std::uint32_t b = inputs_at(ring.stage);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, b + k * kWgmmaStep, true);
+    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(b, k), true);
     wgmma_commit();
   }
 
   // `scales` begins at the segment; two stages share one.
-  __device__ void sum_wide(float (&sum)[kValues], const float* scales, int blocks) {
+  __device__ __forceinline__ void sum_wide(float (&sum)[kValues], const float* scales, float first_scales, int blocks) {
     std::uint32_t even[16], odd[16];
     clear(sum);
-    float lane_scale = 0.0F;
+    float chunk = first_scales;
+    float next_chunk = 0.0F;
     int previous = -1;
     for (int block = 0; block < blocks; ++block) {
-      if (block % 32 == 0) lane_scale = block + lane < blocks ? __ldg(scales + block + lane) : 0.0F;
-      const float weight_scale = __shfl_sync(0xffffffffU, lane_scale, block % 32);
+      if (block % 32 == 0) {
+        if (block > 0) chunk = next_chunk;
+        next_chunk = lane_scales(scales, block + 32, blocks);
+      }
+      const float weight_scale = __shfl_sync(0xffffffffU, chunk, block % 32);
       step_wide(sum, even, weight_scale, previous);
       previous = ring.stage;
       ring.advance(p.stages);
@@ -336,25 +406,52 @@ struct TileConsumer {
     if (previous >= 0) release(previous);
   }
 
-  __device__ void sum_segment(float (&sum)[kValues], const TileProblem& q, int row_tile, int segment) {
-    const int first = q.scale_blocks * segment / p.segments;
-    const int blocks = q.scale_blocks * (segment + 1) / p.segments - first;
-    const float* scales = q.scales + std::int64_t{row_tile} * q.scale_blocks + first;
-    if (q.kind == TileKind::kFp8) {
-      sum_fp8(sum, scales, blocks);
-    } else if (q.kind == TileKind::kBf16) {
-      sum_bf16(sum, 2 * blocks);
-    } else {
-      sum_wide(sum, scales, blocks);
-    }
+  // A segment of this warpgroup's row tile.
+  struct Segment {
+    const TileProblem* q;
+    int row_tile;
+    int number;
+    bool turns;  // both row tiles of the block are present
+  };
+
+  // The segment's first scales, fetched ahead of time: they come from memory that nothing else touched.
+  __device__ __forceinline__ float first_scales(const Segment s) const {
+    if (s.q->kind == TileKind::kBf16 || !present(s)) return 0.0F;
+    const int first = s.q->scale_blocks * s.number / p.segments;
+    const int blocks = s.q->scale_blocks * (s.number + 1) / p.segments - first;
+    return lane_scales(s.q->scales + std::int64_t{s.row_tile} * s.q->scale_blocks + first, 0, blocks);
   }
 
-  __device__ void sync_warpgroup() const {
+  __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const Segment s, float first_scales) {
+    const TileProblem& q = *s.q;
+    const int first = q.scale_blocks * s.number / p.segments;
+    const int blocks = q.scale_blocks * (s.number + 1) / p.segments - first;
+    const float* scales = q.scales + std::int64_t{s.row_tile} * q.scale_blocks + first;
+    if (q.kind == TileKind::kBf16) {
+      sum_bf16(sum, 2 * blocks);
+      return;
+    }
+    if (q.kind == TileKind::kFp8Wide) {
+      sum_wide(sum, scales, first_scales, blocks);
+      return;
+    }
+    if constexpr (kRowTiles == 2) {
+      if (s.turns) {
+        if (tile == 1) give_turn();
+        sum_fp8<true>(sum, scales, first_scales, blocks);
+        if (tile == 0) take_turn();  // the last turn that the other gave
+        return;
+      }
+    }
+    sum_fp8<false>(sum, scales, first_scales, blocks);
+  }
+
+  __device__ __forceinline__ void sync_warpgroup() const {
     asm volatile("bar.sync %0, 128;\n" ::"r"(1 + tile) : "memory");
   }
 
   // Accumulators 4 j .. 4 j + 3 of a thread whose first output is `row`.
-  __device__ void store_quad(const TileProblem& q, int row, int token, float4 v) const {
+  __device__ __forceinline__ void store_quad(const TileProblem& q, int row, int token, float4 v) const {
     const auto put = [&](int at_row, int at_token, float value) {
       if (at_token >= p.tokens) return;
       const std::int64_t at = at_token * q.y_stride + at_row;
@@ -371,7 +468,7 @@ struct TileConsumer {
   }
 
   // A whole row tile from its accumulators.
-  __device__ void store_tile(const TileProblem& q, int row_tile, int first_token, const float (&sum)[kValues]) const {
+  __device__ __forceinline__ void store_tile(const TileProblem& q, int row_tile, int first_token, const float (&sum)[kValues]) const {
     if constexpr (kTokens >= 16) {
       if (!q.float_output && q.wide_stores) {
         store_tile_staged(q, row_tile, first_token, sum);
@@ -388,9 +485,9 @@ struct TileConsumer {
 
   // BF16 through shared memory, so that a token's 64 outputs leave as one line. Staged [token][64], 16-byte unit
   // u of token t at u ^ (t % 8).
-  __device__ void store_tile_staged(const TileProblem& q, int row_tile, int first_token,
+  __device__ __forceinline__ void store_tile_staged(const TileProblem& q, int row_tile, int first_token,
                                     const float (&sum)[kValues]) const {
-    const std::uint32_t staged = m.sums + tile * Shape::kSumBytes;
+    const std::uint32_t staged = m.sums + tile * p.sum_bytes;
     sync_warpgroup();
     const auto pack = [](float low, float high) {
       const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -422,145 +519,185 @@ struct TileConsumer {
 
   // Own thread's part of the parked total, 16 bytes at a time.
   __device__ std::uint32_t parked(int quad) const {
-    return m.sums + tile * Shape::kSumBytes + (quad * kWarpgroup + warp * 32 + lane) * 16;
+    return m.sums + tile * p.sum_bytes + (quad * kWarpgroup + warp * 32 + lane) * 16;
   }
 
-  __device__ void sum_in_turn(const TileProblem& q, int row_tile, int first_token) {
-    float sum[kValues];
-    for (int segment = 0; segment < p.segments; ++segment) {
-      sum_segment(sum, q, row_tile, segment);
-      if (segment > 0) {
+  // sum = parked total + sum.
+  __device__ __forceinline__ void add_parked(float (&sum)[kValues]) const {
 #pragma unroll
-        for (int j = 0; j < kValues / 4; ++j) {
-          const float4 before = load_shared_float4(parked(j));
-          sum[4 * j] = before.x + sum[4 * j];
-          sum[4 * j + 1] = before.y + sum[4 * j + 1];
-          sum[4 * j + 2] = before.z + sum[4 * j + 2];
-          sum[4 * j + 3] = before.w + sum[4 * j + 3];
-        }
-      }
-      if (segment + 1 < p.segments) {
-#pragma unroll
-        for (int j = 0; j < kValues / 4; ++j) {
-          store_shared(parked(j), make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
-        }
-      }
+    for (int j = 0; j < kValues / 4; ++j) {
+      const float4 before = load_shared_float4(parked(j));
+      sum[4 * j] = before.x + sum[4 * j];
+      sum[4 * j + 1] = before.y + sum[4 * j + 1];
+      sum[4 * j + 2] = before.z + sum[4 * j + 2];
+      sum[4 * j + 3] = before.w + sum[4 * j + 3];
     }
-    store_tile(q, row_tile, first_token, sum);
+  }
+  __device__ __forceinline__ void park(const float (&sum)[kValues]) const {
+#pragma unroll
+    for (int j = 0; j < kValues / 4; ++j) {
+      store_shared(parked(j), make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+    }
   }
 
-  // Warp w's rows go to block w of the cluster: [segment][quad][lane] of 16 bytes.
-  __device__ void sum_in_cluster(const TileProblem& q, int row_tile, int first_token, unsigned rank,
-                                 std::uint32_t parity) {
-    constexpr int kQuads = kValues / 4;
-    const std::uint32_t exchange = m.sums + tile * Shape::kSumBytes;
-    const std::uint32_t sent = m.sent + tile * 8;
-    const std::uint32_t taken = m.taken + tile * 8;
-    float sum[kValues];
-    sum_segment(sum, q, row_tile, static_cast<int>(rank));
-    barrier_wait_cluster(taken, parity ^ 1);  // the previous item's sums have been taken
-    const auto target = static_cast<unsigned>(warp);
-    const std::uint32_t to = block_address(exchange, target) + ((rank * kQuads) * 32 + lane) * 16;
+  // In a cluster each block owns the rows of 4 / blocks warps; it receives [segment][own warp][quad][lane] of 16 bytes.
+  static constexpr int kQuads = kValues / 4;
+  __device__ __forceinline__ int own_warps() const { return kRowTileWarps / blocks; }
+
+  __device__ __forceinline__ void expect_sums() const {
+    if (warp != 0 || lane != 0) return;
+    barrier_arrive_expect(m.sent + tile * 8, static_cast<std::uint32_t>(p.segments * own_warps() * kQuads * 512));
+  }
+
+  // Sends a segment's sums to the block that owns this warp's rows.
+  __device__ __forceinline__ void send(const float (&sum)[kValues], int segment) const {
+    const auto target = static_cast<unsigned>(warp / own_warps());
+    const std::uint32_t sent = block_address(m.sent + tile * 8, target);
+    const std::uint32_t to = block_address(m.sums + tile * p.sum_bytes, target) +
+                             ((segment * own_warps() + warp % own_warps()) * kQuads * 32 + lane) * 16;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      store_cluster(to + j * 32 * 16, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+      store_cluster(to + j * 512, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]), sent);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive_cluster(block_address(sent, target));
+  }
 
-    barrier_wait_cluster(sent, parity);
-    for (int j = warp; j < kQuads; j += 4) {
-      const std::uint32_t from = exchange + (j * 32 + lane) * 16;
+  // Adds up the own rows' segments.
+  __device__ __forceinline__ void store_received(const TileProblem& q, int row_tile, int first_token) const {
+    barrier_wait_cluster(m.sent + tile * 8, exchange_parity);
+    for (int i = warp; i < own_warps() * kQuads; i += kRowTileWarps) {
+      const std::uint32_t from = m.sums + tile * p.sum_bytes + (i * 32 + lane) * 16;
       float4 total = load_shared_float4(from);
-#pragma unroll
-      for (int segment = 1; segment < kSegments; ++segment) {
-        const float4 part = load_shared_float4(from + segment * kQuads * 512);
+      for (int segment = 1; segment < p.segments; ++segment) {
+        const float4 part = load_shared_float4(from + segment * own_warps() * kQuads * 512);
         total.x += part.x;
         total.y += part.y;
         total.z += part.z;
         total.w += part.w;
       }
-      store_quad(q, row_tile * kRowTile + static_cast<int>(rank) * 16 + lane / 4,
-                 first_token + 8 * j + 2 * (lane % 4), total);
+      const int row_warp = static_cast<int>(rank) * own_warps() + i / kQuads;
+      store_quad(q, row_tile * kRowTile + row_warp * 16 + lane / 4, first_token + 8 * (i % kQuads) + 2 * (lane % 4),
+                 total);
     }
-    __syncwarp();
-    if (lane < kSegments) barrier_arrive_cluster(block_address(taken, static_cast<unsigned>(lane)));
   }
 
-  __device__ void run(int cluster, int clusters, unsigned rank, bool clustered) {
-    std::uint32_t exchange_parity = 0;
-    for (int round = 0;; ++round) {
-      const int index = tile_item_of_round(round, cluster, clusters);
-      if (index >= p.items) break;
-      const TileItem item = tile_item(p, index);
-      const TileProblem& q = p.problems[item.problem];
-      const int row_tile = item.row_group * kRowTiles + tile;
-      const int first_token = item.token_tile * kTokens;
-      const bool present = row_tile < q.row_tiles;
-      if (!present) {
-        const int first = clustered ? static_cast<int>(rank) : 0;
-        const int end = clustered ? first + 1 : p.segments;
-        skip(segment_stage(p, q, end) - segment_stage(p, q, first));
-      } else if (clustered) {
-        sum_in_cluster(q, row_tile, first_token, rank, exchange_parity);
-        exchange_parity ^= 1;
-      } else {
-        sum_in_turn(q, row_tile, first_token);
+  __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item, bool last_item) {
+    const int share = p.segments / blocks;
+    const int first = static_cast<int>(rank) * share;
+    float sum[kValues];
+    if (blocks > 1) expect_sums();
+    for (int i = 0; i < share; ++i) {
+      const bool last = i + 1 == share;
+      Segment next = next_item;
+      next.number = first;
+      if (!last) {
+        next = s;
+        next.number = first + i + 1;
       }
+      const float next_scales = first_scales(next);
+      s.number = first + i;
+      sum_segment(sum, s, scales_ahead);
+      scales_ahead = next_scales;
+      if (blocks > 1) {
+        if (i == 0) barrier_wait_cluster(m.taken + tile * 8, exchange_parity ^ 1);  // of the item before
+        send(sum, s.number);
+      } else {
+        if (i > 0) add_parked(sum);
+        if (!last) park(sum);
+      }
+    }
+    if (blocks == 1) {
+      store_tile(*s.q, s.row_tile, first_token, sum);
+      return;
+    }
+    store_received(*s.q, s.row_tile, first_token);
+    exchange_parity ^= 1;
+    if (last_item) return;
+    __syncwarp();
+    if (lane < blocks) barrier_arrive_cluster(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
+  }
+
+  // This warpgroup's part of an item; its row tile may lie beyond the problem's last.
+  __device__ __forceinline__ Segment segment_of(const TileItem& item) const {
+    const TileProblem& q = p.problems[item.problem];
+    return {&q, item.row_group * kRowTiles + tile, 0, (item.row_group + 1) * kRowTiles <= q.row_tiles};
+  }
+  __device__ __forceinline__ static bool present(const Segment s) { return s.row_tile < s.q->row_tiles; }
+
+  __device__ __forceinline__ void run(int cluster, int clusters) {
+    int index = tile_item_of_round(0, cluster, clusters);
+    if (index >= p.items) return;
+    TileItem item = tile_item(p, index);
+    const int share = p.segments / blocks;
+    const int first = static_cast<int>(rank) * share;
+    Segment s = segment_of(item);
+    s.number = first;
+    scales_ahead = first_scales(s);
+    for (int round = 1;; ++round) {
+      index = tile_item_of_round(round, cluster, clusters);
+      const bool last_item = index >= p.items;
+      const TileItem next_item = last_item ? item : tile_item(p, index);
+      s = segment_of(item);
+      Segment next = segment_of(next_item);
+      if (present(s)) {
+        run_item(s, item.token_tile * kTokens, next, last_item);
+      } else {
+        skip(segment_stage(p, *s.q, first + share) - segment_stage(p, *s.q, first));
+        next.number = first;
+        scales_ahead = first_scales(next);
+      }
+      if (last_item) return;
+      item = next_item;
     }
   }
 };
 
 #endif  // sm_90a
 
-// Grid: any number of clusters of 1 or kSegments blocks. Dynamic shared memory: TileShape.
+// Grid: any number of clusters of a divisor of `segments` blocks. Dynamic shared memory: tile_shared_bytes.
 template <int kTokens, int kRowTiles>
-__global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads, TileShape<kTokens, kRowTiles>::kBlocksPerSm)
+__global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
+                             TileShape<kTokens, kRowTiles>::kMinBlocks)
 void linear_tile_kernel(const __grid_constant__ TileParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = TileShape<kTokens, kRowTiles>;
+  allow_dependents();
   extern __shared__ char tile_memory[];
   const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(tile_memory));
   TileMemory m;
   m.stages = (base + 1023U) & ~1023U;
   m.sums = m.stages + p.stages * p.stage_bytes;
-  m.scales = m.sums + kRowTiles * Shape::kSumBytes;
+  m.scales = m.sums + kRowTiles * p.sum_bytes;
   m.full = m.scales + p.stages * Shape::kScaleBytes;
   m.empty = m.full + kMaxStages * 8;
   m.sent = m.empty + kMaxStages * 8;
   m.taken = m.sent + kRowTiles * 8;
 
-  const unsigned blocks = cluster_blocks();
-  const bool clustered = blocks > 1;
-  const unsigned rank = clustered ? cluster_rank() : 0;
+  const auto blocks = static_cast<int>(cluster_blocks());
+  const unsigned rank = blocks > 1 ? cluster_rank() : 0;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, kRowTiles * 4);
+      barrier_init(m.empty + i * 8, kRowTiles * kRowTileWarps);
     }
     for (int t = 0; t < kRowTiles; ++t) {
-      barrier_init(m.sent + t * 8, kSegments);
-      barrier_init(m.taken + t * 8, kSegments * 4);
+      barrier_init(m.sent + t * 8, 1);
+      barrier_init(m.taken + t * 8, static_cast<unsigned>(blocks * kRowTileWarps));
     }
     barrier_init_fence();
   }
   __syncthreads();
-  if (clustered) {
-    cluster_arrive();
-    cluster_wait();
-  }
-  allow_dependents();
+  if (blocks > 1) cluster_arrive();  // own barriers are ready
 
-  const int cluster = static_cast<int>(blockIdx.x / blocks);
-  const int clusters = static_cast<int>(gridDim.x / blocks);
-  if (warp >= kRowTiles * 4) {
+  const int cluster = static_cast<int>(blockIdx.x) / blocks;
+  const int clusters = static_cast<int>(gridDim.x) / blocks;
+  if (warp >= kRowTiles * kRowTileWarps) {
     if constexpr (Shape::kMovesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
-    if (warp == kRowTiles * 4 && lane == 0) {
-      StageCursor cursor{&p, cluster, clusters, clustered ? static_cast<int>(rank) : 0,
-                         clustered ? static_cast<int>(rank) + 1 : p.segments};
+    if (warp == kRowTiles * kRowTileWarps && lane == 0) {
+      const int share = p.segments / blocks;
+      StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
       cursor.load_item();
       const TileProducer<kTokens, kRowTiles> producer{
           p, m, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
@@ -568,14 +705,18 @@ void linear_tile_kernel(const __grid_constant__ TileParams p) {
     } else {
       wait_for_predecessors();
     }
+    __syncwarp();
+    if (blocks > 1) cluster_wait();
   } else {
     if constexpr (Shape::kMovesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
+    if (blocks > 1) cluster_wait();  // everybody's are
     wait_for_predecessors();
-    TileConsumer<kTokens, kRowTiles> consumer{p, m, warp / 4, warp % 4, lane, Ring{}};
-    consumer.run(cluster, clusters, rank, clustered);
-  }
-  if (clustered) {  // other blocks may still write here
+    TileConsumer<kTokens, kRowTiles> consumer{p, m, warp / kRowTileWarps, warp % kRowTileWarps, lane, rank, blocks,
+                                              Ring{}};
+    consumer.run(cluster, clusters);
     __syncwarp();
+  }
+  if (blocks > 1) {  // other blocks may still write here
     cluster_arrive();
     cluster_wait();
   }

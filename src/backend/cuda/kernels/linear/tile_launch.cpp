@@ -1,6 +1,9 @@
 #include "backend/cuda/kernels/linear/tile_launch.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
 #include <string>
 
 #include "backend/cuda/device/cuda_error.h"
@@ -24,13 +27,110 @@ bool same_input(const LinearCall& a, const LinearCall& b) {
 
 bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % kUnitBytes == 0; }
 
-// More tokens a block read weights less often; a result does not depend on it.
-const TileVariant& variant_for(std::int32_t tokens) {
-  if (tokens <= 8) return tile_variant<8>();
-  if (tokens <= 16) return tile_variant<16>();
-  if (tokens <= 32) return tile_variant<32>();
-  if (tokens <= 64) return tile_variant<64>();
-  return tile_variant<128>();
+// Items and their stages for blocks of a variant, over all problems of a launch.
+struct Work {
+  std::int64_t items = 0;
+  std::int64_t stages = 0;       // of all items
+  std::int64_t most_stages = 0;  // of an item
+  int weight_bytes = 0;          // of a row tile in a stage
+};
+
+Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, const TileVariant& variant) {
+  Work work;
+  for (const LinearCall* call : calls) {
+    const CudaPackedLinear& weight = packed(*call);
+    const std::int64_t stages = weight.in_features() / stage_inputs(weight.tile_kind());
+    const std::int64_t items = ceil_div<std::int64_t>(weight.out_features(), kRowTile * variant.row_tiles) *
+                               ceil_div(tokens, variant.tokens);
+    work.items += items;
+    work.stages += items * stages;
+    work.most_stages = std::max(work.most_stages, stages);
+    work.weight_bytes = std::max(work.weight_bytes, stage_tile_bytes(weight.tile_kind()));
+  }
+  return work;
+}
+
+// A variant, how to launch it, and the clocks that its busiest SM is estimated to take.
+struct Plan {
+  const TileVariant* variant = nullptr;
+  int cluster_blocks = 1;
+  int clusters = 0;
+  int shared_bytes = 0;
+  int stages = 0;  // of the ring
+  double clocks = 0;
+};
+
+// Results do not depend on the plan: only on how often inputs and weights are read and on how many SMs work.
+void consider(Plan& best, const TileVariant& variant, const TileResidency& device, int grid_index, const Work& work,
+              int segments) {
+  // Of an SM: bytes it takes from L2 a clock; clocks that a stage's products take per 64 rows and token; clocks from
+  // a full stage to its release when nothing overlaps.
+  constexpr double kBytesPerClock = 45;
+  constexpr double kClocksPerToken = 2;
+  constexpr double kStageLatency = 100;
+  constexpr double kTokenLatency = 3.5;
+  constexpr double kItemClocks = 500;      // between the last stage and the next item's first
+  constexpr double kExchangeClocks = 1500;  // the same in a cluster
+  constexpr int kMinStages = 3;
+  const TileGrid& grid = kTileGrids[grid_index];
+  const int resident = device.clusters[grid_index];
+  if (resident == 0 || segments % grid.cluster_blocks != 0) return;
+  const int shared_bytes = device.shared_bytes[grid.blocks_per_sm - 1];
+  const int stage_bytes = variant.row_tiles * work.weight_bytes + variant.input_bytes;
+  const int fixed_bytes = variant.other_bytes + variant.row_tiles * variant.sum_bytes(segments, grid.cluster_blocks);
+  const int stages = std::min((shared_bytes - fixed_bytes) / (stage_bytes + variant.scale_bytes), kMaxStages);
+  if (stages < kMinStages) return;
+
+  const std::int64_t clusters = std::min<std::int64_t>(work.items, resident);
+  const std::int64_t rounds = ceil_div(work.items, clusters);
+  // All items alike: whole rounds. Otherwise the order of items evens out what it can.
+  const double item_stages = work.stages == work.items * work.most_stages
+                                 ? static_cast<double>(rounds * work.most_stages)
+                                 : std::max(static_cast<double>(work.most_stages),
+                                            static_cast<double>(work.stages) / static_cast<double>(clusters));
+  const double block_stages = item_stages / grid.cluster_blocks;
+  const auto sharing = static_cast<double>(ceil_div<std::int64_t>(clusters * grid.cluster_blocks, device.sms));
+  const double clocks =
+      static_cast<double>(rounds) * (grid.cluster_blocks > 1 ? kExchangeClocks : kItemClocks) +
+      block_stages * std::max({sharing * stage_bytes / kBytesPerClock,
+                               sharing * variant.row_tiles * variant.tokens * kClocksPerToken,
+                               kStageLatency + variant.tokens * kTokenLatency});
+  if (best.variant != nullptr && clocks >= best.clocks) return;
+  best = {.variant = &variant,
+          .cluster_blocks = grid.cluster_blocks,
+          .clusters = static_cast<int>(clusters),
+          .shared_bytes = shared_bytes,
+          .stages = stages,
+          .clocks = clocks};
+}
+
+Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t tokens, int segments) {
+  // Fewest tokens an item that take all at once; many tokens also with two row tiles a block, which read inputs
+  // half as often.
+  const TileVariant* candidates[2] = {};
+  if (tokens <= 8) {
+    candidates[0] = &tile_variant<8, 1>();
+  } else if (tokens <= 16) {
+    candidates[0] = &tile_variant<16, 1>();
+  } else if (tokens <= 32) {
+    candidates[0] = &tile_variant<32, 1>();
+  } else if (tokens <= 64) {
+    candidates[0] = &tile_variant<64, 1>();
+  } else {
+    candidates[0] = &tile_variant<128, 2>();
+    candidates[1] = &tile_variant<128, 1>();
+  }
+  Plan best;
+  for (const TileVariant* variant : candidates) {
+    if (variant == nullptr) continue;
+    const Result<TileResidency>& device = variant->residency();
+    if (!device.ok()) return device.status();
+    const Work work = work_of(calls, tokens, *variant);
+    for (int i = 0; i < kTileGridCount; ++i) consider(best, *variant, *device, i, work, segments);
+  }
+  if (std::getenv("DSV4RT_PLAN")) std::printf("plan N %d x %d cluster %d clusters %d shared %d stages %d clocks %.0f\n", best.variant->tokens, best.variant->row_tiles, best.cluster_blocks, best.clusters, best.shared_bytes, best.stages, best.clocks);
+  if (best.variant == nullptr) return Status{StatusCode::kInternal, "linear: no tile variant fits this device"};
+  return best;
 }
 
 // [T][K] values of `value_bytes`, boxes of one stage.
@@ -75,7 +175,8 @@ Status TileLauncher::flush() {
     return stages(*a) > stages(*b);
   });
 
-  const TileVariant& variant = variant_for(tokens_);
+  DSV4RT_ASSIGN_OR_RETURN(const Plan plan, plan_launch(calls, tokens_, packed(*calls[0]).segments()));
+  const TileVariant& variant = *plan.variant;
   TileParams params{};
   params.tokens = tokens_;
   params.token_tiles = ceil_div(tokens_, variant.tokens);
@@ -139,9 +240,11 @@ Status TileLauncher::flush() {
 
   params.input_offset = variant.row_tiles * weight_bytes;
   params.stage_bytes = params.input_offset + variant.input_bytes;
+  params.stages = plan.stages;
+  params.sum_bytes = variant.sum_bytes(params.segments, plan.cluster_blocks);
   count_ = 0;
   quantized_ = nullptr;
-  return variant.launch(params, stream_);
+  return variant.launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
 }
 
 }  // namespace dsv4rt::cuda
