@@ -116,7 +116,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 // Shapes with and without tiles, of one and of several segments, with a row tile left over, and more inputs than a
 // warp holds scales of.
 TEST_F(LinearGpuTest, AgreesWithTheCpu) {
-  const std::pair<std::int64_t, std::int64_t> shapes[] = {{64, 128},   {192, 384},  {320, 2048},
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{64, 128},   {192, 384}, {320, 2048},
                                                           {128, 4608}, {100, 272}, {64, 8192}};
   std::uint32_t seed = 1;
   for (const Encoding& encoding : kEncodings) {
@@ -273,7 +273,7 @@ TEST_F(LinearGpuTest, GroupedSlices) {
       std::vector<LinearCall> calls;
       std::vector<LinearCall> host_calls;
       for (std::int64_t g = 0; g < kGroups; ++g) {
-        LinearCall call{device_x.data() + g * kIn, kGroups * kIn, device_weights[static_cast<std::size_t>(g)].get(),
+        LinearCall call{device_x.data() + g * kIn, kGroups * kIn,   device_weights[static_cast<std::size_t>(g)].get(),
                         y.data() + g * kRows,      kGroups * kRows, OutputType::kF32};
         calls.push_back(call);
         call.x = x.data() + g * kIn;

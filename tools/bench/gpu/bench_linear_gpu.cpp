@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "base/bfloat16.h"
 #include "graph_timing.h"
@@ -59,14 +59,13 @@ std::vector<Problem> flash_problems() {
                       4096,
                       {wq_a, wkv, plain(1024, OutputType::kF32), plain(1024, OutputType::kF32),
                        plain(256, OutputType::kF32), plain(256, OutputType::kF32), plain(64, OutputType::kBf16)}});
-  problems.push_back(
-      {"x HCA", 4096, {wq_a, wkv, plain(512, OutputType::kF32), plain(512, OutputType::kF32)}});
+  problems.push_back({"x HCA", 4096, {wq_a, wkv, plain(512, OutputType::kF32), plain(512, OutputType::kF32)}});
   problems.push_back({"x SWA", 4096, {wq_a, wkv}});
   problems.push_back({"wq_b", 1024, {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
-  problems.push_back({"wq_b + index",
-                      1024,
-                      {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0},
-                       {8192, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
+  problems.push_back(
+      {"wq_b + index",
+       1024,
+       {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0}, {8192, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
   Problem wo_a{"wo_a", 32768, {}};
   for (std::int64_t g = 0; g < 8; ++g) wo_a.parts.push_back({1024, 4096, kFp8, kPlain, OutputType::kBf16, g * 4096});
   problems.push_back(wo_a);
@@ -168,8 +167,8 @@ class CublasLinear {
                                          sizeof workspace_bytes_);
     int found = 0;
     cublasLtMatmulHeuristicResult_t result{};
-    const auto status = cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_, b_, d_, d_, preference, 1, &result,
-                                                       &found);
+    const auto status =
+        cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_, b_, d_, d_, preference, 1, &result, &found);
     usable_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
     algorithm_ = result.algo;
     cublasLtMatmulPreferenceDestroy(preference);
@@ -276,7 +275,8 @@ class LinearBench {
     double bytes = weight_bytes_ + static_cast<double>(x_count) * 2;
     double seconds_of_flops = 0;
     for (const Part& part : problem.parts) {
-      const std::size_t y_bytes = static_cast<std::size_t>(tokens * part.out) * (part.output == OutputType::kF32 ? 4 : 2);
+      const std::size_t y_bytes =
+          static_cast<std::size_t>(tokens * part.out) * (part.output == OutputType::kF32 ? 4 : 2);
       outputs.push_back(device_array<std::byte>(y_bytes));
       require_cuda(cudaMemset(outputs.back(), 0xff, y_bytes), "poison");
       const double part_flops = 2.0 * tokens * static_cast<double>(part.out) * static_cast<double>(part.in);
@@ -304,10 +304,12 @@ class LinearBench {
     const GraphTime time = time_in_graph(stream_, repetitions, 20, work);
     const double floor = 1e6 * std::max(bytes / kReadBytesPerSecond, seconds_of_flops);
     const double cublas = measure_cublas(problem, tokens, device_x, outputs);
-    std::printf("%-15s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  cuBLASLt %9.2f  nodes %zu  error %.1e%s\n",
-                problem.name.c_str(), tokens, time.microseconds, floor, time.microseconds / floor,
-                bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, cublas, time.nodes, error,
-                error < 1e-2 ? "" : "  WRONG");
+    std::printf(
+        "%-15s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  cuBLASLt %9.2f  nodes %zu  error "
+        "%.1e%s\n",
+        problem.name.c_str(), tokens, time.microseconds, floor, time.microseconds / floor,
+        bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, cublas, time.nodes, error,
+        error < 1e-2 ? "" : "  WRONG");
     std::fflush(stdout);
     require_cuda(cudaFree(device_x), "free");
     for (void* y : outputs) require_cuda(cudaFree(y), "free");

@@ -1,8 +1,7 @@
 #include "backend/cuda/device/tensor_map.h"
 
-#include <cuda_runtime_api.h>
 #include <cudaTypedefs.h>
-
+#include <cuda_runtime_api.h>
 #include <string>
 
 namespace dsv4rt::cuda {

@@ -1,9 +1,8 @@
 // Tensor maps: what the copy engine needs to know of a matrix in device memory.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
+#include <cuda.h>
 
 #include "dsv4rt/status.h"
 
@@ -12,13 +11,13 @@ namespace dsv4rt::cuda {
 // Rows of BF16 (2-byte) or byte values, copied in boxes of 128 bytes x box_rows with the 128-byte swizzle;
 // what a box holds beyond the matrix reads as zero.
 struct RowMap {
-  const void* data = nullptr;    // 16-byte aligned
-  int value_bytes = 0;           // 1 or 2
+  const void* data = nullptr;  // 16-byte aligned
+  int value_bytes = 0;         // 1 or 2
   std::int64_t columns = 0;
   std::int64_t rows = 0;
-  std::int64_t row_bytes = 0;    // from one row to the next; a multiple of 16
-  int box_columns = 0;           // 128 / value_bytes
-  int box_rows = 0;              // at most 256
+  std::int64_t row_bytes = 0;  // from one row to the next; a multiple of 16
+  int box_columns = 0;         // 128 / value_bytes
+  int box_rows = 0;            // at most 256
 };
 
 // Runs on the host alone. kUnsupported when the driver has no tensor maps, kInvalidArgument for what it refuses.

@@ -5,9 +5,8 @@
 // shared-memory addresses; the *_cluster functions take addresses from block_address().
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
+#include <cuda.h>
 
 namespace dsv4rt::cuda {
 
@@ -46,8 +45,8 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
 __device__ inline void copy_bulk(std::uint32_t target, const void* source, std::uint32_t bytes, std::uint32_t barrier,
                                  std::uint64_t cache_policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;\n" ::"r"(
-          target),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;\n" ::
+          "r"(target),
       "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier), "l"(cache_policy)
       : "memory");
 }
@@ -134,7 +133,8 @@ __device__ inline void store_shared(std::uint32_t address, float4 v) {
 // Stores 16 bytes in any block of the cluster; `barrier` of the same block counts them as announced bytes.
 __device__ inline void store_cluster(std::uint32_t address, float4 v, std::uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(address),
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(
+          address),
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }

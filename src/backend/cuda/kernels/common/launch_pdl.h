@@ -6,9 +6,8 @@
 // from this kernel's end that everything before it has ended too.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
+#include <cuda_runtime_api.h>
 #include <utility>
 
 #include "backend/cuda/device/cuda_error.h"

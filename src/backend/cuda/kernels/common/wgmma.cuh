@@ -1,8 +1,8 @@
 // wgmma: the matrix instruction of Hopper, issued by a warpgroup (128 threads) and asynchronous.
 //
-// D [64 x N] += A [64 x K] * B [K x N], 32 bytes of K a step (32 E4M3 or 16 BF16 values), FP32 accumulation. Both operands
-// are K-major: A rows and B columns are rows of 128 bytes in shared memory, in the 128-byte swizzle (unit u of row r
-// lies at unit u ^ (r % 8); eight rows follow one another every 1024 bytes). A may come from registers instead.
+// D [64 x N] += A [64 x K] * B [K x N], 32 bytes of K a step (32 E4M3 or 16 BF16 values), FP32 accumulation. Both
+// operands are K-major: A rows and B columns are rows of 128 bytes in shared memory, in the 128-byte swizzle (unit u of
+// row r lies at unit u ^ (r % 8); eight rows follow one another every 1024 bytes). A may come from registers instead.
 //
 // Accumulator 4 j + i of lane l in warp w: row 16 w + l / 4 + 8 (i / 2), column 8 j + 2 (l % 4) + i % 2.
 #pragma once

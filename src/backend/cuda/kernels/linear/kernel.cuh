@@ -7,9 +7,8 @@
 // segments are added in order. Outputs do not depend on how many tokens a block handles.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
+#include <cuda_bf16.h>
 
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "backend/cuda/kernels/linear/params.h"

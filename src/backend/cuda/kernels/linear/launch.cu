@@ -60,9 +60,12 @@ Status launch(const CudaPackedLinear& weight, const LinearCall& call, const bf16
                              .padded_inputs = static_cast<std::int32_t>(weight.padded_inputs()),
                              .outputs = static_cast<std::int32_t>(weight.out_features())};
   switch (weight.encoding()) {
-    case WeightEncoding::kBf16: return launch_linear_bf16(p, call.output, stream);
-    case WeightEncoding::kFp8Block128: return launch_linear_fp8(p, call.output, stream);
-    case WeightEncoding::kNvfp4: return launch_linear_nvfp4(p, call.output, stream);
+    case WeightEncoding::kBf16:
+      return launch_linear_bf16(p, call.output, stream);
+    case WeightEncoding::kFp8Block128:
+      return launch_linear_fp8(p, call.output, stream);
+    case WeightEncoding::kNvfp4:
+      return launch_linear_nvfp4(p, call.output, stream);
   }
   return {StatusCode::kInternal, "linear: unknown weight encoding"};
 }

@@ -31,8 +31,8 @@ HostBytes pack_codes(const HostLinear& weight) {
   HostBytes codes = zeros(groups * group_bytes);
   for (std::int64_t row = 0; row < weight.out_features; ++row) {
     const std::byte* from = weight.weight.data() + (weight.first_row + row) * row_bytes;
-    std::byte* to = codes.data.get() + row / kTileRows * group_bytes + row % 8 * 4 * kLaneBytes +
-                    row % kTileRows / 8 * kPairBytes;
+    std::byte* to =
+        codes.data.get() + row / kTileRows * group_bytes + row % 8 * 4 * kLaneBytes + row % kTileRows / 8 * kPairBytes;
     for (std::int64_t at = 0; at < row_bytes; at += kPairBytes) {
       const std::int64_t pair = at / kPairBytes;
       const std::int64_t tile = pair / 8;
@@ -75,9 +75,12 @@ HostBytes pack_nvfp4_scales(const HostLinear& weight) {
 
 PackedBytes pack_lanes(const HostLinear& weight) {
   switch (weight.encoding) {
-    case WeightEncoding::kBf16: return {pack_codes<4>(weight), {}};
-    case WeightEncoding::kFp8Block128: return {pack_codes<2>(weight), pack_fp8_scales(weight)};
-    case WeightEncoding::kNvfp4: return {pack_codes<1>(weight), pack_nvfp4_scales(weight)};
+    case WeightEncoding::kBf16:
+      return {pack_codes<4>(weight), {}};
+    case WeightEncoding::kFp8Block128:
+      return {pack_codes<2>(weight), pack_fp8_scales(weight)};
+    case WeightEncoding::kNvfp4:
+      return {pack_codes<1>(weight), pack_nvfp4_scales(weight)};
   }
   return {};
 }

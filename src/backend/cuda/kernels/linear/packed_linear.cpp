@@ -32,7 +32,9 @@ Status check_stored(const HostLinear& weight) {
   std::int64_t weight_bytes = rows * weight.in_features;
   std::int64_t scale_bytes = 0;
   switch (weight.encoding) {
-    case WeightEncoding::kBf16: weight_bytes *= 2; break;
+    case WeightEncoding::kBf16:
+      weight_bytes *= 2;
+      break;
     case WeightEncoding::kFp8Block128:
       scale_bytes = ceil_div(rows, kScaleBlockRows) * ceil_div<std::int64_t>(weight.in_features, kScaleBlockInputs);
       break;

@@ -4,7 +4,8 @@
 // contiguous piece per row tile of 64 outputs and stage.
 //   kBf16      [out / 64][k / 64]   64 rows of 128 B, 16-byte unit u of row r at u ^ (r % 8)
 //   kFp8       [out / 64][k / 128]  the same with 128 codes a row; scales float [out / 64][k / 128]
-//   kFp8Wide   [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][8] codes, a lane's in the order of
+//   kFp8Wide   (every FP8 weight; kFp8 is not chosen, see tile_kind_of)
+//              [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][8] codes, a lane's in the order of
 //                                   the matrix instruction's registers (below); scales as kFp8
 //
 // Lanes (everything else): what the lane kernel's warps load from global memory.

@@ -45,6 +45,20 @@ __global__ __launch_bounds__(kThreads) void quantize_input_kernel(const Quantize
     const float2 scaled = make_float2(widen_bf16(pairs[i], 0) * reciprocal, widen_bf16(pairs[i], 1) * reciprocal);
     words[i / 2] |= std::uint32_t{__nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3)} << (i % 2 * 16);
   }
+  if (p.rounded != nullptr) {
+    const float scale = decode_e8m0(scale_code);
+    std::uint32_t out[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float low = round_e4m3(widen_bf16(pairs[i], 0) * reciprocal) * scale;
+      const float high = round_e4m3(widen_bf16(pairs[i], 1) * reciprocal) * scale;
+      // Four significant bits: the upper half is the value, and of a NaN it is one.
+      out[i] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+    }
+    *reinterpret_cast<uint4*>(p.rounded + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
+        make_uint4(out[0], out[1], out[2], out[3]);
+    return;
+  }
   *reinterpret_cast<uint2*>(p.codes + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
       make_uint2(words[0], words[1]);
   if (lane == 0) p.scales[block * p.scale_stride + token] = decode_e8m0(scale_code);

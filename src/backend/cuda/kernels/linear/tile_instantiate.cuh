@@ -24,8 +24,7 @@ Result<TileResidency> ask_tile_residency() {
     residency.shared_bytes[n - 1] = (sm_bytes / n - reserved_bytes) / kSharedUnit * kSharedUnit;
   }
   const auto kernel = linear_tile_kernel<kTokens, kRowTiles>;
-  DSV4RT_CUDA_TRY(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes[0]));
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes[0]));
   for (int i = 0; i < kTileGridCount; ++i) {
     const TileGrid& grid = kTileGrids[i];
     const int shared_bytes = residency.shared_bytes[grid.blocks_per_sm - 1];
@@ -68,19 +67,18 @@ Status launch_tile_kernel(const TileParams& params, int clusters, int cluster_bl
 
 }  // namespace dsv4rt::cuda
 
-#define DSV4RT_LINEAR_TILE_VARIANT(TOKENS, ROW_TILES)                      \
-  template <>                                                              \
-  const TileVariant& tile_variant<TOKENS, ROW_TILES>() {                   \
-    using Shape = TileShape<TOKENS, ROW_TILES>;                            \
-    static const TileVariant variant{                                      \
-        .tokens = TOKENS,                                                  \
-        .row_tiles = ROW_TILES,                                            \
-        .input_bytes = Shape::kInputBytes,                                 \
-        .scale_bytes = Shape::kScaleBytes,                                 \
-        .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes,      \
-        .sum_bytes = &Shape::sum_bytes,                                    \
-        .residency = &tile_residency<TOKENS, ROW_TILES>,                   \
-        .launch = &launch_tile_kernel<TOKENS, ROW_TILES>};                 \
-    return variant;                                                        \
-  }                                                                        \
+#define DSV4RT_LINEAR_TILE_VARIANT(TOKENS, ROW_TILES)                                              \
+  template <>                                                                                      \
+  const TileVariant& tile_variant<TOKENS, ROW_TILES>() {                                           \
+    using Shape = TileShape<TOKENS, ROW_TILES>;                                                    \
+    static const TileVariant variant{.tokens = TOKENS,                                             \
+                                     .row_tiles = ROW_TILES,                                       \
+                                     .input_bytes = Shape::kInputBytes,                            \
+                                     .scale_bytes = Shape::kScaleBytes,                            \
+                                     .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes, \
+                                     .sum_bytes = &Shape::sum_bytes,                               \
+                                     .residency = &tile_residency<TOKENS, ROW_TILES>,              \
+                                     .launch = &launch_tile_kernel<TOKENS, ROW_TILES>};            \
+    return variant;                                                                                \
+  }                                                                                                \
   static_assert(TOKENS % 8 == 0)

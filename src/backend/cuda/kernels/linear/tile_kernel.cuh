@@ -12,9 +12,8 @@
 // rows; a block alone sums them one after the other and parks the total in shared memory between.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
+#include <cuda_bf16.h>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -194,11 +193,11 @@ struct TileConsumer {
 
   const TileParams& p;
   const TileMemory& m;
-  int tile;               // of the block's row tiles
-  int warp;               // of the warpgroup
+  int tile;  // of the block's row tiles
+  int warp;  // of the warpgroup
   int lane;
-  unsigned rank;          // of the block in its cluster
-  int blocks;             // of the cluster
+  unsigned rank;  // of the block in its cluster
+  int blocks;     // of the cluster
   Ring ring;
   float scales_ahead = 0.0F;  // the first of the coming segment, a block a lane
   std::uint32_t exchange_parity = 0;
@@ -232,8 +231,12 @@ struct TileConsumer {
   }
 
   // Two warpgroups take turns at the tensor cores: while one scales its block, the other multiplies.
-  __device__ __forceinline__ void take_turn() const { asm volatile("bar.sync %0, 256;\n" ::"r"(4 + tile) : "memory"); }
-  __device__ __forceinline__ void give_turn() const { asm volatile("bar.arrive %0, 256;\n" ::"r"(5 - tile) : "memory"); }
+  __device__ __forceinline__ void take_turn() const {
+    asm volatile("bar.sync %0, 256;\n" ::"r"(4 + tile) : "memory");
+  }
+  __device__ __forceinline__ void give_turn() const {
+    asm volatile("bar.arrive %0, 256;\n" ::"r"(5 - tile) : "memory");
+  }
 
   // Blocks in flight at once. A block's chain has its own accumulators, so few tokens leave room for several.
   static constexpr int kBlocksInFlight = kTokens <= 16 ? 4 : kTokens == 32 ? 2 : 1;
@@ -322,9 +325,16 @@ struct TileConsumer {
     }
   }
 
+  // Stages whose products may be under way at once where they form one chain. Short instructions need several.
+  static constexpr int kStagesInFlight = kTokens <= 32 ? 4 : 1;
+
+  // The stage `back` stages before the current one.
+  __device__ __forceinline__ int earlier_stage(int back) const {
+    return ring.stage >= back ? ring.stage - back : ring.stage - back + p.stages;
+  }
+
   __device__ __forceinline__ void sum_bf16(float (&sum)[kValues], int stages) {
     clear(sum);
-    int previous = -1;
     for (int i = 0; i < stages; ++i) {
       wait_full();
       const std::uint32_t a = weights_at(ring.stage, 8192);
@@ -333,18 +343,18 @@ struct TileConsumer {
 #pragma unroll
       for (int k = 0; k < 4; ++k) Mma::bf16(sum, wgmma_tile(a, k), wgmma_tile(b, k), true);
       wgmma_commit();
-      wgmma_wait<1>();
-      if (previous >= 0) release(previous);
-      previous = ring.stage;
+      wgmma_wait<kStagesInFlight>();
+      if (i >= kStagesInFlight) release(earlier_stage(kStagesInFlight));
       ring.advance(p.stages);
     }
     wgmma_wait<0>();
     wgmma_hold(sum);
-    if (previous >= 0) release(previous);
+    for (int back = min(stages, kStagesInFlight); back > 0; --back) release(earlier_stage(back));
   }
 
   // Two words of four codes: the A fragment of one step.
-  __device__ __forceinline__ static void widen(std::uint32_t first, std::uint32_t second, std::uint32_t factor, std::uint32_t* a) {
+  __device__ __forceinline__ static void widen(std::uint32_t first, std::uint32_t second, std::uint32_t factor,
+                                               std::uint32_t* a) {
     const auto place = [](std::uint32_t pair) {  // codes in bytes 1 and 3
       return (pair & 0x80008000U) | ((pair & 0x7f007f00U) >> 4);
     };
@@ -359,51 +369,76 @@ struct TileConsumer {
     a[3] = multiply(place(__byte_perm(second, 0, 0x3424)));
   }
 
-  // One stage: widens its weights while the previous stage's products still run.
-  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[16], float weight_scale, int previous) {
-    wait_full();
-    const std::uint32_t codes = weights_at(ring.stage, 4096) + (warp * 32 + lane) * 16;
-    const uint4 low = load_shared_uint4(codes);
-    const uint4 high = load_shared_uint4(codes + kWarpgroup * 16);
+  // Stages that are widened together.
+  static constexpr int kWideStages = kTokens <= 16 ? 2 : 1;
+
+  // Widens kWideStages stages while the products of those before still run, then multiplies them.
+  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[16 * kWideStages],
+                                            float weight_scale, bool first) {
     // The exponent and mantissa bits of a code, moved to their place in a BF16, read as the value times 2^-120.
     const std::uint32_t factor = __float_as_uint(weight_scale * 0x1p120F);
     const std::uint32_t factors = __byte_perm(factor, 0, 0x3232);
-    widen(low.x, low.y, factors, a);
-    widen(low.z, low.w, factors, a + 4);
-    widen(high.x, high.y, factors, a + 8);
-    widen(high.z, high.w, factors, a + 12);
+    std::uint32_t inputs[kWideStages];
+    uint4 codes[2 * kWideStages];
+#pragma unroll
+    for (int i = 0; i < kWideStages; ++i) {
+      wait_full();
+      const std::uint32_t at = weights_at(ring.stage, 4096) + (warp * 32 + lane) * 16;
+      codes[2 * i] = load_shared_uint4(at);
+      codes[2 * i + 1] = load_shared_uint4(at + kWarpgroup * 16);
+      inputs[i] = inputs_at(ring.stage);
+      ring.advance(p.stages);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kWideStages; ++i) {
+      widen(codes[i].x, codes[i].y, factors, a + 8 * i);
+      widen(codes[i].z, codes[i].w, factors, a + 8 * i + 4);
+    }
     wgmma_wait<0>();
-    if (previous >= 0) release(previous);
-    const std::uint32_t b = inputs_at(ring.stage);
+    if (!first) {
+#pragma unroll
+      for (int i = 0; i < kWideStages; ++i) release(earlier_stage(2 * kWideStages - i));
+    }
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(b, k), true);
+    for (int k = 0; k < 4 * kWideStages; ++k) {
+      Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs[k / 4], k % 4), true);
+    }
     wgmma_commit();
   }
 
   // `scales` begins at the segment; two stages share one.
   __device__ __forceinline__ void sum_wide(float (&sum)[kValues], const float* scales, float first_scales, int blocks) {
-    std::uint32_t even[16], odd[16];
+    std::uint32_t even[16 * kWideStages], odd[16 * kWideStages];
     clear(sum);
     float chunk = first_scales;
     float next_chunk = 0.0F;
-    int previous = -1;
-    for (int block = 0; block < blocks; ++block) {
+    int block = 0;
+    const auto scale_of_block = [&] {
       if (block % 32 == 0) {
         if (block > 0) chunk = next_chunk;
         next_chunk = lane_scales(scales, block + 32, blocks);
       }
-      const float weight_scale = __shfl_sync(0xffffffffU, chunk, block % 32);
-      step_wide(sum, even, weight_scale, previous);
-      previous = ring.stage;
-      ring.advance(p.stages);
-      step_wide(sum, odd, weight_scale, previous);
-      previous = ring.stage;
-      ring.advance(p.stages);
+      return __shfl_sync(0xffffffffU, chunk, block % 32);
+    };
+    if constexpr (kWideStages == 2) {
+      for (; block + 1 < blocks; ++block) {
+        step_wide(sum, even, scale_of_block(), block == 0);
+        ++block;
+        step_wide(sum, odd, scale_of_block(), false);
+      }
+      if (block < blocks) step_wide(sum, even, scale_of_block(), block == 0);
+    } else {
+      for (; block < blocks; ++block) {
+        const float weight_scale = scale_of_block();
+        step_wide(sum, even, weight_scale, block == 0);
+        step_wide(sum, odd, weight_scale, false);
+      }
     }
     wgmma_wait<0>();
     wgmma_hold(sum);
-    if (previous >= 0) release(previous);
+#pragma unroll
+    for (int i = 0; i < kWideStages; ++i) release(earlier_stage(kWideStages - i));
   }
 
   // A segment of this warpgroup's row tile.
@@ -468,7 +503,8 @@ struct TileConsumer {
   }
 
   // A whole row tile from its accumulators.
-  __device__ __forceinline__ void store_tile(const TileProblem& q, int row_tile, int first_token, const float (&sum)[kValues]) const {
+  __device__ __forceinline__ void store_tile(const TileProblem& q, int row_tile, int first_token,
+                                             const float (&sum)[kValues]) const {
     if constexpr (kTokens >= 16) {
       if (!q.float_output && q.wide_stores) {
         store_tile_staged(q, row_tile, first_token, sum);
@@ -486,7 +522,7 @@ struct TileConsumer {
   // BF16 through shared memory, so that a token's 64 outputs leave as one line. Staged [token][64], 16-byte unit
   // u of token t at u ^ (t % 8).
   __device__ __forceinline__ void store_tile_staged(const TileProblem& q, int row_tile, int first_token,
-                                    const float (&sum)[kValues]) const {
+                                                    const float (&sum)[kValues]) const {
     const std::uint32_t staged = m.sums + tile * p.sum_bytes;
     sync_warpgroup();
     const auto pack = [](float low, float high) {
@@ -542,7 +578,9 @@ struct TileConsumer {
 
   // In a cluster each block owns the rows of 4 / blocks warps; it receives [segment][own warp][quad][lane] of 16 bytes.
   static constexpr int kQuads = kValues / 4;
-  __device__ __forceinline__ int own_warps() const { return kRowTileWarps / blocks; }
+  __device__ __forceinline__ int own_warps() const {
+    return kRowTileWarps / blocks;
+  }
 
   __device__ __forceinline__ void expect_sums() const {
     if (warp != 0 || lane != 0) return;
@@ -621,7 +659,9 @@ struct TileConsumer {
     const TileProblem& q = p.problems[item.problem];
     return {&q, item.row_group * kRowTiles + tile, 0, (item.row_group + 1) * kRowTiles <= q.row_tiles};
   }
-  __device__ __forceinline__ static bool present(const Segment s) { return s.row_tile < s.q->row_tiles; }
+  __device__ __forceinline__ static bool present(const Segment s) {
+    return s.row_tile < s.q->row_tiles;
+  }
 
   __device__ __forceinline__ void run(int cluster, int clusters) {
     int index = tile_item_of_round(0, cluster, clusters);
@@ -655,9 +695,9 @@ struct TileConsumer {
 
 // Grid: any number of clusters of a divisor of `segments` blocks. Dynamic shared memory: tile_shared_bytes.
 template <int kTokens, int kRowTiles>
-__global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
-                             TileShape<kTokens, kRowTiles>::kMinBlocks)
-void linear_tile_kernel(const __grid_constant__ TileParams p) {
+__global__ __launch_bounds__(
+    TileShape<kTokens, kRowTiles>::kThreads,
+    TileShape<kTokens, kRowTiles>::kMinBlocks) void linear_tile_kernel(const __grid_constant__ TileParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = TileShape<kTokens, kRowTiles>;
   allow_dependents();
@@ -711,8 +751,8 @@ void linear_tile_kernel(const __grid_constant__ TileParams p) {
     if constexpr (Shape::kMovesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
     if (blocks > 1) cluster_wait();  // everybody's are
     wait_for_predecessors();
-    TileConsumer<kTokens, kRowTiles> consumer{p, m, warp / kRowTileWarps, warp % kRowTileWarps, lane, rank, blocks,
-                                              Ring{}};
+    TileConsumer<kTokens, kRowTiles> consumer{p,      m,     warp / kRowTileWarps, warp % kRowTileWarps, lane, rank,
+                                              blocks, Ring{}};
     consumer.run(cluster, clusters);
     __syncwarp();
   }

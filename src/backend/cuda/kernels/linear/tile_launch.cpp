@@ -1,8 +1,6 @@
 #include "backend/cuda/kernels/linear/tile_launch.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <span>
 #include <string>
 
@@ -19,13 +17,17 @@ namespace {
 
 constexpr int kUnitBytes = 16;  // what copies and wide accesses need as alignment
 
-const CudaPackedLinear& packed(const LinearCall& call) { return static_cast<const CudaPackedLinear&>(*call.weight); }
+const CudaPackedLinear& packed(const LinearCall& call) {
+  return static_cast<const CudaPackedLinear&>(*call.weight);
+}
 
 bool same_input(const LinearCall& a, const LinearCall& b) {
   return a.x == b.x && a.x_stride == b.x_stride && a.weight->in_features() == b.weight->in_features();
 }
 
-bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % kUnitBytes == 0; }
+bool aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % kUnitBytes == 0;
+}
 
 // Items and their stages for blocks of a variant, over all problems of a launch.
 struct Work {
@@ -40,8 +42,8 @@ Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, cons
   for (const LinearCall* call : calls) {
     const CudaPackedLinear& weight = packed(*call);
     const std::int64_t stages = weight.in_features() / stage_inputs(weight.tile_kind());
-    const std::int64_t items = ceil_div<std::int64_t>(weight.out_features(), kRowTile * variant.row_tiles) *
-                               ceil_div(tokens, variant.tokens);
+    const std::int64_t items =
+        ceil_div<std::int64_t>(weight.out_features(), kRowTile * variant.row_tiles) * ceil_div(tokens, variant.tokens);
     work.items += items;
     work.stages += items * stages;
     work.most_stages = std::max(work.most_stages, stages);
@@ -69,7 +71,7 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
   constexpr double kClocksPerToken = 2;
   constexpr double kStageLatency = 100;
   constexpr double kTokenLatency = 3.5;
-  constexpr double kItemClocks = 500;      // between the last stage and the next item's first
+  constexpr double kItemClocks = 500;       // between the last stage and the next item's first
   constexpr double kExchangeClocks = 1500;  // the same in a cluster
   constexpr int kMinStages = 3;
   const TileGrid& grid = kTileGrids[grid_index];
@@ -90,11 +92,10 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
                                             static_cast<double>(work.stages) / static_cast<double>(clusters));
   const double block_stages = item_stages / grid.cluster_blocks;
   const auto sharing = static_cast<double>(ceil_div<std::int64_t>(clusters * grid.cluster_blocks, device.sms));
-  const double clocks =
-      static_cast<double>(rounds) * (grid.cluster_blocks > 1 ? kExchangeClocks : kItemClocks) +
-      block_stages * std::max({sharing * stage_bytes / kBytesPerClock,
-                               sharing * variant.row_tiles * variant.tokens * kClocksPerToken,
-                               kStageLatency + variant.tokens * kTokenLatency});
+  const double clocks = static_cast<double>(rounds) * (grid.cluster_blocks > 1 ? kExchangeClocks : kItemClocks) +
+                        block_stages * std::max({sharing * stage_bytes / kBytesPerClock,
+                                                 sharing * variant.row_tiles * variant.tokens * kClocksPerToken,
+                                                 kStageLatency + variant.tokens * kTokenLatency});
   if (best.variant != nullptr && clocks >= best.clocks) return;
   best = {.variant = &variant,
           .cluster_blocks = grid.cluster_blocks,
@@ -128,7 +129,6 @@ Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t 
     const Work work = work_of(calls, tokens, *variant);
     for (int i = 0; i < kTileGridCount; ++i) consider(best, *variant, *device, i, work, segments);
   }
-  if (std::getenv("DSV4RT_PLAN")) std::printf("plan N %d x %d cluster %d clusters %d shared %d stages %d clocks %.0f\n", best.variant->tokens, best.variant->row_tiles, best.cluster_blocks, best.clusters, best.shared_bytes, best.stages, best.clocks);
   if (best.variant == nullptr) return Status{StatusCode::kInternal, "linear: no tile variant fits this device"};
   return best;
 }
@@ -149,14 +149,13 @@ Status input_map(CUtensorMap& map, const void* data, int value_bytes, std::int64
 }  // namespace
 
 Status TileLauncher::add(const LinearCall& call) {
-  DSV4RT_RETURN_IF_ERROR(require_supported(call.x_stride % 8 == 0, "linear", "x_stride", call.x_stride,
-                                           "multiples of 8 for this weight"));
+  DSV4RT_RETURN_IF_ERROR(
+      require_supported(call.x_stride % 8 == 0, "linear", "x_stride", call.x_stride, "multiples of 8 for this weight"));
   DSV4RT_RETURN_IF_ERROR(require_aligned(call.x, kUnitBytes, "linear", "x"));
   const CudaPackedLinear& weight = packed(call);
-  const bool quantizes = weight.tile_kind() == TileKind::kFp8;
+  const bool quantizes = weight.activation() == ActivationRounding::kFp8Block128;
   const bool other_input = quantizes && quantized_ != nullptr && !same_input(*quantized_, call);
-  if (count_ == kMaxTileProblems || other_input ||
-      (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
+  if (count_ == kMaxTileProblems || other_input || (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
     DSV4RT_RETURN_IF_ERROR(flush());
   }
   if (quantizes && quantized_ == nullptr) quantized_ = &call;
@@ -188,14 +187,17 @@ Status TileLauncher::flush() {
   if (quantized_ != nullptr) {
     const std::int64_t width = quantized_->weight->in_features();
     params.input_scale_stride = round_up(tokens_, 8);
-    const std::int64_t code_bytes = tokens_ * width;
-    const std::int64_t scale_bytes = width / kScaleBlockInputs * params.input_scale_stride * std::int64_t{sizeof(float)};
+    const bool codes = packed(*quantized_).tile_kind() == TileKind::kFp8;
+    const std::int64_t code_bytes = tokens_ * width * (codes ? 1 : 2);
+    const std::int64_t scale_bytes =
+        !codes ? 0 : width / kScaleBlockInputs * params.input_scale_stride * std::int64_t{sizeof(float)};
     DSV4RT_ASSIGN_OR_RETURN(std::byte * memory,
                             scratch_.take(static_cast<std::size_t>(code_bytes + scale_bytes), "linear"));
     auto* scales = reinterpret_cast<float*>(memory + code_bytes);
     DSV4RT_RETURN_IF_ERROR(quantize_input({.x = quantized_->x,
                                            .x_stride = quantized_->x_stride,
                                            .codes = reinterpret_cast<std::uint8_t*>(memory),
+                                           .rounded = codes ? nullptr : reinterpret_cast<bf16*>(memory),
                                            .scales = scales,
                                            .scale_stride = params.input_scale_stride,
                                            .tokens = tokens_,
@@ -203,7 +205,8 @@ Status TileLauncher::flush() {
                                           stream_));
     params.input_scales = scales;
     quantized_input = inputs++;
-    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[quantized_input], memory, 1, width, width, tokens_, variant.tokens));
+    DSV4RT_RETURN_IF_ERROR(
+        input_map(params.inputs[quantized_input], memory, codes ? 1 : 2, width, width, tokens_, variant.tokens));
   }
 
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
@@ -225,7 +228,7 @@ Status TileLauncher::flush() {
     problem.wide_stores = aligned(call.y) && call.y_stride % 8 == 0;
     params.items += problem.row_groups * params.token_tiles;
     weight_bytes = std::max(weight_bytes, stage_tile_bytes(problem.kind));
-    if (problem.kind == TileKind::kFp8) {
+    if (weight.activation() == ActivationRounding::kFp8Block128) {
       problem.input = static_cast<std::int16_t>(quantized_input);
       continue;
     }

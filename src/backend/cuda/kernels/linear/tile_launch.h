@@ -1,10 +1,9 @@
 // Linears over tile-packed weights: grouped into launches of the tile kernel.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <array>
 #include <cstdint>
+#include <cuda_runtime_api.h>
 
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "backend/cuda/kernels/linear/tile_params.h"
