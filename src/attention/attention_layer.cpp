@@ -182,6 +182,7 @@ Status AttentionLayer::select_rows(Ops& ops, const StepView& step, const Workspa
                           .selected_count = ws.selected_count});
 }
 
+// The output is turned back by the rotation that K = V carries.
 Status AttentionLayer::attend(Ops& ops, const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
   return ops.attend({.step = step,
@@ -198,6 +199,7 @@ Status AttentionLayer::attend(Ops& ops, const StepView& step, const Workspace& w
                      .selected = spec_.indexer ? ws.selected : nullptr,
                      .selected_count = spec_.indexer ? ws.selected_count : nullptr,
                      .selected_stride = config.index_topk,
+                     .output_rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true},
                      .o = ws.o});
 }
 
@@ -206,15 +208,9 @@ Status AttentionLayer::store_window(Ops& ops, const StepView& step, const Worksp
       {.step = step, .staged_shape = ws.staged_shape, .staged = ws.staged_rows, .ring = cache_.window});
 }
 
-// Undo the rotation that K = V carries, then the grouped low-rank output projection.
+// The grouped low-rank output projection.
 Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
-  DSV4RT_RETURN_IF_ERROR(ops.rotate_heads({.step = step,
-                                           .heads = static_cast<std::int32_t>(config.num_attention_heads),
-                                           .head_dim = kHeadDim,
-                                           .x = ws.o,
-                                           .rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true}}));
-
   const std::int64_t o_width = config.num_attention_heads * kHeadDim;
   const std::int64_t group_width = o_width / config.o_groups;
   const std::int64_t latent_width = config.o_groups * config.o_lora_rank;

@@ -77,15 +77,6 @@ struct QueryParams {
   RopeParams rope;
 };
 
-// In place: rotates the last kRopeDim values of every head by the token's position.
-struct RotateHeadsParams {
-  StepView step;
-  std::int32_t heads = 0;
-  std::int32_t head_dim = 0;
-  bf16* x = nullptr;  // [T, heads, head_dim]
-  RopeParams rope;
-};
-
 // Window rows of the step's tokens: RMSNorm with weight, RoPE, encode. They are staged apart from the
 // ring, because a chunk may be longer than the ring and its tokens need the rows it will overwrite.
 struct WindowRowsParams {
@@ -204,7 +195,8 @@ struct SelectRowsParams {
 // within it). Compressed rows: `selected` when given, otherwise all visible ones; none if ratio = 0.
 // Order of summation: compressed rows ascending after window rows, oldest first. The maximum is
 // taken over all rows first; the product with v uses exp(s - max) rounded to BF16 and unnormalised,
-// the denominator sums it unrounded (the reference's rounding points).
+// the denominator sums it unrounded (the reference's rounding points). o is rounded to BF16; then
+// output_rope turns the last kRopeDim values of every head by the token's position and rounds again.
 struct AttendParams {
   StepView step;
   std::int32_t heads = 0;
@@ -220,6 +212,7 @@ struct AttendParams {
   const std::int32_t* selected = nullptr;        // [T, selected_stride] or null
   const std::int32_t* selected_count = nullptr;  // [T]
   std::int64_t selected_stride = 0;
+  RopeParams output_rope;
   bf16* o = nullptr;  // [T, h, kHeadDim]
 };
 
@@ -243,7 +236,6 @@ class Ops {
   virtual Status linear(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
   virtual Status rms_norm(const RmsNormParams& params) = 0;
   virtual Status query(const QueryParams& params) = 0;
-  virtual Status rotate_heads(const RotateHeadsParams& params) = 0;
   virtual Status window_rows(const WindowRowsParams& params) = 0;
   virtual Status window_store(const WindowStoreParams& params) = 0;
   virtual Status compress(const CompressParams& params) = 0;

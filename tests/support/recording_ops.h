@@ -22,7 +22,6 @@ class RecordingOps : public Ops {
   IndexQueryParams index_query_params;
   SelectRowsParams select_params;
   AttendParams attend_params;
-  RotateHeadsParams rotate_params;
   // The call with this number fails (-1: none).
   int failing_call = -1;
 
@@ -36,10 +35,6 @@ class RecordingOps : public Ops {
   Status query(const QueryParams& p) override {
     query_params = p;
     return pass("query", [&] { return inner_->query(p); });
-  }
-  Status rotate_heads(const RotateHeadsParams& p) override {
-    rotate_params = p;
-    return pass("rotate_heads", [&] { return inner_->rotate_heads(p); });
   }
   Status window_rows(const WindowRowsParams& p) override {
     return pass("window_rows", [&] { return inner_->window_rows(p); });

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/paged_rows.h"
+#include "backend/cpu/rope_rows.h"
 #include "backend/cpu/row_kernels.h"
 #include "backend/cpu/step_tokens.h"
 #include "backend/cpu/worker_scratch.h"
@@ -133,6 +134,8 @@ void attend_heads(const AttendParams& params, const RowKernels& kernels, std::in
                        scratch.sums);
   }
   kernels.finish(scratch.sums, scratch.denominator, heads, params.o + first);
+  const RopeRotation rotation(params.output_rope, params.step.token_position[token]);
+  for (std::int64_t h = 0; h < heads; ++h) rotation.apply(params.o + first + h * kHeadDim + kNopeDim);
 }
 
 // Heads that one work item takes: as many as share a decoded row cheaply, fewer when the step has too

@@ -22,9 +22,8 @@ class CpuOps final : public Ops {
 
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;  // cpu_linear.cpp
 
-  Status rms_norm(const RmsNormParams& params) override;          // cpu_query.cpp
-  Status query(const QueryParams& params) override;               // cpu_query.cpp
-  Status rotate_heads(const RotateHeadsParams& params) override;  // cpu_query.cpp
+  Status rms_norm(const RmsNormParams& params) override;  // cpu_query.cpp
+  Status query(const QueryParams& params) override;       // cpu_query.cpp
 
   Status window_rows(const WindowRowsParams& params) override;    // cpu_window.cpp
   Status window_store(const WindowStoreParams& params) override;  // cpu_window.cpp

@@ -35,11 +35,4 @@ Status CpuOps::query(const QueryParams& params) {
   return {};
 }
 
-Status CpuOps::rotate_heads(const RotateHeadsParams& params) {
-  for_each_head(team_, params.step, params.heads, params.rope, [&](std::int64_t item, const RopeRotation& rotation) {
-    rotation.apply(params.x + (item + 1) * params.head_dim - kRopeDim);
-  });
-  return {};
-}
-
 }  // namespace dsv4rt::cpu

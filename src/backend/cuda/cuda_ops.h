@@ -18,7 +18,6 @@ class CudaOps final : public Ops {
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
   Status rms_norm(const RmsNormParams& params) override;
   Status query(const QueryParams& params) override;
-  Status rotate_heads(const RotateHeadsParams& params) override;
   Status window_rows(const WindowRowsParams& params) override;
   Status window_store(const WindowStoreParams& params) override;
   Status compress(const CompressParams& params) override;

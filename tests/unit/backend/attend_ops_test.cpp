@@ -90,6 +90,7 @@ class AttendSetup {
                                        .selected = select ? chosen.data() : nullptr,
                                        .selected_count = select ? counts.data() : nullptr,
                                        .selected_stride = static_cast<std::int64_t>(kSelectStride),
+                                       .output_rope = output_rope,
                                        .o = out.data()});
     EXPECT_TRUE(status.ok()) << status.to_string();
     out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * token_values));
@@ -161,6 +162,7 @@ class AttendSetup {
   RowFormat format;
   std::int32_t heads, ratio, positions;
   bool select = false;
+  RopeParams output_rope;
   BlockShape ring_shape, rows_shape;
   std::int64_t stride;
   std::vector<std::vector<float>> window_rows;
@@ -253,6 +255,36 @@ TEST(Attend, PaddingTokensGetZeros) {
   AttendSetup setup(RowFormat::kFp8DsMla, 10, 3, 4);
   const auto out = setup.run(5, 2, 2, 3);
   for (std::size_t i = std::size_t{2} * 3 * kHeadDim; i < out.size(); ++i) ASSERT_EQ(out[i].bits, 0);
+}
+
+// The rotation reads o as it would be written without it.
+TEST(Attend, OutputRotationFollowsTheRoundingOfO) {
+  const auto frequencies = test_frequencies(160000.0);
+  AttendSetup setup(RowFormat::kFp8DsMla, 210, 5, 4);
+  std::vector<bf16> expected = setup.run(205, 4, 2, 1);
+  for (const bool inverse : {true, false}) {
+    setup.output_rope = {frequencies.data(), inverse};
+    const auto out = setup.run(205, 4, 2, 1);
+    for (std::size_t head = 0; head < out.size() / kHeadDim; ++head) {
+      const bool padding = head >= std::size_t{4} * 5;
+      const auto position = static_cast<float>(205 + head / 5);
+      for (std::size_t i = 0; i < kHeadDim; i += 2) {
+        const std::size_t at = head * kHeadDim + i;
+        float even = to_float(expected[at]);
+        float odd = to_float(expected[at + 1]);
+        if (i >= kNopeDim && !padding) {
+          const float angle = position * frequencies[(i - kNopeDim) / 2];
+          const float cosine = std::cos(angle);
+          const float sine = inverse ? -std::sin(angle) : std::sin(angle);
+          const float x = even;
+          even = x * cosine - odd * sine;
+          odd = x * sine + odd * cosine;
+        }
+        ASSERT_EQ(out[at].bits, to_bf16(even).bits) << "head " << head << " value " << i;
+        ASSERT_EQ(out[at + 1].bits, to_bf16(odd).bits) << "head " << head << " value " << i + 1;
+      }
+    }
+  }
 }
 
 TEST(Attend, AVeryLargeSinkTakesAllWeight) {

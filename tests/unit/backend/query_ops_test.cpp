@@ -1,4 +1,4 @@
-// rms_norm, query and rotate_heads against double-precision references.
+// rms_norm and query against double-precision references.
 #include <gtest/gtest.h>
 
 #include "unit/backend/ops_fixture.h"
@@ -100,44 +100,6 @@ TEST(Query, IndependentOfThreadsAndOtherTokens) {
                         q.begin() + static_cast<std::ptrdiff_t>(at + static_cast<std::size_t>(heads) * kHeadDim));
   ASSERT_TRUE(one->query({alone.view(), heads, out.data(), kEps, rope}).ok());
   EXPECT_EQ(std::memcmp(out.data(), expected.data() + at, out.size() * sizeof(bf16)), 0);
-}
-
-TEST(RotateHeads, MatchesReferenceBothWaysAndLeavesTheRest) {
-  const TestStep step({{0, 0, 1}, {1, 1048570, 2}});
-  const auto frequencies = test_frequencies(160000.0);
-  for (const int head_dim : {kIndexHeadDim, kHeadDim}) {
-    for (const bool inverse : {false, true}) {
-      const std::int32_t heads = 2;
-      const auto x = random_bf16(8, static_cast<std::size_t>(3 * heads * head_dim));
-      std::vector<bf16> out = x;
-      TestOps ops;
-      ASSERT_TRUE(ops->rotate_heads({step.view(), heads, head_dim, out.data(), {frequencies.data(), inverse}}).ok());
-      for (int row = 0; row < 3 * heads; ++row) {
-        std::vector<double> expected;
-        for (int i = 0; i < head_dim; ++i)
-          expected.push_back(static_cast<double>(to_float(x[static_cast<std::size_t>(row * head_dim + i)])));
-        reference_rope(expected, frequencies, step.view().token_position[row / heads], inverse);
-        for (int i = 0; i < head_dim; ++i) {
-          const auto actual = static_cast<double>(to_float(out[static_cast<std::size_t>(row * head_dim + i)]));
-          const double want = expected[static_cast<std::size_t>(i)];
-          if (i < head_dim - kRopeDim) {
-            EXPECT_EQ(actual, want);
-          } else {
-            EXPECT_NEAR(actual, want, std::abs(want) * 0x1p-7 + 1e-6);
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(RotateHeads, WithoutFrequenciesNothingRotates) {
-  const TestStep step({{0, 12, 2}});
-  const auto x = random_bf16(4, 2 * kHeadDim);
-  std::vector<bf16> out = x;
-  TestOps ops;
-  ASSERT_TRUE(ops->rotate_heads({step.view(), 1, kHeadDim, out.data(), {}}).ok());
-  EXPECT_TRUE(same_bytes(out, x));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
+#include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "base/bfloat16.h"
 
@@ -40,6 +41,7 @@ struct AttendShared {
       float tile_sum[kRowTiles][kHeads];  // of p before rounding
     } weights;
     float warp_max[kAttendWarps][kHeads];
+    Rotation rotation[kRotatedPairs];  // of the output
   } queries;
   union alignas(128) Rows {
     std::byte tile[kChunkRows * kHeadDim * 2];
@@ -278,6 +280,10 @@ class AttendBlock {
       const float sink = first_head_ + thread_ < p_.heads ? p_.sink[first_head_ + thread_] : 0.0f;
       shared_.total[thread_] = value + expf(sink - shared_.max[thread_]);
     }
+    const bool rotates = p_.output_rope.inverse_frequency != nullptr;
+    if (const int pair = kAttendThreads - 1 - thread_; rotates && pair < kRotatedPairs) {
+      shared_.queries.rotation[pair] = rotation_of(p_.output_rope, rows_.place.position, pair);
+    }
     __syncthreads();
     constexpr int kQuads = kHeadDim / 4;
     const int heads = min(kHeads, p_.heads - first_head_);
@@ -291,8 +297,18 @@ class AttendBlock {
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
       const float total = shared_.total[head];
-      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) =
-          make_uint2(pack_bf16(sum.x / total, sum.y / total), pack_bf16(sum.z / total, sum.w / total));
+      float o[4] = {sum.x / total, sum.y / total, sum.z / total, sum.w / total};
+      if (const int first = i % kQuads * 4 - kNopeDim; rotates && first >= 0) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          float& even = o[2 * pair];
+          float& odd = o[2 * pair + 1];
+          even = round_to_bf16(even);
+          odd = round_to_bf16(odd);
+          rotate_pair(shared_.queries.rotation[first / 2 + pair], even, odd);
+        }
+      }
+      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) = make_uint2(pack_bf16(o[0], o[1]), pack_bf16(o[2], o[3]));
     }
   }
 

@@ -1,4 +1,4 @@
-// Norm and rotation of query heads, and the rotation of heads alone.
+// Norm and rotation of query heads.
 #pragma once
 
 #include <cstdint>
@@ -110,32 +110,6 @@ __global__ __launch_bounds__(32 * kQueryWarps) void query_kernel(const __grid_co
       }
       q[head * kHeadWords + 32 * half + lane] = pack8(values);
     }
-  }
-}
-
-inline constexpr int kRotateThreads = 128;
-inline constexpr int kThreadsOfHead = kRopeDim / 8;
-inline constexpr int kRotateHeads = 4 * kRotateThreads / kThreadsOfHead;  // per block
-
-// Block: (token, kRotateHeads heads); 8 threads a head. Padding stays as it is: position 0 rotates nothing.
-__global__ __launch_bounds__(kRotateThreads) void rotate_heads_kernel(const __grid_constant__ RotateHeadsParams p) {
-  __shared__ Rotation rotations[kRotatedPairs];
-  const std::int64_t token = blockIdx.x;
-  if (p.step.token_sequence[token] < 0) return;
-  load_rotations(p.rope, p.step.token_position[token], rotations);
-  __syncthreads();
-
-  const int part = static_cast<int>(threadIdx.x) % kThreadsOfHead;
-  const int first = static_cast<int>(blockIdx.y) * kRotateHeads + static_cast<int>(threadIdx.x) / kThreadsOfHead;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int head = first + i * (kRotateThreads / kThreadsOfHead);
-    if (head >= p.heads) return;
-    auto* at = reinterpret_cast<uint4*>(p.x + (token * p.heads + head + 1) * p.head_dim - kRopeDim) + part;
-    float v[8];
-    unpack8(*at, v);
-    rotate8(rotations, 4 * part, v);
-    *at = pack8(v);
   }
 }
 

@@ -1,0 +1,203 @@
+// attend on the GPU: against the CPU backend, and independence of batch, chunking, padding and grid.
+#include <cmath>
+#include <memory>
+#include <span>
+
+#include "backend/cpu/cpu_backend.h"
+#include "gpu/support/gpu.h"
+#include "support/attend_case.h"
+
+namespace dsv4rt::test {
+namespace {
+
+constexpr RowFormat kFormats[] = {RowFormat::kFp8DsMla, RowFormat::kFp8Row, RowFormat::kNvfp4, RowFormat::kBf16};
+
+// One cache of several sequences, attended by steps of any cut.
+class AttendGpuTest : public GpuTest {
+ protected:
+  struct Setup {
+    Setup(const AttendShape& attend_shape, std::int32_t sequence_slots, std::int64_t positions)
+        : shape(attend_shape), slots(sequence_slots), bank(shape.format), pool(shape, bank, slots, positions, 97) {}
+    AttendShape shape;
+    std::int32_t slots;
+    RowBank bank;
+    AttendPool pool;
+  };
+
+  static std::vector<bf16> run(Backend& backend, const Setup& setup, const std::vector<AttendPart>& parts,
+                               std::int32_t padding = 0, std::int32_t context_end = 0) {
+    AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
+    inputs.counts.context_end = std::max(inputs.counts.context_end, context_end);
+    const DeviceArray<std::byte> blocks(backend, setup.pool.bytes);
+    const DeviceArray<std::int32_t> table(backend, setup.pool.table);
+    const AttendArrays arrays(backend, inputs, setup.pool, blocks.data(), table.data());
+    EXPECT_OK(backend.ops().attend(arrays.params));
+    std::vector<bf16> out;
+    EXPECT_OK(arrays.output(out));
+    return out;
+  }
+
+  // Weights that round to the other BF16 neighbour move a value by up to 0.4 %; they are rare.
+  static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0) {
+    static const std::unique_ptr<Backend> cpu = std::move(create_cpu_backend({})).value();
+    const auto expected = run(*cpu, setup, parts, padding);
+    const auto actual = run(gpu(), setup, parts, padding);
+    ASSERT_EQ(actual.size(), expected.size());
+    double sum = 0;
+    const std::size_t heads = actual.size() / kHeadDim;
+    for (std::size_t head = 0; head < heads; ++head) {
+      double error = 0;
+      double norm = 0;
+      for (std::size_t i = head * kHeadDim; i < (head + 1) * kHeadDim; ++i) {
+        const auto want = static_cast<double>(to_float(expected[i]));
+        error += std::pow(static_cast<double>(to_float(actual[i])) - want, 2);
+        norm += want * want;
+      }
+      const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+      ASSERT_LT(relative, 4e-3) << "token " << head / static_cast<std::size_t>(setup.shape.heads) << " head "
+                                << head % static_cast<std::size_t>(setup.shape.heads);
+      sum += relative;
+    }
+    EXPECT_LT(sum, 5e-4 * static_cast<double>(heads));
+  }
+
+  static void expect_same(const std::vector<bf16>& part, const std::vector<bf16>& whole, std::size_t first_value,
+                          const std::string& what) {
+    ASSERT_LE(first_value + part.size(), whole.size());
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      ASSERT_EQ(part[i].bits, whole[first_value + i].bits)
+          << what << ": value " << i % kHeadDim << " of head " << i / kHeadDim;
+    }
+  }
+};
+
+TEST_F(AttendGpuTest, EveryFormatAgreesWithTheCpu) {
+  for (const RowFormat format : kFormats) {
+    SCOPED_TRACE(row_format_name(format));
+    for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 0}, {4, 100}, {128, 0}}) {
+      SCOPED_TRACE("ratio " + std::to_string(ratio) + " top_k " + std::to_string(top_k));
+      const Setup setup({.format = format, .ratio = ratio, .top_k = top_k}, 3, 900);
+      expect_agrees(setup, {{2, 0, 3}, {0, 700, 1}, {1, 126, 5}}, 2);
+    }
+  }
+}
+
+TEST_F(AttendGpuTest, HeadCounts) {
+  for (const std::int32_t heads : {1, 8, 15, 16, 17, 32, 33, 64, 65, 80, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    const Setup setup({.heads = heads, .ratio = 4, .top_k = 512}, 2, 3000);
+    expect_agrees(setup, {{1, 2800, 2}, {0, 64, 1}});
+  }
+}
+
+// Row counts around every boundary of tiles, shares and blocks.
+TEST_F(AttendGpuTest, PositionSweeps) {
+  for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 512}, {4, 0}, {128, 0}}) {
+    SCOPED_TRACE("ratio " + std::to_string(ratio) + " top_k " + std::to_string(top_k));
+    const Setup setup({.heads = 16, .ratio = ratio, .top_k = top_k}, 64, 4200);
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < 32; ++i) parts.push_back({i, i * 5, 1});
+    for (std::int32_t i = 32; i < 64; ++i) parts.push_back({i, (i - 31) * 128 + i % 7 - 3, 1});
+    expect_agrees(setup, parts);
+  }
+}
+
+TEST_F(AttendGpuTest, FlashAndProShapes) {
+  expect_agrees(Setup({.heads = 64, .ratio = 4, .top_k = 512}, 2, 9000), {{0, 8190, 4}, {1, 3000, 1}});
+  expect_agrees(Setup({.heads = 128, .ratio = 4, .top_k = 1024}, 2, 9000), {{0, 8190, 4}, {1, 3000, 1}});
+  expect_agrees(Setup({.heads = 64, .ratio = 128}, 1, 132000), {{0, 131071, 2}});
+  expect_agrees(Setup({.heads = 64, .ratio = 128}, 1, 1049000), {{0, 1048570, 1}});
+}
+
+// Past what a cluster holds, and past a table of 16-bit sizes.
+TEST_F(AttendGpuTest, VeryLongDenseRows) {
+  for (const std::int32_t rows : {5119, 5121, 10100, 10400, 20000}) {
+    SCOPED_TRACE("rows " + std::to_string(rows));
+    const Setup setup({.heads = 64, .ratio = 4}, 2, 4 * rows + 8);
+    expect_agrees(setup, {{0, 4 * rows, 1}, {1, 100, 1}});
+  }
+}
+
+TEST_F(AttendGpuTest, DecodeChunkAndBatchGiveTheSameBytes) {
+  for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 512}, {4, 0}, {128, 0}}) {
+    SCOPED_TRACE("ratio " + std::to_string(ratio) + " top_k " + std::to_string(top_k));
+    const Setup setup({.ratio = ratio, .top_k = top_k}, 9, 3000);
+    const std::size_t width = std::size_t{64} * kHeadDim;
+    const auto whole = run(gpu(), setup, {{0, 2400, 257}});
+    for (const std::int32_t at : {0, 1, 3, 100, 127, 128, 256}) {
+      expect_same(run(gpu(), setup, {{0, 2400 + at, 1}}), whole, static_cast<std::size_t>(at) * width, "decode");
+    }
+    for (const std::int32_t count : {2, 5, 17, 33, 65, 150}) {
+      expect_same(run(gpu(), setup, {{0, 2401, count}}), whole, width, "chunk of " + std::to_string(count));
+    }
+    // Neighbours, padding and loose bounds change nothing.
+    const auto batch =
+        run(gpu(), setup, {{1, 5, 1}, {0, 2400, 4}, {2, 900, 40}, {3, 0, 7}, {4, 2999, 1}}, 11, 1 << 20);
+    expect_same({batch.begin() + static_cast<std::ptrdiff_t>(width),
+                 batch.begin() + static_cast<std::ptrdiff_t>(5 * width)},
+                whole, 0, "batch");
+  }
+}
+
+TEST_F(AttendGpuTest, FromTheFirstTokenOn) {
+  for (const std::int32_t ratio : {0, 4, 128}) {
+    const Setup setup({.heads = 64, .ratio = ratio, .top_k = ratio == 4 ? 64 : 0}, 1, 400);
+    expect_agrees(setup, {{0, 0, 300}});
+    const auto whole = run(gpu(), setup, {{0, 0, 300}});
+    for (const std::int32_t at : {0, 1, 15, 16, 63, 64, 127, 128, 131, 255, 299}) {
+      expect_same(run(gpu(), setup, {{0, at, 1}}), whole, static_cast<std::size_t>(at) * 64 * kHeadDim, "decode");
+    }
+  }
+}
+
+TEST_F(AttendGpuTest, PaddingRowsAreZero) {
+  const Setup setup({.ratio = 4, .top_k = 512}, 1, 3000);
+  const auto out = run(gpu(), setup, {{0, 2000, 2}}, 3);
+  for (std::size_t i = std::size_t{2} * 64 * kHeadDim; i < out.size(); ++i) ASSERT_EQ(out[i].bits, 0) << i;
+}
+
+TEST_F(AttendGpuTest, RepeatedRunsGiveTheSameBytes) {
+  const Setup setup({.ratio = 4, .top_k = 512}, 40, 3000);
+  std::vector<AttendPart> parts;
+  for (std::int32_t i = 0; i < 40; ++i) parts.push_back({i, 2500 + i, 1});
+  const auto first = run(gpu(), setup, parts);
+  for (int i = 0; i < 5; ++i) expect_same(run(gpu(), setup, parts), first, 0, "run " + std::to_string(i));
+}
+
+TEST_F(AttendGpuTest, WithoutFrequenciesNothingRotates) {
+  const Setup rotating({.ratio = 4, .top_k = 512}, 1, 3000);
+  Setup plain = rotating;
+  plain.shape.rotates = false;
+  expect_agrees(plain, {{0, 2000, 2}});
+  const auto a = run(gpu(), rotating, {{0, 2000, 1}});
+  const auto b = run(gpu(), plain, {{0, 2000, 1}});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (i % kHeadDim < kNopeDim) {
+      ASSERT_EQ(a[i].bits, b[i].bits) << i;
+    }
+  }
+  EXPECT_NE(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)), 0);
+}
+
+TEST_F(AttendGpuTest, RefusesWhatItCannotDo) {
+  const Setup setup({.ratio = 4, .top_k = 512}, 1, 3000);
+  const AttendInputs inputs(setup.shape, setup.bank, 1, {{0, 2000, 1}});
+  const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
+  const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
+  const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
+  AttendParams params = arrays.params;
+  params.heads = 0;
+  EXPECT_TRUE(fails_with(gpu().ops().attend(params), StatusCode::kInvalidArgument, {"attend", "heads", "0"}));
+  params = arrays.params;
+  params.window = 1000;
+  EXPECT_TRUE(fails_with(gpu().ops().attend(params), StatusCode::kInvalidArgument, {"attend", "window", "1000"}));
+  params = arrays.params;
+  params.q = reinterpret_cast<const bf16*>(reinterpret_cast<const std::byte*>(params.q) + 2);
+  EXPECT_TRUE(fails_with(gpu().ops().attend(params), StatusCode::kInvalidArgument, {"attend", "q", "misaligned"}));
+  params = arrays.params;
+  params.row_format = RowFormat::kBf16;
+  EXPECT_TRUE(fails_with(gpu().ops().attend(params), StatusCode::kInvalidArgument, {"attend", "rows.shape"}));
+}
+
+}  // namespace
+}  // namespace dsv4rt::test

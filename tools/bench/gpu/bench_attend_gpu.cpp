@@ -1,0 +1,236 @@
+// Attention over cache rows on the GPU at V4-Flash and V4-Pro shapes.
+//
+// Every repetition has its own sequences and queries (together more than the L2 cache), a few outputs of
+// the last repetition are checked against double precision. Floor: rows, queries and outputs moved once,
+// or the products of scores and values.
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
+#include "graph_timing.h"
+#include "support/attend_case.h"
+
+namespace dsv4rt::bench {
+namespace {
+
+using test::AttendArrays;
+using test::AttendInputs;
+using test::AttendPart;
+using test::AttendPool;
+using test::AttendShape;
+using test::RowBank;
+
+struct Case {
+  const char* name;
+  AttendShape shape;
+  std::int32_t sequences;
+  std::int32_t start;
+  std::int32_t tokens;  // per sequence
+};
+
+AttendShape shape_of(std::int32_t heads, std::int32_t ratio, std::int32_t top_k) {
+  return {.heads = heads, .ratio = ratio, .top_k = top_k, .ring_rows = 128};
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const std::int32_t b : {1, 8, 32, 64, 128, 256}) {
+    all.push_back({"decode csa flash", shape_of(64, 4, 512), b, 8191, 1});
+  }
+  for (const std::int32_t b : {1, 32, 128}) all.push_back({"decode csa pro", shape_of(128, 4, 1024), b, 8191, 1});
+  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca flash 128K", shape_of(64, 128, 0), b, 131071, 1});
+  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca flash 1M", shape_of(64, 128, 0), b, 1048575, 1});
+  for (const std::int32_t b : {1, 128}) all.push_back({"decode swa flash", shape_of(64, 0, 0), b, 8191, 1});
+  all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 1, 8191, 1});
+  all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 128, 8191, 1});
+  all.push_back({"prefill csa flash", shape_of(64, 4, 512), 1, 8192, 4096});
+  all.push_back({"prefill csa flash from 0", shape_of(64, 4, 512), 1, 0, 8192});
+  all.push_back({"prefill hca flash from 0", shape_of(64, 128, 0), 1, 0, 8192});
+  all.push_back({"prefill swa flash from 0", shape_of(64, 0, 0), 1, 0, 8192});
+  all.push_back({"prefill csa pro", shape_of(128, 4, 1024), 1, 8192, 1024});
+  return all;
+}
+
+// The values of a token's rows in their order.
+std::vector<std::vector<float>> rows_of(const AttendInputs& in, const AttendPool& pool, std::int32_t token) {
+  std::vector<std::vector<float>> rows;
+  const auto add = [&](const BlockShape& shape, const std::byte* block, std::int64_t row) {
+    rows.emplace_back(kHeadDim);
+    decode_row(in.shape.format, shape, block, row, rows.back().data());
+  };
+  const std::int32_t position = in.position[static_cast<std::size_t>(token)];
+  const std::int32_t slot = in.slot_of(token);
+  const auto sequence = static_cast<std::size_t>(in.sequence[static_cast<std::size_t>(token)]);
+  for (std::int32_t p = std::max(0, position - in.shape.window + 1); p <= position; ++p) {
+    if (p >= in.start[sequence]) {
+      add(in.staged_shape, in.staged.data(), in.first_token[sequence] + p - in.start[sequence]);
+    } else {
+      add(in.ring_shape, in.ring.data() + slot * in.ring_shape.block_bytes, p % in.ring_shape.rows);
+    }
+  }
+  if (in.shape.ratio == 0) return rows;
+  const bool selects = in.shape.top_k > 0;
+  const std::int32_t count =
+      selects ? in.selected_count[static_cast<std::size_t>(token)] : (position + 1) / in.shape.ratio;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const std::int32_t row =
+        selects ? in.selected[static_cast<std::size_t>(token) * static_cast<std::size_t>(in.shape.top_k) +
+                              static_cast<std::size_t>(i)]
+                : i;
+    const auto block = pool.table[static_cast<std::size_t>(slot * pool.stride + row / pool.rows_shape.rows)];
+    add(pool.rows_shape, pool.bytes.data() + block * pool.rows_shape.block_bytes, row % pool.rows_shape.rows);
+  }
+  return rows;
+}
+
+double bf16_of(double value) {
+  return static_cast<double>(round_to_bf16(static_cast<float>(value)));
+}
+
+// Largest relative error over a few (token, head).
+double largest_error(const AttendInputs& in, const AttendPool& pool, const std::vector<bf16>& o) {
+  double largest_relative = 0;
+  for (const double place : {0.0, 0.4, 0.99}) {
+    const auto token = static_cast<std::int32_t>(place * in.counts.valid_tokens);
+    const auto rows = rows_of(in, pool, token);
+    for (const std::int32_t head : {0, in.shape.heads / 2 + 1, in.shape.heads - 1}) {
+      const std::size_t at = static_cast<std::size_t>(token * in.shape.heads + head) * kHeadDim;
+      std::vector<double> scores;
+      double largest = -1e30;
+      for (const auto& row : rows) {
+        double dot = 0;
+        for (std::size_t i = 0; i < kHeadDim; ++i) {
+          dot += static_cast<double>(to_float(in.q[at + i])) * static_cast<double>(row[i]);
+        }
+        scores.push_back(dot / std::sqrt(512.0));
+        largest = std::max(largest, scores.back());
+      }
+      double denominator = std::exp(static_cast<double>(in.sink[static_cast<std::size_t>(head)]) - largest);
+      std::vector<double> sum(kHeadDim);
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        const double weight = std::exp(scores[r] - largest);
+        denominator += weight;
+        for (std::size_t i = 0; i < kHeadDim; ++i) sum[i] += bf16_of(weight) * static_cast<double>(rows[r][i]);
+      }
+      for (double& value : sum) value = bf16_of(value / denominator);
+      for (std::size_t pair = 0; pair < in.frequency.size(); ++pair) {
+        const float angle = static_cast<float>(in.position[static_cast<std::size_t>(token)]) * in.frequency[pair];
+        const double c = std::cos(static_cast<double>(angle));
+        const double s = -std::sin(static_cast<double>(angle));
+        double& even = sum[kNopeDim + 2 * pair];
+        double& odd = sum[kNopeDim + 2 * pair + 1];
+        const double x = even;
+        even = bf16_of(x * c - odd * s);
+        odd = bf16_of(x * s + odd * c);
+      }
+      double error = 0;
+      double norm = 0;
+      for (std::size_t i = 0; i < kHeadDim; ++i) {
+        error += std::pow(static_cast<double>(to_float(o[at + i])) - sum[i], 2);
+        norm += sum[i] * sum[i];
+      }
+      const double relative = std::sqrt(error / norm);
+      if (!(relative <= largest_relative)) largest_relative = relative;
+    }
+  }
+  return largest_relative;
+}
+
+struct Pools {
+  RowBank bank{RowFormat::kFp8DsMla};
+  Backend* backend = nullptr;
+};
+
+bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
+  Backend& backend = *pools.backend;
+  const std::int64_t rows_per_token =
+      c.shape.window + (c.shape.ratio == 0 ? 0 : c.shape.top_k > 0 ? c.shape.top_k : (c.start + c.tokens) / c.shape.ratio);
+  const std::int64_t set_bytes =
+      c.tokens > 1 ? kColdBytes
+                   : c.sequences * (rows_per_token * 584 + std::int64_t{c.shape.heads} * kHeadDim * 2);
+  const auto sets = static_cast<std::int32_t>(std::clamp<std::int64_t>(kColdBytes / set_bytes + 1, 1, 256));
+  const std::int64_t positions = c.start + c.tokens;
+  const std::int64_t blocks = c.shape.ratio == 0 ? 1 : 8209;  // 307 MB
+  const AttendPool pool(c.shape, pools.bank, sets * c.sequences, positions, blocks);
+  auto device_blocks = backend.allocate(pool.bytes.size() + 16, "blocks");
+  auto device_table = backend.allocate(pool.table.size() * 4 + 16, "table");
+  if (!device_blocks.ok() || !device_table.ok()) return false;
+  if (!backend.upload(device_blocks->data(), pool.bytes.data(), pool.bytes.size()).ok()) return false;
+  if (!backend.upload(device_table->data(), pool.table.data(), pool.table.size() * 4).ok()) return false;
+
+  std::vector<std::unique_ptr<AttendArrays>> arrays;
+  std::unique_ptr<AttendInputs> last;
+  double rows = 0;
+  for (std::int32_t set = 0; set < sets; ++set) {
+    // Rings belong to the set: its slots count from zero there, in the table they follow the set.
+    std::vector<AttendPart> parts;
+    for (std::int32_t b = 0; b < c.sequences; ++b) parts.push_back({b, c.start, c.tokens});
+    last = std::make_unique<AttendInputs>(c.shape, pools.bank, c.sequences, parts, 0, 1000 + static_cast<std::uint64_t>(set));
+    arrays.push_back(std::make_unique<AttendArrays>(
+        backend, *last, pool, device_blocks->data(),
+        device_table->as<std::int32_t>() + std::int64_t{set} * c.sequences * pool.stride));
+  }
+  for (std::int32_t t = 0; t < last->counts.tokens; ++t) {
+    const std::int32_t p = last->position[static_cast<std::size_t>(t)];
+    const std::int32_t visible = c.shape.ratio == 0 ? 0 : (p + 1) / c.shape.ratio;
+    rows += std::min(p + 1, c.shape.window) + (c.shape.top_k > 0 ? std::min(visible, c.shape.top_k) : visible);
+  }
+  const double tokens = last->counts.tokens;
+  // Rows of one sequence in one step are shared by its tokens.
+  const double distinct = c.tokens > 1 ? static_cast<double>(positions) * (c.shape.ratio == 0 ? 1.0 : 1.0 + 1.0 / c.shape.ratio) : rows;
+  const double bytes = distinct * 584 + tokens * c.shape.heads * kHeadDim * 4;
+  const double flops = 4.0 * rows * c.shape.heads * kHeadDim;
+  const double floor = floor_us(bytes, flops, kBf16FlopsPerSecond);
+
+  bool ok = true;
+  const int repetitions = c.tokens > 1 ? 2 : std::max(sets, 16);
+  const GraphTime time = time_in_graph(stream, repetitions, c.tokens > 1 ? 5 : 21, [&](int i) {
+    const Status status = ops.attend(arrays[static_cast<std::size_t>(i % sets)]->params);
+    if (!status.ok()) {
+      std::printf("%s\n", status.to_string().c_str());
+      ok = false;
+    }
+  });
+  std::vector<bf16> o;
+  ok = ok && arrays.back()->output(o).ok();
+  AttendPool own = pool;  // the table as the last set sees it
+  own.table.erase(own.table.begin(), own.table.begin() + std::int64_t{sets - 1} * c.sequences * pool.stride);
+  const double error = ok ? largest_error(*last, own, o) : 1;
+  std::printf("%-26s B=%-3d rows/token %6.0f  %9.2f us  floor %8.2f  ratio %5.2f  error %.1e%s\n", c.name, c.sequences,
+              rows / tokens, time.microseconds, floor, time.microseconds / floor, error, error < 6e-3 ? "" : "  WRONG");
+  std::fflush(stdout);
+  return error < 6e-3;
+}
+
+}  // namespace
+}  // namespace dsv4rt::bench
+
+int main(int argc, char** argv) {
+  using namespace dsv4rt;
+  CLI::App app("Attention over cache rows on the GPU");
+  std::string only;
+  app.add_option("--only", only, "cases whose name contains this");
+  CLI11_PARSE(app, argc, argv);
+  auto backend = create_cuda_backend({.device = 0});
+  if (!backend.ok()) {
+    std::fprintf(stderr, "%s\n", backend.status().to_string().c_str());
+    return 1;
+  }
+  bench::Pools pools;
+  pools.backend = backend->get();
+  cudaStream_t stream = nullptr;
+  bench::require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cuda::Scratch scratch;
+  cuda::CudaOps ops(stream, scratch);
+  bool ok = true;
+  for (const bench::Case& c : bench::cases()) {
+    if (only.empty() || std::string(c.name).find(only) != std::string::npos) ok = bench::run(c, pools, stream, ops) && ok;
+  }
+  return ok ? 0 : 1;
+}
