@@ -354,10 +354,11 @@ class AttendBlock {
 };
 
 // Grid: x = tokens * cluster, y = groups of 16 * kHeadTiles heads; clusters of `cluster` blocks along x,
-// at least as many as the longest token has strands.
+// at least as many as the longest token has strands. Tokens with at most `more_than_rows` rows belong to another
+// kernel, padding too unless it is 0.
 template <int kHeadTiles>
 __global__ void __launch_bounds__(kAttendThreads, 1)
-    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks) {
+    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks, int more_than_rows) {
   extern __shared__ __align__(128) std::byte attend_shared[];
   using Block = AttendBlock<kHeadTiles>;
   auto& shared = *reinterpret_cast<typename Block::Shared*>(attend_shared);
@@ -365,8 +366,8 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   const int strand = static_cast<int>(blockIdx.x) % cluster_blocks;
   const int first_head = static_cast<int>(blockIdx.y) * Block::kHeads;
   const TokenRows rows = token_rows(p, token);
-  if (rows.count == 0) {
-    if (strand != 0) return;
+  if (rows.count <= more_than_rows) {
+    if (strand != 0 || more_than_rows > 0) return;
     const int units = min(Block::kHeads, p.heads - first_head) * kRowUnits;
     auto* out = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
     for (int i = static_cast<int>(threadIdx.x); i < units; i += kAttendThreads) out[i] = uint4{};

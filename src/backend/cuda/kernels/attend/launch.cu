@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/kernel.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_launch.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "base/try.h"
 
@@ -42,7 +43,7 @@ Status check(const AttendParams& p) {
 }
 
 template <int kHeadTiles>
-Status launch(const AttendParams& p, int cluster_blocks, cudaStream_t stream) {
+Status launch(const AttendParams& p, int cluster_blocks, int more_than_rows, cudaStream_t stream) {
   constexpr std::size_t kSharedBytes = sizeof(AttendShared<kHeadTiles>);
   const auto kernel = attend_kernel<kHeadTiles>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
@@ -59,7 +60,29 @@ Status launch(const AttendParams& p, int cluster_blocks, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p, cluster_blocks));
+  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p, cluster_blocks, more_than_rows));
+}
+
+// Rows of the longest token, or more.
+std::int64_t most_rows_of(const AttendParams& p) {
+  const std::int64_t context = p.step.counts.context_end;
+  const std::int64_t window = std::min<std::int64_t>(p.window, context);
+  return p.ratio == 0 ? window : window + std::min(most_compressed_rows(p), context / p.ratio);
+}
+
+// Tokens with more than `more_than_rows` rows, and padding if that is 0.
+Status launch_portable(const AttendParams& p, std::int64_t most_rows, int more_than_rows, cudaStream_t stream) {
+  const std::int64_t tokens = p.step.counts.tokens;
+  const std::int64_t most_chunks = (most_rows + kChunkRows - 1) / kChunkRows;
+  const int cluster_blocks = static_cast<int>(std::clamp<std::int64_t>(most_chunks, 1, kMostStrands));
+  // Heads share a block as long as the blocks still fill the machine: fewer rows are decoded twice. The
+  // number of heads changes no result.
+  const auto fills = [&](std::int64_t heads) {
+    return p.heads > heads / 2 && tokens * cluster_blocks * ((p.heads + heads - 1) / heads) >= kFullMachineBlocks;
+  };
+  if (fills(64)) return launch<4>(p, cluster_blocks, more_than_rows, stream);
+  if (fills(32)) return launch<2>(p, cluster_blocks, more_than_rows, stream);
+  return launch<1>(p, cluster_blocks, more_than_rows, stream);
 }
 
 }  // namespace
@@ -68,19 +91,13 @@ Status CudaOps::attend(const AttendParams& params) {
   const std::int64_t tokens = params.step.counts.tokens;
   if (tokens == 0) return {};
   DSV4RT_RETURN_IF_ERROR(check(params));
-  const std::int64_t most_rows = params.window + most_compressed_rows(params);
-  const std::int64_t most_chunks = (most_rows + kChunkRows - 1) / kChunkRows;
-  const int cluster_blocks = static_cast<int>(std::min<std::int64_t>(most_chunks, kMostStrands));
-  // Heads share a block as long as the blocks still fill the machine: fewer rows are decoded twice. The
-  // number of heads changes no result. Long tables say little about the rows there are: half the cluster
-  // counts.
-  const std::int64_t busy = params.selected != nullptr ? cluster_blocks : (cluster_blocks + 1) / 2;
-  const auto fills = [&](std::int64_t heads) {
-    return params.heads > heads / 2 && tokens * busy * ((params.heads + heads - 1) / heads) >= kFullMachineBlocks;
-  };
-  if (fills(64)) return launch<4>(params, cluster_blocks, stream_);
-  if (fills(32)) return launch<2>(params, cluster_blocks, stream_);
-  return launch<1>(params, cluster_blocks, stream_);
+  const std::int64_t most_rows = most_rows_of(params);
+  if (warpgroup_applies(params)) {
+    DSV4RT_RETURN_IF_ERROR(launch_warpgroup(params, most_rows, stream_));
+    if (most_rows <= warpgroup_rows()) return {};
+    return launch_portable(params, most_rows, static_cast<int>(warpgroup_rows()), stream_);
+  }
+  return launch_portable(params, most_rows, 0, stream_);
 }
 
 }  // namespace dsv4rt::cuda

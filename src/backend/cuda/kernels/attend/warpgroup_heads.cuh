@@ -1,0 +1,347 @@
+// The consumers of warpgroup_plan.cuh: scores, weights and outputs of 64 heads.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_mma.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kConsumersBarrier = 1;
+inline constexpr int kOutputBarrier = 2;  // consumers and the warp that computes the rotations
+
+// Keeps the compiler from moving uses of registers across the end of asynchronous products.
+template <int kCount>
+__device__ inline void pin_registers(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// exp(x) for x <= 0, to 2^-21 relative for x > -16; results below 2^-126 are zero.
+__device__ inline float exp_fast(float x) {
+  constexpr float kLog2E = 0x1.715476p+0f;
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(x, kLog2E)));
+  return power;
+}
+
+template <int kBlocks>
+class HeadConsumer {
+ public:
+  using Shared = WarpgroupShared<kBlocks>;
+  static constexpr int kWarpgroupTiles = kShareTiles / 2;
+  static constexpr int kWeightSteps = kTileRows / 16;  // products of a tile with values
+  static constexpr int kWeightStepBytes = kTileHeads * 16 * 2;
+  static constexpr int kColumns = Share<kBlocks>::kSliceValues / 2;  // of a warpgroup's output
+  static constexpr int kParts = kColumns > 128 ? 2 : 1;  // products that these columns take
+  static constexpr int kPartTiles = kColumns / kParts / 8;
+  static constexpr int kPartBytes = kColumns / kParts / kCellValues * kCellBytes;
+  static constexpr int kOutputStride = Share<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
+  using Scores = float[kWarpgroupTiles][32];
+
+  __device__ HeadConsumer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
+                          std::int64_t token, int first_head, Shared& shared)
+      : p_(params), rows_(rows), share_(share), token_(token), first_head_(first_head), shared_(shared) {}
+
+  __device__ void run() {
+    wait_for_copies();  // of the queries
+    fence_async_proxy();
+    named_sync(kConsumersBarrier, kConsumers);
+    {
+      Scores s;
+      score(s);
+      agree_on_max();
+      weigh(s);
+    }
+    publish_weights();
+    sum_values();
+  }
+
+ private:
+  // --- scores of the share -------------------------------------------------------------------------------
+
+  // Tile of this warpgroup's `j`-th score product; negative: none.
+  [[nodiscard]] __device__ int tile_of(int j) const { return share_.tiles() - 1 - (2 * j + group_); }
+
+  // Scaled scores, -infinity past the share's end, and their maxima in max_. Every product is made in s's last
+  // tile and moved away.
+  __device__ void score(Scores& s) {
+    const std::uint64_t q = cell_descriptor(shared_address(shared_.q), 16);
+    const std::uint64_t k = cell_descriptor(shared_address(shared_.slot[group_]), 16);
+    float(&product)[32] = s[kWarpgroupTiles - 1];
+#pragma unroll
+    for (int j = 0; j < kWarpgroupTiles; ++j) {
+      if (tile_of(j) < 0) break;
+      barrier_wait(&shared_.full[group_], j & 1);
+      pin_registers(product);
+#pragma unroll 1
+      for (int cell = 0; cell < kCells; ++cell) {
+        warpgroup_arrive();
+#pragma unroll
+        for (int i = 0; i < kCellValues / 16; ++i) {
+          const int step = (cell * kCellBytes + i * 32) / 16;
+          multiply_shared_64(product, q + step, k + step, cell + i);
+        }
+        warpgroup_commit();
+      }
+      warpgroup_wait();
+      pin_registers(product);
+      if (tile_of(j) >= share_.resident()) release(group_, 2);
+      constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+      static_assert(kHeadDim == 512);
+      const int rows = share_.end() - share_.begin() - tile_of(j) * kTileRows - lane_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        s[j][i] = __fmul_rn(product[i], kScale);
+        if (j == 0 && i / 4 * 8 + i % 2 >= rows) s[j][i] = -INFINITY;
+        max_[i % 4 / 2] = fmaxf(max_[i % 4 / 2], s[j][i]);
+      }
+    }
+  }
+
+  // Of this warp; `share` of the eight arrivals that free a slot.
+  __device__ void release(int slot, int share) {
+    if (lane_ == 0) barrier_arrive(&shared_.empty[slot], share);
+  }
+
+  // --- the token's maximum -------------------------------------------------------------------------------
+
+  // From the thread's maxima in max_ to the token's.
+  __device__ void agree_on_max() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = max_[half];
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      if (lane_ % 4 == 0) shared_.row_max[group_][head(half)] = largest;
+    }
+    named_sync(kConsumersBarrier, kConsumers);
+    if constexpr (kBlocks > 1) {
+      for (int i = thread_; i < kBlocks * kTileHeads; i += kConsumers) {
+        const int block = i / kTileHeads;
+        const int h = i % kTileHeads;
+        const std::uint32_t to = shared_address(&shared_.share_max[share_.rank][h]);
+        store_remote(remote_address(to, block), fmaxf(shared_.row_max[0][h], shared_.row_max[1][h]));
+        __syncwarp();
+        if (lane_ == 0) barrier_arrive_remote(&shared_.max_ready, block);
+      }
+      barrier_wait_cluster(&shared_.max_ready, 0);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kBlocks > 1) {
+        max_[half] = -INFINITY;
+        for (int b = 0; b < kBlocks; ++b) max_[half] = fmaxf(max_[half], shared_.share_max[b][head(half)]);
+      } else {
+        max_[half] = fmaxf(shared_.row_max[0][head(half)], shared_.row_max[1][head(half)]);
+      }
+    }
+  }
+
+  // --- weights -------------------------------------------------------------------------------------------
+
+  // p = exp(s - max): sums of steps unrounded, weights rounded and in the layout of a register operand: 16
+  // bytes for each (16 rows, thread). In place of the queries.
+  __device__ void weigh(Scores& s) {
+#pragma unroll
+    for (int j = 0; j < kWarpgroupTiles; ++j) {
+      if (tile_of(j) < 0) break;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) s[j][i] = exp_fast(s[j][i] - max_[i % 4 / 2]);
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float sum = 0.0f;
+#pragma unroll
+          for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[j][4 * i + 2 * half] + s[j][4 * i + 2 * half + 1];
+          sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+          sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+          if (lane_ % 4 == 0) shared_.step_sum[2 * tile_of(j) + step][head(half)] = sum;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kWeightSteps; ++i) {
+        const float* v = &s[j][8 * i];
+        *reinterpret_cast<uint4*>(weights(tile_of(j) * kWeightSteps + i)) =
+            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+      }
+    }
+  }
+
+  // This thread's unit of a step of 16 rows of the share.
+  [[nodiscard]] __device__ std::byte* weights(int step) {
+    return shared_.q + step * kWeightStepBytes + (warp_ % 4 * 32 + lane_) * kUnitBytes;
+  }
+
+  __device__ void publish_weights() {
+    if constexpr (kBlocks > 1) {
+      __syncwarp();
+      if (lane_ < kBlocks) barrier_arrive_remote(&shared_.weights_ready, lane_);
+      barrier_wait_cluster(&shared_.weights_ready, 0);
+    } else {
+      named_sync(kConsumersBarrier, kConsumers);
+    }
+  }
+
+  // --- outputs -------------------------------------------------------------------------------------------
+
+  // Weights of the token's rows [64 * tile, ..) against this warpgroup's columns.
+  __device__ void load_weights(int tile, uint4 (&a)[kWeightSteps]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int step = 2 * tile + half;
+      if (step >= share_.steps) {
+        a[2 * half] = a[2 * half + 1] = uint4{};
+      } else if constexpr (kBlocks > 1) {
+        const int owner = share_.owner(step);
+        const std::uint32_t from =
+            remote_address(shared_address(weights(2 * (step - share_.first_step(owner)))), owner);
+        a[2 * half] = load_remote_unit(from);
+        a[2 * half + 1] = load_remote_unit(from + kWeightStepBytes);
+      } else {
+        a[2 * half] = *reinterpret_cast<const uint4*>(weights(2 * step));
+        a[2 * half + 1] = *reinterpret_cast<const uint4*>(weights(2 * step + 1));
+      }
+    }
+  }
+
+  // Sum of p over the token's rows: four chains of steps, by step % 4, and their tree.
+  __device__ float sum_weights(int half) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int step = lane_ % 4; step < share_.steps; step += 4) {
+      if constexpr (kBlocks > 1) {
+        const int owner = share_.owner(step);
+        sum += load_remote(
+            remote_address(shared_address(&shared_.step_sum[step - share_.first_step(owner)][head(half)]), owner));
+      } else {
+        sum += shared_.step_sum[step][head(half)];
+      }
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return sum;
+  }
+
+  __device__ void sum_values() {
+    uint4 next[kWeightSteps];
+    load_weights(0, next);
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int h = first_head_ + head(half);
+      const float sink = h < p_.heads ? p_.sink[h] : 0.0f;
+      factor[half] = __frcp_rn(sum_weights(half) + expf(sink - max_[half]));
+    }
+    float o[kParts][kColumns / kParts / 2];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (float& value : o[part]) value = 0.0f;
+    }
+    constexpr int kGroups = kCells / kBlocks;
+    // The warpgroup's columns start in a cell of their own, or in the middle of the only one.
+    constexpr int kGroupBytes = kColumns >= kCellValues ? kColumns / kCellValues * kCellBytes : kColumns * 2;
+    const int tiles = (share_.count + kTileRows - 1) / kTileRows;
+    int slot = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int piece = tile / kBlocks;
+      if (tile % kBlocks == 0) {
+        slot = share_.slot_of(piece);
+        barrier_wait(&shared_.full[slot], share_.fill_of(piece) & 1);
+      }
+      uint4 a[kWeightSteps];
+#pragma unroll
+      for (int i = 0; i < kWeightSteps; ++i) {
+        a[i] = next[i];
+        asm volatile("" : "+r"(a[i].x), "+r"(a[i].y), "+r"(a[i].z), "+r"(a[i].w));
+      }
+      // Before the products: registers that they read count as free as soon as they are issued, so that a
+      // later load could be given the same ones.
+      load_weights(tile + 1, next);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
+      const std::uint64_t v = cell_descriptor(
+          shared_address(shared_.slot[slot]) + tile % kBlocks * kGroups * kCellBytes + group_ * kGroupBytes, kCellBytes);
+      warpgroup_arrive();
+#pragma unroll
+      for (int i = 0; i < kWeightSteps; ++i) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          multiply_registers(o[part], a[i], v + (i * 16 * kCellRowBytes + part * kPartBytes) / 16);
+        }
+      }
+      warpgroup_commit();
+      warpgroup_wait();
+      if (tile % kBlocks == kBlocks - 1) release(slot, 1);
+    }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
+    write(o, factor);
+  }
+
+  // o * factor, rounded, turned, and out through the slots.
+  __device__ void write(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
+    named_sync(kOutputBarrier, kConsumers + 32);
+    std::byte* out = shared_.slot[0];
+    std::byte* own = out + head(0) * kOutputStride + (group_ * kColumns + lane_ % 4 * 2) * 2;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* pair = &o[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
+        *reinterpret_cast<std::uint32_t*>(own + half * 8 * kOutputStride + i * 16) =
+            pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
+      }
+    }
+    if (share_.rank == kBlocks - 1 && p_.output_rope.inverse_frequency != nullptr) {
+      named_sync(kConsumersBarrier, kConsumers);
+      rotate(out + (Share<kBlocks>::kSliceValues - kRopeDim) * 2);
+    }
+    fence_async_proxy();
+    named_sync(kConsumersBarrier, kConsumers);
+    if (thread_ < min(kTileHeads, p_.heads - first_head_)) {
+      bulk_store(
+          p_.o + (token_ * p_.heads + first_head_ + thread_) * kHeadDim + share_.rank * Share<kBlocks>::kSliceValues,
+          shared_address(out) + thread_ * kOutputStride, Share<kBlocks>::kSliceValues * 2);
+      bulk_store_wait();
+    }
+  }
+
+  // The rotated values of every head, in place.
+  __device__ void rotate(std::byte* first) {
+    const int pair = thread_ % kRotatedPairs;
+    const Rotation rotation = shared_.rotation[pair];
+#pragma unroll
+    for (int h = thread_ / kRotatedPairs; h < kTileHeads; h += kConsumers / kRotatedPairs) {
+      auto* at = reinterpret_cast<std::uint32_t*>(first + h * kOutputStride) + pair;
+      float even = __uint_as_float(*at << 16);
+      float odd = __uint_as_float(*at & 0xffff0000u);
+      rotate_pair(rotation, even, odd);
+      *at = pack_bf16(even, odd);
+    }
+  }
+
+  // Of this thread's accumulators, the half given.
+  [[nodiscard]] __device__ int head(int half) const { return warp_ % 4 * 16 + half * 8 + lane_ / 4; }
+
+  const AttendParams& p_;
+  const TokenRows& rows_;
+  const Share<kBlocks>& share_;
+  std::int64_t token_;
+  int first_head_;
+  Shared& shared_;
+  int thread_ = static_cast<int>(threadIdx.x);
+  int warp_ = __shfl_sync(0xffffffffu, thread_ / 32, 0);  // known to be uniform
+  int lane_ = thread_ % 32;
+  int group_ = warp_ / 4;
+  float max_[2] = {-INFINITY, -INFINITY};
+};
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,102 @@
+// How one token's attention divides among the blocks of a cluster and the warps of a block, on Hopper.
+//
+// Every block of the cluster scores a share of the rows against all heads, the cluster agrees on the maximum,
+// every block turns its scores into weights, then every block sums weights times values over all rows for its
+// slice of the 512 values. A score is one chain over the values and an output one chain over the rows, in
+// order, whatever the number of blocks: results do not depend on it.
+//
+//   warps 0..7   two consumer warpgroups: matrix instructions, softmax, output
+//   warps 8..15  producers: packed rows from global memory to BF16 cells in shared memory
+//
+// Rows pass through two slots of eight cells (64 rows x 64 values). First the share: a slot holds one tile of
+// 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values: a slot holds
+// 64 * kBlocks rows of the block's slice. With one block the first two tiles are still there and serve as
+// values at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_mma.cuh"
+#include "backend/cuda/kernels/common/rope.cuh"
+#include "dsv4rt/model.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kTileRows = 64;   // columns of a score product
+inline constexpr int kTileHeads = 64;  // rows of every product
+inline constexpr int kStepRows = 32;   // shares are multiples of it; p is summed per step
+inline constexpr int kCellBytes = kTileRows * kCellRowBytes;
+inline constexpr int kCells = kHeadDim / kCellValues;
+inline constexpr int kSlotBytes = kCells * kCellBytes;
+inline constexpr int kConsumers = 256;
+inline constexpr int kProducers = 256;
+inline constexpr int kShareTiles = 10;  // scores of a share stay in registers: 5 tiles a warpgroup
+inline constexpr int kShareRows = kShareTiles * kTileRows;
+inline constexpr int kMostClusterBlocks = 8;
+inline constexpr int kWarpgroupRows = kMostClusterBlocks * kShareRows;  // of a token; more: kernel.cuh
+inline constexpr int kPlacedWindow = 128;                               // rows whose places are looked up once,
+inline constexpr int kPlacedRows = 1152;                                // of the window and compressed ones
+
+// A row: its block and its number there. Beside the pool's blocks there are the ring and the staged rows.
+struct RowPlace {
+  std::uint32_t block;
+  std::uint32_t row;
+};
+inline constexpr std::uint32_t kRingBlock = 0xfffffffeu;
+inline constexpr std::uint32_t kStagedBlock = 0xffffffffu;
+
+template <int kBlocks>
+struct WarpgroupShared {
+  alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with `more_weights`
+  std::byte more_weights[kShareRows * kTileHeads * 2 - sizeof(q)];
+  alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
+  RowPlace place[kPlacedWindow + kPlacedRows];  // window rows from the first entry on, compressed rows after them
+  float row_max[2][kTileHeads];               // of a warpgroup's rows
+  float share_max[kBlocks][kTileHeads];       // of every block's share, written by that block
+  float step_sum[2 * kShareTiles][kTileHeads];  // of p, of the block's share
+  Rotation rotation[kRotatedPairs];
+  std::uint64_t full[2];
+  std::uint64_t empty[2];
+  std::uint64_t max_ready;
+  std::uint64_t weights_ready;
+};
+static_assert(sizeof(WarpgroupShared<1>::q) == kCells * kCellBytes);
+
+// Of one token in one block.
+template <int kBlocks>
+struct Share {
+  static constexpr int kSliceValues = kHeadDim / kBlocks;
+  static constexpr int kPieceRows = kTileRows * kBlocks;  // of values in a slot
+
+  std::int32_t count;  // rows of the token
+  std::int32_t steps;
+  std::int32_t rank;
+
+  __device__ Share(std::int32_t rows, int block_rank)
+      : count(rows), steps((rows + kStepRows - 1) / kStepRows), rank(block_rank) {}
+
+  [[nodiscard]] __device__ std::int32_t first_step(int block) const { return block * steps / kBlocks; }
+  // Block that scores `step`.
+  [[nodiscard]] __device__ int owner(std::int32_t step) const { return ((step + 1) * kBlocks - 1) / steps; }
+  [[nodiscard]] __device__ std::int32_t begin() const { return first_step(rank) * kStepRows; }
+  [[nodiscard]] __device__ std::int32_t end() const { return min(count, first_step(rank + 1) * kStepRows); }
+  [[nodiscard]] __device__ std::int32_t tiles() const { return (end() - begin() + kTileRows - 1) / kTileRows; }
+
+  // Fills of slot `slot` while the share is scored.
+  [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
+  // Pieces of values; with one block piece i is tile i.
+  [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
+  // Pieces that are in their slots already.
+  [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
+  [[nodiscard]] __device__ int slot_of(std::int32_t piece) const {
+    return kBlocks == 1 ? (tiles() - 1 + piece) % 2 : (piece + tiles()) % 2;
+  }
+  // Number of the fill that brings `piece` into its slot.
+  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
+    return kBlocks == 1 ? score_fills(slot_of(piece)) - 1 + piece / 2 : score_fills(slot_of(piece)) + piece / 2;
+  }
+};
+
+}  // namespace dsv4rt::cuda
