@@ -161,25 +161,43 @@ class HeadConsumer {
           for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[j][4 * i + 2 * half] + s[j][4 * i + 2 * half + 1];
           sum += __shfl_xor_sync(0xffffffffu, sum, 1);
           sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-          if (lane_ % 4 == 0) shared_.step_sum[2 * tile_of(j) + step][head(half)] = sum;
+          const int at = 2 * tile_of(j) + step;
+          if (lane_ % 4 == 0 && at < share_.own_steps()) shared_.step_sum[share_.own_step() + at][head(half)] = sum;
         }
       }
 #pragma unroll
       for (int i = 0; i < kWeightSteps; ++i) {
         const float* v = &s[j][8 * i];
-        *reinterpret_cast<uint4*>(weights(tile_of(j) * kWeightSteps + i)) =
-            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        const int at = tile_of(j) * kWeightSteps + i;
+        if (at < 2 * share_.own_steps()) {  // beyond lie the next block's
+          *reinterpret_cast<uint4*>(weights(2 * share_.own_step() + at)) =
+              make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        }
       }
     }
   }
 
-  // This thread's unit of a step of 16 rows of the share.
+  // This thread's unit of a step of 16 rows.
   [[nodiscard]] __device__ std::byte* weights(int step) {
     return shared_.q + step * kWeightStepBytes + (warp_ % 4 * 32 + lane_) * kUnitBytes;
   }
 
   __device__ void publish_weights() {
-    if constexpr (kBlocks > 1) {
+    if (kBlocks > 1 && share_.gathers()) {
+      fence_async_proxy();
+      named_sync(kConsumersBarrier, kConsumers);
+      const int step = share_.first_step(share_.rank);
+      const int steps = share_.own_steps();
+      constexpr int kSumBytes = kTileHeads * 4;
+      constexpr int kWeightBytes = 2 * kWeightStepBytes;
+      if (thread_ == share_.rank) {
+        barrier_expect(&shared_.weights_here, (share_.steps - steps) * (kSumBytes + kWeightBytes));
+      } else if (thread_ < kBlocks && steps > 0) {
+        bulk_copy_remote(shared_.q + step * kWeightBytes, steps * kWeightBytes, &shared_.weights_here, thread_);
+        bulk_copy_remote(shared_.step_sum[step], steps * kSumBytes, &shared_.weights_here, thread_);
+      }
+      barrier_wait_cluster(&shared_.weights_here, 0);
+    } else if (kBlocks > 1) {
       __syncwarp();
       if (lane_ < kBlocks) barrier_arrive_remote(&shared_.weights_ready, lane_);
       barrier_wait_cluster(&shared_.weights_ready, 0);
@@ -197,7 +215,7 @@ class HeadConsumer {
       const int step = 2 * tile + half;
       if (step >= share_.steps) {
         a[2 * half] = a[2 * half + 1] = uint4{};
-      } else if constexpr (kBlocks > 1) {
+      } else if (kBlocks > 1 && !share_.gathers()) {
         const int owner = share_.owner(step);
         const std::uint32_t from =
             remote_address(shared_address(weights(2 * (step - share_.first_step(owner)))), owner);
@@ -215,7 +233,7 @@ class HeadConsumer {
     float sum = 0.0f;
 #pragma unroll 4
     for (int step = lane_ % 4; step < share_.steps; step += 4) {
-      if constexpr (kBlocks > 1) {
+      if (kBlocks > 1 && !share_.gathers()) {
         const int owner = share_.owner(step);
         sum += load_remote(
             remote_address(shared_address(&shared_.step_sum[step - share_.first_step(owner)][head(half)]), owner));

@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     }
     barrier_init(&shared.max_ready, kBlocks * kTileHeads / 32);
     barrier_init(&shared.weights_ready, kBlocks * kConsumers / 32);
+    barrier_init(&shared.weights_here, 1);
     barrier_init_fence();
   }
   if constexpr (kBlocks > 1) cluster_arrive();

@@ -55,12 +55,13 @@ struct WarpgroupShared {
   RowPlace place[kPlacedWindow + kPlacedRows];  // window rows from the first entry on, compressed rows after them
   float row_max[2][kTileHeads];               // of a warpgroup's rows
   float share_max[kBlocks][kTileHeads];       // of every block's share, written by that block
-  float step_sum[2 * kShareTiles][kTileHeads];  // of p, of the block's share
+  float step_sum[2 * kShareTiles][kTileHeads];  // of p; of the same rows as the weights
   Rotation rotation[kRotatedPairs];
   std::uint64_t full[2];
   std::uint64_t empty[2];
   std::uint64_t max_ready;
   std::uint64_t weights_ready;
+  std::uint64_t weights_here;
 };
 static_assert(sizeof(WarpgroupShared<1>::q) == kCells * kCellBytes);
 
@@ -76,6 +77,13 @@ struct Share {
 
   __device__ Share(std::int32_t rows, int block_rank)
       : count(rows), steps((rows + kStepRows - 1) / kStepRows), rank(block_rank) {}
+
+  // Whether one block has room for the weights of all rows. Blocks then send theirs to all others; otherwise
+  // every block keeps its own, and the others read them.
+  [[nodiscard]] __device__ bool gathers() const { return steps <= 2 * kShareTiles; }
+  [[nodiscard]] __device__ std::int32_t own_steps() const { return first_step(rank + 1) - first_step(rank); }
+  // Number of the share's first step in the block's own arrays.
+  [[nodiscard]] __device__ std::int32_t own_step() const { return gathers() ? first_step(rank) : 0; }
 
   [[nodiscard]] __device__ std::int32_t first_step(int block) const { return block * steps / kBlocks; }
   // Block that scores `step`.
