@@ -33,9 +33,12 @@ __device__ inline void decode_e4m3_unit_by_bits(const uint4& codes, std::uint32_
   if ((nan & 0x80808080u) != 0) factor = 0x7fc07fc0u;
   std::uint32_t values[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const std::uint32_t pair = __byte_perm(words[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
-    values[i] = multiply_bf16_pair((pair & 0x80008000u) | ((pair >> 4) & 0x07f007f0u), factor);
+  for (int i = 0; i < 4; ++i) {
+    // Code seeeemmm becomes s0000eee in the value's high byte, emmm0000 in its low one.
+    const std::uint32_t high = (words[i] & 0x80808080u) | ((words[i] >> 4) & 0x07070707u);
+    const std::uint32_t low = (words[i] << 4) & 0xf0f0f0f0u;
+    values[2 * i] = multiply_bf16_pair(__byte_perm(low, high, 0x5140), factor);
+    values[2 * i + 1] = multiply_bf16_pair(__byte_perm(low, high, 0x7362), factor);
   }
   out[0] = make_uint4(values[0], values[1], values[2], values[3]);
   out[1] = make_uint4(values[4], values[5], values[6], values[7]);
@@ -47,11 +50,37 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
   return (min(scale, kGreatestFactor) + 120) * 0x00800080u;
 }
 
-// Blocks of a power of two rows, beyond the places that are looked up once.
-__device__ inline RowPlace place_of_dense(const AttendParams& p, std::int32_t slot, std::int32_t row) {
+// Of a compressed row of a sequence; blocks have a power of two rows.
+__device__ inline RowPlace place_of(const AttendParams& p, std::int32_t slot, std::int32_t row) {
   const int shift = __ffs(p.rows.shape.rows) - 1;
-  const std::int32_t block = __ldg(p.rows.block_table + slot * p.rows.table_stride + (row >> shift));
-  return {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1))};
+  const auto block =
+      static_cast<std::uint32_t>(__ldg(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
+  return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
+}
+
+struct RowSource {
+  const std::byte* data;
+  const std::byte* scales;
+};
+__device__ inline RowSource row_source(const std::byte* block, std::int32_t rows, std::uint32_t row) {
+  return {block + std::int64_t{row} * Fp8DsMlaRow::kDataBytes,
+          block + std::int64_t{rows} * Fp8DsMlaRow::kDataBytes + std::int64_t{row} * Fp8DsMlaRow::kScaleBytes};
+}
+__device__ inline RowSource compressed_source(const AttendParams& p, RowPlace place) {
+  const std::int32_t rows = p.rows.shape.rows;
+  const std::byte* block = p.rows.blocks + (place >> (__ffs(rows) - 1)) * p.rows.shape.block_bytes;
+  return row_source(block, rows, place & static_cast<std::uint32_t>(rows - 1));
+}
+__device__ inline RowSource window_source(const AttendParams& p, std::int32_t slot, RowPlace place) {
+  const bool staged = place >= kStagedRow;
+  return row_source(staged ? p.staged : p.ring.base + slot * p.ring.slot_bytes,
+                    staged ? p.staged_shape.rows : p.ring.shape.rows, place & ~kStagedRow);
+}
+// Starts to bring a row to the level-2 cache.
+__device__ inline void prefetch_row(const RowSource& source) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(__cvta_generic_to_global(source.data)),
+               "n"(Fp8DsMlaRow::kDataBytes));
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(source.scales)));
 }
 
 template <int kBlocks>
@@ -89,40 +118,29 @@ class RowProducer {
     int fill;  // number of this slot's fill
   };
   [[nodiscard]] __device__ Piece value_piece(int number) const {
-    return {number * Share<kBlocks>::kPieceRows, share_.count, share_.slot_of(number), share_.fill_of(number)};
+    if constexpr (kBlocks == 1) {
+      return {number * kTileRows, share_.count, share_.slot_of(number), share_.fill_of(number)};
+    }
+    return {number * Share<kBlocks>::kPieceRows, share_.count, number % 2, number / 2};
   }
 
-  __device__ void wait_empty(const Piece& piece) {
-    if (piece.fill > 0) barrier_wait(&shared_.empty[piece.slot], (piece.fill - 1) & 1);
+  // Before the `fill`-th filling.
+  __device__ static void wait_empty(std::uint64_t& empty, int fill) {
+    if (fill > 0) barrier_wait(&empty, (fill - 1) & 1);
   }
-  __device__ void announce(const Piece& piece) {
+  __device__ void announce(std::uint64_t& full) {
     fence_async_proxy();
     __syncwarp();
-    if (thread_ % 32 == 0) barrier_arrive(&shared_.full[piece.slot]);
+    if (thread_ % 32 == 0) barrier_arrive(&full);
   }
 
-  struct RowSource {
-    const std::byte* data;
-    const std::byte* scales;
-  };
   // This thread's row of a tile; of rows that do not exist, the last one that does.
   __device__ RowSource locate(const Piece& piece, int tile) const {
     const std::int32_t row = min(piece.begin + tile * kTileRows + row_, piece.end - 1);
     const std::int32_t compressed = row - window_;
-    const RowPlace place = compressed < kPlacedRows
-                               ? shared_.place[compressed < 0 ? row : kPlacedWindow + compressed]
-                               : place_of_dense(p_, slot_, compressed);
-    const std::byte* block = p_.rows.blocks + place.block * p_.rows.shape.block_bytes;
-    std::int32_t rows = p_.rows.shape.rows;
-    if (place.block == kRingBlock) {
-      block = p_.ring.base + slot_ * p_.ring.slot_bytes;
-      rows = p_.ring.shape.rows;
-    } else if (place.block == kStagedBlock) {
-      block = p_.staged;
-      rows = p_.staged_shape.rows;
-    }
-    return {block + std::int64_t{place.row} * Fp8DsMlaRow::kDataBytes,
-            block + std::int64_t{rows} * Fp8DsMlaRow::kDataBytes + std::int64_t{place.row} * Fp8DsMlaRow::kScaleBytes};
+    if (compressed < 0) return window_source(p_, slot_, shared_.place[row]);
+    return compressed_source(
+        p_, compressed < kPlacedRows ? shared_.place[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
   }
   [[nodiscard]] __device__ bool exists(const Piece& piece, int tile) const {
     return piece.begin + tile * kTileRows + row_ < piece.end;
@@ -163,7 +181,7 @@ class RowProducer {
       const Piece next = piece_at(min(k + 1, count - 1));
       source = locate(next, 0);
       from = source.data + unit_ * kUnitBytes;
-      wait_empty(now);
+      wait_empty(shared_.empty[now.slot], now.fill);
       const uint2 scale_words = exists(now, 0) ? scales : uint2{};
       const std::uint32_t present = exists(now, 0) ? 0xffffffffu : 0;
       scales = __ldg(reinterpret_cast<const uint2*>(source.scales));
@@ -175,9 +193,14 @@ class RowProducer {
         greatest = max(greatest, scale);
         uint4 values[2];
         decode_e4m3_unit_by_bits(raw[cell], e4m3_factor(scale) & present, values);
-        raw[cell] = load_unit_once(from + cell * kCellValues);
         store_cell(slot, cell, values[0], values[1]);
+        if (cell % 2 == 1) {
+#pragma unroll
+          for (int c = cell - 1; c <= cell; ++c) raw[c] = load_unit_once(from + c * kCellValues);
+          __syncwarp();  // keeps the loads where they are: early
+        }
       }
+      raw[kCells - 2] = load_unit_once(from + (kCells - 2) * kCellValues);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         rope[i].x &= present;
@@ -195,31 +218,46 @@ class RowProducer {
           if (scale > kGreatestFactor) correct_cell(slot, cell, scale);
         }
       }
-      announce(now);
+      announce(shared_.full[now.slot]);
       now = next;
     }
   }
 
-  // --- slices: kBlocks rows a thread, some of their values -----------------------------------------------
+  // --- slices: several rows a thread, some of their values -----------------------------------------------
 
-  static constexpr int kGroups = kCells / kBlocks;  // of a slice
+  static constexpr int kPieceTiles = Share<kBlocks>::kPieceTiles;
+  static constexpr int kPieceCells = Share<kBlocks>::kPieceBytes / kCellBytes;
+  static constexpr int kGroups = kPieceCells / kPieceTiles;  // of a slice
+  struct LoadedPiece {
+    uint4 raw[kPieceCells];
+    std::uint32_t scale[kPieceCells];
+  };
+
   [[nodiscard]] __device__ bool is_rope(int cell) const {
     return share_.rank == kBlocks - 1 && cell % kGroups == kGroups - 1;
   }
 
-  // Cell `cell` of `piece` to the registers; rotated values: copy_rope.
-  __device__ void load_slice_cell(int cell, const Piece& piece, RowSource& source, uint4& raw, std::uint32_t& scale) {
-    if (cell % kGroups == 0) source = locate(piece, cell / kGroups);
-    if (is_rope(cell)) return;
-    const int group = share_.rank * kGroups + cell % kGroups;
-    raw = load_unit_once(source.data + group * kCellValues + unit_ * kUnitBytes);
-    scale = __ldg(reinterpret_cast<const unsigned char*>(source.scales) + group);
+  // Rotated values: copy_rope.
+  __device__ void load_slice(const Piece& piece, LoadedPiece& loaded) {
+    if (piece.begin >= piece.end) return;
+#pragma unroll
+    for (int tile = 0; tile < kPieceTiles; ++tile) {
+      const RowSource source = locate(piece, tile);
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        const int cell = tile * kGroups + i;
+        if (is_rope(cell)) continue;
+        const int group = share_.rank * kGroups + i;
+        loaded.raw[cell] = load_unit_once(source.data + group * kCellValues + unit_ * kUnitBytes);
+        loaded.scale[cell] = __ldg(reinterpret_cast<const unsigned char*>(source.scales) + group);
+      }
+    }
   }
 
   __device__ void copy_rope(const Piece& piece, std::uint32_t slot) {
     if (share_.rank != kBlocks - 1) return;
 #pragma unroll 1
-    for (int tile = 0; tile < kBlocks; ++tile) {
+    for (int tile = 0; tile < kPieceTiles; ++tile) {
       const std::byte* from = locate(piece, tile).data + Fp8DsMlaRow::kRopeOffset;
       const std::uint32_t cell = slot + ((tile + 1) * kGroups - 1) * kCellBytes;
 #pragma unroll
@@ -230,32 +268,36 @@ class RowProducer {
     }
   }
 
+  __device__ void store_slice(const Piece& piece, const LoadedPiece& loaded) {
+    wait_empty(shared_.piece_empty[piece.slot], piece.fill);
+    std::byte* slot = shared_.slot[1] + piece.slot * Share<kBlocks>::kPieceBytes;
+    copy_rope(piece, shared_address(slot));
+#pragma unroll
+    for (int cell = 0; cell < kPieceCells; ++cell) {
+      if (is_rope(cell)) continue;
+      const std::uint32_t scale = loaded.scale[cell];
+      uint4 values[2];
+      decode_e4m3_unit_by_bits(loaded.raw[cell], exists(piece, cell / kGroups) ? e4m3_factor(scale) : 0, values);
+      store_cell(slot, cell, values[0], values[1]);
+      if (scale > kGreatestFactor) correct_cell(slot, cell, scale);
+    }
+    wait_for_copies();
+    announce(shared_.piece_full[piece.slot]);
+  }
+
   __device__ void run_slices(int count) {
-    uint4 raw[kCells];
-    std::uint32_t scale[kCells];
-    RowSource source;
-    Piece now = value_piece(0);
-#pragma unroll
-    for (int cell = 0; cell < kCells; ++cell) load_slice_cell(cell, now, source, raw[cell], scale[cell]);
+    LoadedPiece even;
+    LoadedPiece odd;
+    load_slice(value_piece(0), even);
+    load_slice(value_piece(1), odd);
+    wait_empty(shared_.empty[1], share_.score_fills(1));
 #pragma unroll 1
-    for (int k = 0; k < count; ++k) {
-      const Piece next = value_piece(min(k + 1, count - 1));
-      wait_empty(now);
-      std::byte* slot = shared_.slot[now.slot];
-      copy_rope(now, shared_address(slot));
-#pragma unroll
-      for (int cell = 0; cell < kCells; ++cell) {
-        if (!is_rope(cell)) {
-          uint4 values[2];
-          decode_e4m3_unit_by_bits(raw[cell], exists(now, cell / kGroups) ? e4m3_factor(scale[cell]) : 0, values);
-          store_cell(slot, cell, values[0], values[1]);
-          if (scale[cell] > kGreatestFactor) correct_cell(slot, cell, scale[cell]);
-        }
-        load_slice_cell(cell, next, source, raw[cell], scale[cell]);
-      }
-      wait_for_copies();
-      announce(now);
-      now = next;
+    for (int k = 0; k < count; k += 2) {
+      store_slice(value_piece(k), even);
+      load_slice(value_piece(k + 2), even);
+      if (k + 1 == count) break;
+      store_slice(value_piece(k + 1), odd);
+      load_slice(value_piece(k + 3), odd);
     }
   }
 
