@@ -65,9 +65,9 @@ TEST_F(AttentionLayerTest, SparseLayersCompressTwiceAndSelect) {
   LayerRig layer(golden_, kSparseLayer, kLimits);
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
-  EXPECT_EQ(ops.calls, (Calls{"linear*7", "rms_norm", "linear*2", "query", "index_query", "window_rows", "compress",
-                              "state_store", "compress", "state_store", "select_rows", "attend", "window_store",
-                              "linear*2", "linear*1"}));
+  EXPECT_EQ(ops.calls,
+            (Calls{"linear*7", "rms_norm", "linear*2", "query", "index_query", "window_rows", "compress", "state_store",
+                   "compress", "state_store", "select_rows", "attend", "window_store", "linear*2", "linear*1"}));
   // The state is stored after the pool that reads it, for each compressor its own.
   ASSERT_EQ(ops.compressions.size(), 2U);
   EXPECT_EQ(ops.compressions[0].state.base, ops.state_stores[0].state.base);

@@ -150,11 +150,11 @@ struct Pools {
 
 bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   Backend& backend = *pools.backend;
-  const std::int64_t rows_per_token =
-      c.shape.window + (c.shape.ratio == 0 ? 0 : c.shape.top_k > 0 ? c.shape.top_k : (c.start + c.tokens) / c.shape.ratio);
+  const std::int64_t rows_per_token = c.shape.window + (c.shape.ratio == 0  ? 0
+                                                        : c.shape.top_k > 0 ? c.shape.top_k
+                                                                            : (c.start + c.tokens) / c.shape.ratio);
   const std::int64_t set_bytes =
-      c.tokens > 1 ? kColdBytes
-                   : c.sequences * (rows_per_token * 584 + std::int64_t{c.shape.heads} * kHeadDim * 2);
+      c.tokens > 1 ? kColdBytes : c.sequences * (rows_per_token * 584 + std::int64_t{c.shape.heads} * kHeadDim * 2);
   const auto sets = static_cast<std::int32_t>(std::clamp<std::int64_t>(kColdBytes / set_bytes + 1, 1, 256));
   const std::int64_t positions = c.start + c.tokens;
   const std::int64_t blocks = c.shape.ratio == 0 ? 1 : 8209;  // 307 MB
@@ -162,9 +162,7 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   // A set's rows start elsewhere in the pool; the table reaches half of it.
   const std::int64_t reach = std::max<std::int64_t>(blocks / 2, 1);
   for (std::int32_t& block : pool.table) block = static_cast<std::int32_t>(block % reach);
-  const auto set_offset = [&](std::int32_t set) {
-    return set * (blocks - reach) / sets * pool.rows_shape.block_bytes;
-  };
+  const auto set_offset = [&](std::int32_t set) { return set * (blocks - reach) / sets * pool.rows_shape.block_bytes; };
   auto device_blocks = backend.allocate(pool.bytes.size() + 16, "blocks");
   auto device_table = backend.allocate(pool.table.size() * 4 + 16, "table");
   if (!device_blocks.ok() || !device_table.ok()) return false;
@@ -178,9 +176,10 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   for (std::int32_t set = 0; set < sets; ++set) {
     std::vector<AttendPart> parts;
     for (std::int32_t b = 0; b < c.sequences; ++b) parts.push_back({b, c.start, c.tokens});
-    last = std::make_unique<AttendInputs>(c.shape, pools.bank, c.sequences, parts, 0, 1000 + static_cast<std::uint64_t>(set));
-    arrays.push_back(std::make_unique<AttendArrays>(
-        backend, *last, pool, device_blocks->data() + set_offset(set), device_table->as<std::int32_t>()));
+    last = std::make_unique<AttendInputs>(c.shape, pools.bank, c.sequences, parts, 0,
+                                          1000 + static_cast<std::uint64_t>(set));
+    arrays.push_back(std::make_unique<AttendArrays>(backend, *last, pool, device_blocks->data() + set_offset(set),
+                                                    device_table->as<std::int32_t>()));
     if (set == 0) sink = last->sink;
     last->sink = sink;
     AttendParams& params = arrays.back()->params;
@@ -195,7 +194,8 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   }
   const double tokens = last->counts.tokens;
   // Rows of one sequence in one step are shared by its tokens.
-  const double distinct = c.tokens > 1 ? static_cast<double>(positions) * (c.shape.ratio == 0 ? 1.0 : 1.0 + 1.0 / c.shape.ratio) : rows;
+  const double distinct =
+      c.tokens > 1 ? static_cast<double>(positions) * (c.shape.ratio == 0 ? 1.0 : 1.0 + 1.0 / c.shape.ratio) : rows;
   const double bytes = distinct * 584 + tokens * c.shape.heads * kHeadDim * 4;
   const double flops = 4.0 * rows * c.shape.heads * kHeadDim;
   const double floor = floor_us(bytes, flops, kBf16FlopsPerSecond);
@@ -241,7 +241,8 @@ int main(int argc, char** argv) {
   cuda::CudaOps ops(stream, scratch);
   bool ok = true;
   for (const bench::Case& c : bench::cases()) {
-    if (only.empty() || std::string(c.name).find(only) != std::string::npos) ok = bench::run(c, pools, stream, ops) && ok;
+    if (only.empty() || std::string(c.name).find(only) != std::string::npos)
+      ok = bench::run(c, pools, stream, ops) && ok;
   }
   return ok ? 0 : 1;
 }

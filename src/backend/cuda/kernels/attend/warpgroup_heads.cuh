@@ -37,7 +37,7 @@ class HeadConsumer {
   static constexpr int kProducts = kTileRows / 16;  // of a tile with values, each of 16 rows
   static constexpr int kProductBytes = kWeightStepBytes / 2;
   static constexpr int kColumns = Share<kBlocks>::kSliceValues / 2;  // of a warpgroup's output
-  static constexpr int kParts = kColumns > 128 ? 2 : 1;  // products that these columns take
+  static constexpr int kParts = kColumns > 128 ? 2 : 1;              // products that these columns take
   static constexpr int kPartTiles = kColumns / kParts / 8;
   static constexpr int kPartBytes = kColumns / kParts / kCellValues * kCellBytes;
   static constexpr int kOutputStride = Share<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
@@ -70,7 +70,9 @@ class HeadConsumer {
   // --- scores of the share -------------------------------------------------------------------------------
 
   // Tile of this warpgroup's `j`-th score product; negative: none.
-  [[nodiscard]] __device__ int tile_of(int j) const { return share_.tiles() - 1 - (2 * j + group_); }
+  [[nodiscard]] __device__ int tile_of(int j) const {
+    return share_.tiles() - 1 - (2 * j + group_);
+  }
 
   // Scaled scores, -infinity past the share's end, and their maxima in max_. Every product is made in s's last
   // tile and moved away.
@@ -302,7 +304,8 @@ class HeadConsumer {
       }
       warpgroup_commit();
       warpgroup_wait();
-      if (tile % kPieceTiles == kPieceTiles - 1) release(kBlocks == 1 ? shared_.empty[slot] : shared_.piece_empty[slot], 1);
+      if (tile % kPieceTiles == kPieceTiles - 1)
+        release(kBlocks == 1 ? shared_.empty[slot] : shared_.piece_empty[slot], 1);
     }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
@@ -353,7 +356,9 @@ class HeadConsumer {
   }
 
   // Of this thread's accumulators, the half given.
-  [[nodiscard]] __device__ int head(int half) const { return warp_ % 4 * 16 + half * 8 + lane_ / 4; }
+  [[nodiscard]] __device__ int head(int half) const {
+    return warp_ % 4 * 16 + half * 8 + lane_ / 4;
+  }
 
   const AttendParams& p_;
   const TokenRows& rows_;

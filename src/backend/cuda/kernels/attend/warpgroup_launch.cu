@@ -19,6 +19,20 @@ int compute_capability_major() {
   return major;
 }
 
+// A build without code for 9.0a leaves the kernel empty: it then takes hardly any registers.
+bool kernel_is_built() {
+  static const bool built = [] {
+    constexpr int kRegistersOfNothing = 40;
+    cudaFuncAttributes attributes{};
+    if (cudaFuncGetAttributes(&attributes, attend_warpgroup_kernel<1>) == cudaSuccess) {
+      return attributes.numRegs > kRegistersOfNothing;
+    }
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }();
+  return built;
+}
+
 template <int kBlocks>
 cudaLaunchConfig_t config_of(const AttendParams& p, cudaStream_t stream, cudaLaunchAttribute& cluster) {
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -74,7 +88,7 @@ bool warpgroup_applies(const AttendParams& params) {
   const std::int32_t block_rows = params.rows.shape.rows;
   if (params.ratio > 0 && (block_rows & (block_rows - 1)) != 0) return false;
   if (params.selected != nullptr && params.selected_stride > kPlacedRows) return false;
-  return params.window <= kPlacedWindow && compute_capability_major() == 9;
+  return params.window <= kPlacedWindow && compute_capability_major() == 9 && kernel_is_built();
 }
 
 std::int64_t warpgroup_rows() {

@@ -107,9 +107,7 @@ struct Share {
   // With one block: tiles that are in their slots already; slot and number of fill of a piece.
   [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
   [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
-  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
-    return score_fills(slot_of(piece)) - 1 + piece / 2;
-  }
+  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const { return score_fills(slot_of(piece)) - 1 + piece / 2; }
 };
 
 }  // namespace dsv4rt::cuda

@@ -88,8 +88,7 @@ class RowProducer {
  public:
   using Shared = WarpgroupShared<kBlocks>;
 
-  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
-                         Shared& shared)
+  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share, Shared& shared)
       : p_(params), slot_(rows.place.slot), window_(rows.window), share_(share), shared_(shared) {}
 
   __device__ void run() {
@@ -156,7 +155,8 @@ class RowProducer {
     const std::uint32_t rest = scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
 #pragma unroll 1
     for (int i = 0; i < 8; ++i) {
-      auto* pair = reinterpret_cast<std::uint32_t*>(slot + cell * kCellBytes + cell_offset(row_, 2 * unit_ + i / 4)) + i % 4;
+      auto* pair =
+          reinterpret_cast<std::uint32_t*>(slot + cell * kCellBytes + cell_offset(row_, 2 * unit_ + i / 4)) + i % 4;
       *pair = multiply_bf16_pair(*pair, rest);
     }
   }
