@@ -1,7 +1,9 @@
 // attend on the GPU: against the CPU backend, and independence of batch, chunking, padding and grid.
 #include <cmath>
 #include <memory>
-#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "gpu/support/gpu.h"
@@ -131,11 +133,10 @@ TEST_F(AttendGpuTest, DecodeChunkAndBatchGiveTheSameBytes) {
       expect_same(run(gpu(), setup, {{0, 2401, count}}), whole, width, "chunk of " + std::to_string(count));
     }
     // Neighbours, padding and loose bounds change nothing.
-    const auto batch =
-        run(gpu(), setup, {{1, 5, 1}, {0, 2400, 4}, {2, 900, 40}, {3, 0, 7}, {4, 2999, 1}}, 11, 1 << 20);
-    expect_same({batch.begin() + static_cast<std::ptrdiff_t>(width),
-                 batch.begin() + static_cast<std::ptrdiff_t>(5 * width)},
-                whole, 0, "batch");
+    const auto batch = run(gpu(), setup, {{1, 5, 1}, {0, 2400, 4}, {2, 900, 40}, {3, 0, 7}, {4, 2999, 1}}, 11, 1 << 20);
+    expect_same(
+        {batch.begin() + static_cast<std::ptrdiff_t>(width), batch.begin() + static_cast<std::ptrdiff_t>(5 * width)},
+        whole, 0, "batch");
   }
 }
 

@@ -5,9 +5,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -50,11 +51,13 @@ class RowRandom {
   // Nearly normal, variance 1: the sum of the four 16-bit parts of one draw.
   float normal() {
     const std::uint64_t z = bits();
-    const auto sum = static_cast<std::int64_t>((z & 0xffffU) + ((z >> 16U) & 0xffffU) + ((z >> 32U) & 0xffffU) +
-                                               (z >> 48U));
+    const auto sum =
+        static_cast<std::int64_t>((z & 0xffffU) + ((z >> 16U) & 0xffffU) + ((z >> 32U) & 0xffffU) + (z >> 48U));
     return static_cast<float>(sum - 131070) * 0x1.bb67aep-16F;  // sqrt(3) / 65536
   }
-  std::int64_t below(std::int64_t limit) { return static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(limit)); }
+  std::int64_t below(std::int64_t limit) {
+    return static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(limit));
+  }
 
  private:
   std::uint64_t state_;

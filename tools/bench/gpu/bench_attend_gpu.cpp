@@ -1,8 +1,9 @@
 // Attention over cache rows on the GPU at V4-Flash and V4-Pro shapes.
 //
-// Every repetition has its own sequences and queries (together more than the L2 cache), a few outputs of
-// the last repetition are checked against double precision. Floor: rows, queries and outputs moved once,
-// or the products of scores and values.
+// Every repetition has its own rows, queries, selection and outputs (together more than the L2 cache); the
+// step's metadata and block table are shared, as by the layers of a step. A few outputs of the last repetition
+// are checked against double precision. Floor: rows, queries and outputs moved once, or the products of scores
+// and values.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -149,15 +150,19 @@ struct Pools {
 
 bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   Backend& backend = *pools.backend;
-  const std::int64_t rows_per_token =
-      c.shape.window + (c.shape.ratio == 0 ? 0 : c.shape.top_k > 0 ? c.shape.top_k : (c.start + c.tokens) / c.shape.ratio);
+  const std::int64_t rows_per_token = c.shape.window + (c.shape.ratio == 0  ? 0
+                                                        : c.shape.top_k > 0 ? c.shape.top_k
+                                                                            : (c.start + c.tokens) / c.shape.ratio);
   const std::int64_t set_bytes =
-      c.tokens > 1 ? kColdBytes
-                   : c.sequences * (rows_per_token * 584 + std::int64_t{c.shape.heads} * kHeadDim * 2);
+      c.tokens > 1 ? kColdBytes : c.sequences * (rows_per_token * 584 + std::int64_t{c.shape.heads} * kHeadDim * 2);
   const auto sets = static_cast<std::int32_t>(std::clamp<std::int64_t>(kColdBytes / set_bytes + 1, 1, 256));
   const std::int64_t positions = c.start + c.tokens;
   const std::int64_t blocks = c.shape.ratio == 0 ? 1 : 8209;  // 307 MB
-  const AttendPool pool(c.shape, pools.bank, sets * c.sequences, positions, blocks);
+  AttendPool pool(c.shape, pools.bank, c.sequences, positions, blocks);
+  // A set's rows start elsewhere in the pool; the table reaches half of it.
+  const std::int64_t reach = std::max<std::int64_t>(blocks / 2, 1);
+  for (std::int32_t& block : pool.table) block = static_cast<std::int32_t>(block % reach);
+  const auto set_offset = [&](std::int32_t set) { return set * (blocks - reach) / sets * pool.rows_shape.block_bytes; };
   auto device_blocks = backend.allocate(pool.bytes.size() + 16, "blocks");
   auto device_table = backend.allocate(pool.table.size() * 4 + 16, "table");
   if (!device_blocks.ok() || !device_table.ok()) return false;
@@ -166,15 +171,21 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
 
   std::vector<std::unique_ptr<AttendArrays>> arrays;
   std::unique_ptr<AttendInputs> last;
+  std::vector<float> sink;
   double rows = 0;
   for (std::int32_t set = 0; set < sets; ++set) {
-    // Rings belong to the set: its slots count from zero there, in the table they follow the set.
     std::vector<AttendPart> parts;
     for (std::int32_t b = 0; b < c.sequences; ++b) parts.push_back({b, c.start, c.tokens});
-    last = std::make_unique<AttendInputs>(c.shape, pools.bank, c.sequences, parts, 0, 1000 + static_cast<std::uint64_t>(set));
-    arrays.push_back(std::make_unique<AttendArrays>(
-        backend, *last, pool, device_blocks->data(),
-        device_table->as<std::int32_t>() + std::int64_t{set} * c.sequences * pool.stride));
+    last = std::make_unique<AttendInputs>(c.shape, pools.bank, c.sequences, parts, 0,
+                                          1000 + static_cast<std::uint64_t>(set));
+    arrays.push_back(std::make_unique<AttendArrays>(backend, *last, pool, device_blocks->data() + set_offset(set),
+                                                    device_table->as<std::int32_t>()));
+    if (set == 0) sink = last->sink;
+    last->sink = sink;
+    AttendParams& params = arrays.back()->params;
+    params.step = arrays.front()->params.step;
+    params.sink = arrays.front()->params.sink;
+    params.output_rope = arrays.front()->params.output_rope;
   }
   for (std::int32_t t = 0; t < last->counts.tokens; ++t) {
     const std::int32_t p = last->position[static_cast<std::size_t>(t)];
@@ -183,7 +194,8 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   }
   const double tokens = last->counts.tokens;
   // Rows of one sequence in one step are shared by its tokens.
-  const double distinct = c.tokens > 1 ? static_cast<double>(positions) * (c.shape.ratio == 0 ? 1.0 : 1.0 + 1.0 / c.shape.ratio) : rows;
+  const double distinct =
+      c.tokens > 1 ? static_cast<double>(positions) * (c.shape.ratio == 0 ? 1.0 : 1.0 + 1.0 / c.shape.ratio) : rows;
   const double bytes = distinct * 584 + tokens * c.shape.heads * kHeadDim * 4;
   const double flops = 4.0 * rows * c.shape.heads * kHeadDim;
   const double floor = floor_us(bytes, flops, kBf16FlopsPerSecond);
@@ -199,9 +211,8 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   });
   std::vector<bf16> o;
   ok = ok && arrays.back()->output(o).ok();
-  AttendPool own = pool;  // the table as the last set sees it
-  own.table.erase(own.table.begin(), own.table.begin() + std::int64_t{sets - 1} * c.sequences * pool.stride);
-  const double error = ok ? largest_error(*last, own, o) : 1;
+  pool.bytes.erase(pool.bytes.begin(), pool.bytes.begin() + set_offset(sets - 1));
+  const double error = ok ? largest_error(*last, pool, o) : 1;
   std::printf("%-26s B=%-3d rows/token %6.0f  %9.2f us  floor %8.2f  ratio %5.2f  error %.1e%s\n", c.name, c.sequences,
               rows / tokens, time.microseconds, floor, time.microseconds / floor, error, error < 6e-3 ? "" : "  WRONG");
   std::fflush(stdout);
@@ -230,7 +241,8 @@ int main(int argc, char** argv) {
   cuda::CudaOps ops(stream, scratch);
   bool ok = true;
   for (const bench::Case& c : bench::cases()) {
-    if (only.empty() || std::string(c.name).find(only) != std::string::npos) ok = bench::run(c, pools, stream, ops) && ok;
+    if (only.empty() || std::string(c.name).find(only) != std::string::npos)
+      ok = bench::run(c, pools, stream, ops) && ok;
   }
   return ok ? 0 : 1;
 }

@@ -94,6 +94,20 @@ __device__ inline void store_remote(std::uint32_t address, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
 }
 
+// One arrival, and the announcement of `bytes` that copies will bring.
+__device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+// Copies `bytes` (a multiple of 16) to the same place of block `rank` and tells its barrier.
+__device__ inline void bulk_copy_remote(const void* from, int bytes, std::uint64_t* barrier, int rank) {
+  const std::uint32_t address = shared_address(from);
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+                   remote_address(address, rank)),
+               "r"(address), "r"(bytes), "r"(remote_address(shared_address(barrier), rank))
+               : "memory");
+}
+
 // Writes `bytes` (a multiple of 16) of shared memory to 16-byte aligned global memory. The shared memory is
 // free after bulk_store_wait() of the same thread.
 __device__ inline void bulk_store(void* to, std::uint32_t from, int bytes) {

@@ -29,7 +29,6 @@ inline constexpr int kRowTiles = kChunkRows / 8;              // a chunk in colu
 inline constexpr int kProbabilityStride = kChunkRows + 8;     // values: eight rows reach all 32 banks
 inline constexpr int kSumStride = kHeadDim + 8;               // floats: no bank conflicts in fragment order
 inline constexpr int kDimsPerWarp = kHeadDim / kAttendWarps;  // of the output
-inline constexpr int kLoadBatch = 5;                          // 16-byte loads a thread has in flight
 
 template <int kHeadTiles>
 struct AttendShared {
@@ -59,6 +58,12 @@ class AttendBlock {
  public:
   using Shared = AttendShared<kHeadTiles>;
   static constexpr int kHeads = Shared::kHeads;
+  // 16-byte loads a thread has in flight. The compiler for 10.0 spills with more of them beside 64 heads' sums.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  static constexpr int kLoadBatch = kHeadTiles >= 4 ? 2 : 5;
+#else
+  static constexpr int kLoadBatch = 5;
+#endif
   // Warps over the score tiles: head halves where there are several, row columns otherwise.
   static constexpr int kHeadWarps = kHeadTiles >= 2 ? 2 : 1;
   static constexpr int kRowWarps = kAttendWarps / kHeadWarps;
@@ -83,11 +88,14 @@ class AttendBlock {
     }
     __syncthreads();
     std::byte* tile = shared_.rows.tile;
-    if (p_.ring.format == p_.row_format || window == count) {
-      decode_rows<kAttendThreads, kLoadBatch>(p_.ring.format, shared_.address, 0, count, tile, thread_);
-    } else {
-      decode_rows<kAttendThreads, kLoadBatch>(p_.ring.format, shared_.address, 0, window, tile, thread_);
-      decode_rows<kAttendThreads, kLoadBatch>(p_.row_format, shared_.address, window, count, tile, thread_);
+    // Window rows, then compressed rows, at one place of the code: the decoders of all formats are large.
+#pragma unroll 1
+    for (int first = 0; first < count;) {
+      const bool compressed = first >= window;
+      const RowFormat format = compressed ? p_.row_format : p_.ring.format;
+      const int end = !compressed && p_.ring.format != p_.row_format ? window : count;
+      decode_rows<kAttendThreads, kLoadBatch>(format, shared_.address, first, end, tile, thread_);
+      first = end;
     }
     // What a multiple of 16 adds has weight zero, which must not meet a NaN.
     const int padded = (count + 15) / 16 * 16;

@@ -34,10 +34,10 @@ class HeadConsumer {
  public:
   using Shared = WarpgroupShared<kBlocks>;
   static constexpr int kWarpgroupTiles = kShareTiles / 2;
-  static constexpr int kWeightSteps = kTileRows / 16;  // products of a tile with values
-  static constexpr int kWeightStepBytes = kTileHeads * 16 * 2;
+  static constexpr int kProducts = kTileRows / 16;  // of a tile with values, each of 16 rows
+  static constexpr int kProductBytes = kWeightStepBytes / 2;
   static constexpr int kColumns = Share<kBlocks>::kSliceValues / 2;  // of a warpgroup's output
-  static constexpr int kParts = kColumns > 128 ? 2 : 1;  // products that these columns take
+  static constexpr int kParts = kColumns > 128 ? 2 : 1;              // products that these columns take
   static constexpr int kPartTiles = kColumns / kParts / 8;
   static constexpr int kPartBytes = kColumns / kParts / kCellValues * kCellBytes;
   static constexpr int kOutputStride = Share<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
@@ -48,6 +48,11 @@ class HeadConsumer {
       : p_(params), rows_(rows), share_(share), token_(token), first_head_(first_head), shared_(shared) {}
 
   __device__ void run() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int h = first_head_ + head(half);
+      sink_[half] = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
+    }
     wait_for_copies();  // of the queries
     fence_async_proxy();
     named_sync(kConsumersBarrier, kConsumers);
@@ -65,7 +70,9 @@ class HeadConsumer {
   // --- scores of the share -------------------------------------------------------------------------------
 
   // Tile of this warpgroup's `j`-th score product; negative: none.
-  [[nodiscard]] __device__ int tile_of(int j) const { return share_.tiles() - 1 - (2 * j + group_); }
+  [[nodiscard]] __device__ int tile_of(int j) const {
+    return share_.tiles() - 1 - (2 * j + group_);
+  }
 
   // Scaled scores, -infinity past the share's end, and their maxima in max_. Every product is made in s's last
   // tile and moved away.
@@ -90,7 +97,7 @@ class HeadConsumer {
       }
       warpgroup_wait();
       pin_registers(product);
-      if (tile_of(j) >= share_.resident()) release(group_, 2);
+      if (tile_of(j) >= share_.resident()) release(shared_.empty[group_], 2);
       constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
       static_assert(kHeadDim == 512);
       const int rows = share_.end() - share_.begin() - tile_of(j) * kTileRows - lane_ % 4 * 2;
@@ -104,8 +111,8 @@ class HeadConsumer {
   }
 
   // Of this warp; `share` of the eight arrivals that free a slot.
-  __device__ void release(int slot, int share) {
-    if (lane_ == 0) barrier_arrive(&shared_.empty[slot], share);
+  __device__ void release(std::uint64_t& empty, int share) {
+    if (lane_ == 0) barrier_arrive(&empty, share);
   }
 
   // --- the token's maximum -------------------------------------------------------------------------------
@@ -161,25 +168,42 @@ class HeadConsumer {
           for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[j][4 * i + 2 * half] + s[j][4 * i + 2 * half + 1];
           sum += __shfl_xor_sync(0xffffffffu, sum, 1);
           sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-          if (lane_ % 4 == 0) shared_.step_sum[2 * tile_of(j) + step][head(half)] = sum;
+          const int at = 2 * tile_of(j) + step;
+          if (lane_ % 4 == 0 && at < share_.own_steps()) shared_.step_sum[share_.own_step() + at][head(half)] = sum;
         }
       }
 #pragma unroll
-      for (int i = 0; i < kWeightSteps; ++i) {
+      for (int i = 0; i < kProducts; ++i) {
         const float* v = &s[j][8 * i];
-        *reinterpret_cast<uint4*>(weights(tile_of(j) * kWeightSteps + i)) =
-            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        const int at = tile_of(j) * kProducts + i;
+        if (at < 2 * share_.own_steps()) {  // beyond lie the next block's
+          *reinterpret_cast<uint4*>(weights(2 * share_.own_step() + at)) =
+              make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        }
       }
     }
   }
 
-  // This thread's unit of a step of 16 rows of the share.
+  // This thread's unit of a step of 16 rows.
   [[nodiscard]] __device__ std::byte* weights(int step) {
-    return shared_.q + step * kWeightStepBytes + (warp_ % 4 * 32 + lane_) * kUnitBytes;
+    return shared_.q + step * kProductBytes + (warp_ % 4 * 32 + lane_) * kUnitBytes;
   }
 
   __device__ void publish_weights() {
-    if constexpr (kBlocks > 1) {
+    if (kBlocks > 1 && share_.gathers()) {
+      fence_async_proxy();
+      named_sync(kConsumersBarrier, kConsumers);
+      const int step = share_.first_step(share_.rank);
+      const int steps = share_.own_steps();
+      constexpr int kSumBytes = kTileHeads * 4;
+      if (thread_ == share_.rank) {
+        barrier_expect(&shared_.weights_here, (share_.steps - steps) * (kSumBytes + kWeightStepBytes));
+      } else if (thread_ < kBlocks && steps > 0) {
+        bulk_copy_remote(shared_.q + step * kWeightStepBytes, steps * kWeightStepBytes, &shared_.weights_here, thread_);
+        bulk_copy_remote(shared_.step_sum[step], steps * kSumBytes, &shared_.weights_here, thread_);
+      }
+      barrier_wait_cluster(&shared_.weights_here, 0);
+    } else if (kBlocks > 1) {
       __syncwarp();
       if (lane_ < kBlocks) barrier_arrive_remote(&shared_.weights_ready, lane_);
       barrier_wait_cluster(&shared_.weights_ready, 0);
@@ -191,18 +215,18 @@ class HeadConsumer {
   // --- outputs -------------------------------------------------------------------------------------------
 
   // Weights of the token's rows [64 * tile, ..) against this warpgroup's columns.
-  __device__ void load_weights(int tile, uint4 (&a)[kWeightSteps]) {
+  __device__ void load_weights(int tile, uint4 (&a)[kProducts]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int step = 2 * tile + half;
       if (step >= share_.steps) {
         a[2 * half] = a[2 * half + 1] = uint4{};
-      } else if constexpr (kBlocks > 1) {
+      } else if (kBlocks > 1 && !share_.gathers()) {
         const int owner = share_.owner(step);
         const std::uint32_t from =
             remote_address(shared_address(weights(2 * (step - share_.first_step(owner)))), owner);
         a[2 * half] = load_remote_unit(from);
-        a[2 * half + 1] = load_remote_unit(from + kWeightStepBytes);
+        a[2 * half + 1] = load_remote_unit(from + kProductBytes);
       } else {
         a[2 * half] = *reinterpret_cast<const uint4*>(weights(2 * step));
         a[2 * half + 1] = *reinterpret_cast<const uint4*>(weights(2 * step + 1));
@@ -215,7 +239,7 @@ class HeadConsumer {
     float sum = 0.0f;
 #pragma unroll 4
     for (int step = lane_ % 4; step < share_.steps; step += 4) {
-      if constexpr (kBlocks > 1) {
+      if (kBlocks > 1 && !share_.gathers()) {
         const int owner = share_.owner(step);
         sum += load_remote(
             remote_address(shared_address(&shared_.step_sum[step - share_.first_step(owner)][head(half)]), owner));
@@ -229,14 +253,12 @@ class HeadConsumer {
   }
 
   __device__ void sum_values() {
-    uint4 next[kWeightSteps];
+    uint4 next[kProducts];
     load_weights(0, next);
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int h = first_head_ + head(half);
-      const float sink = h < p_.heads ? p_.sink[h] : 0.0f;
-      factor[half] = __frcp_rn(sum_weights(half) + expf(sink - max_[half]));
+      factor[half] = __frcp_rn(sum_weights(half) + expf(sink_[half] - max_[half]));
     }
     float o[kParts][kColumns / kParts / 2];
 #pragma unroll
@@ -244,6 +266,7 @@ class HeadConsumer {
 #pragma unroll
       for (float& value : o[part]) value = 0.0f;
     }
+    constexpr int kPieceTiles = Share<kBlocks>::kPieceTiles;
     constexpr int kGroups = kCells / kBlocks;
     // The warpgroup's columns start in a cell of their own, or in the middle of the only one.
     constexpr int kGroupBytes = kColumns >= kCellValues ? kColumns / kCellValues * kCellBytes : kColumns * 2;
@@ -251,14 +274,15 @@ class HeadConsumer {
     int slot = 0;
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
-      const int piece = tile / kBlocks;
-      if (tile % kBlocks == 0) {
-        slot = share_.slot_of(piece);
-        barrier_wait(&shared_.full[slot], share_.fill_of(piece) & 1);
+      const int piece = tile / kPieceTiles;
+      if (tile % kPieceTiles == 0) {
+        slot = kBlocks == 1 ? share_.slot_of(piece) : piece % 2;
+        barrier_wait(kBlocks == 1 ? &shared_.full[slot] : &shared_.piece_full[slot],
+                     (kBlocks == 1 ? share_.fill_of(piece) : piece / 2) & 1);
       }
-      uint4 a[kWeightSteps];
+      uint4 a[kProducts];
 #pragma unroll
-      for (int i = 0; i < kWeightSteps; ++i) {
+      for (int i = 0; i < kProducts; ++i) {
         a[i] = next[i];
         asm volatile("" : "+r"(a[i].x), "+r"(a[i].y), "+r"(a[i].z), "+r"(a[i].w));
       }
@@ -267,11 +291,12 @@ class HeadConsumer {
       load_weights(tile + 1, next);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
+      const std::byte* cells = kBlocks == 1 ? shared_.slot[slot] : shared_.slot[1] + slot * Share<kBlocks>::kPieceBytes;
       const std::uint64_t v = cell_descriptor(
-          shared_address(shared_.slot[slot]) + tile % kBlocks * kGroups * kCellBytes + group_ * kGroupBytes, kCellBytes);
+          shared_address(cells) + tile % kPieceTiles * kGroups * kCellBytes + group_ * kGroupBytes, kCellBytes);
       warpgroup_arrive();
 #pragma unroll
-      for (int i = 0; i < kWeightSteps; ++i) {
+      for (int i = 0; i < kProducts; ++i) {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           multiply_registers(o[part], a[i], v + (i * 16 * kCellRowBytes + part * kPartBytes) / 16);
@@ -279,7 +304,8 @@ class HeadConsumer {
       }
       warpgroup_commit();
       warpgroup_wait();
-      if (tile % kBlocks == kBlocks - 1) release(slot, 1);
+      if (tile % kPieceTiles == kPieceTiles - 1)
+        release(kBlocks == 1 ? shared_.empty[slot] : shared_.piece_empty[slot], 1);
     }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
@@ -289,7 +315,8 @@ class HeadConsumer {
   // o * factor, rounded, turned, and out through the slots.
   __device__ void write(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
     named_sync(kOutputBarrier, kConsumers + 32);
-    std::byte* out = shared_.slot[0];
+    // With several blocks, slot 0 may hold weights that are still on their way to others.
+    std::byte* out = shared_.slot[kBlocks == 1 ? 0 : 1];
     std::byte* own = out + head(0) * kOutputStride + (group_ * kColumns + lane_ % 4 * 2) * 2;
 #pragma unroll
     for (int i = 0; i < kColumns / 8; ++i) {
@@ -329,7 +356,9 @@ class HeadConsumer {
   }
 
   // Of this thread's accumulators, the half given.
-  [[nodiscard]] __device__ int head(int half) const { return warp_ % 4 * 16 + half * 8 + lane_ / 4; }
+  [[nodiscard]] __device__ int head(int half) const {
+    return warp_ % 4 * 16 + half * 8 + lane_ / 4;
+  }
 
   const AttendParams& p_;
   const TokenRows& rows_;
@@ -342,6 +371,7 @@ class HeadConsumer {
   int lane_ = thread_ % 32;
   int group_ = warp_ / 4;
   float max_[2] = {-INFINITY, -INFINITY};
+  float sink_[2];
 };
 
 }  // namespace dsv4rt::cuda

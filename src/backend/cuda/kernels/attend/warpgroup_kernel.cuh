@@ -38,9 +38,10 @@ __device__ inline void copy_queries(const AttendParams& p, std::int64_t token, i
 }
 
 // Places of window rows and of the first kPlacedRows compressed rows. Selected rows are read before the token's
-// place is known.
-template <class Shared>
-__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, Shared& shared) {
+// place is known. The rows start on their way from device memory.
+template <int kBlocks>
+__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank,
+                                       WarpgroupShared<kBlocks>& shared) {
   constexpr int kPerThread = (kPlacedRows + kWarpgroupThreads - 1) / kWarpgroupThreads;
   const int thread = static_cast<int>(threadIdx.x);
   std::int32_t row[kPerThread];
@@ -54,26 +55,24 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
   }
   const TokenRows rows = token_rows(p, token);
   const int compressed = min(rows.count - rows.window, kPlacedRows);
-  std::int32_t block[kPerThread];
+  if (thread < rows.window) {
+    const std::int32_t position = rows.place.position - rows.window + 1 + thread;
+    const RowPlace place = position >= rows.place.start
+                               ? kStagedRow | static_cast<RowPlace>(rows.place.token_of(position))
+                               : static_cast<RowPlace>(position % p.ring.shape.rows);
+    shared.place[thread] = place;
+    if (thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
+  }
+  RowPlace place[kPerThread];
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    if (thread + i * kWarpgroupThreads < compressed) place[i] = place_of(p, rows.place.slot, row[i]);
+  }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kWarpgroupThreads < compressed) {
-      block[i] = __ldg(p.rows.block_table + rows.place.slot * p.rows.table_stride + row[i] / p.rows.shape.rows);
-    }
-  }
-  if (thread < rows.window) {
-    const std::int32_t position = rows.place.position - rows.window + 1 + thread;
-    const bool staged = position >= rows.place.start;
-    shared.place[thread] = {
-        staged ? kStagedBlock : kRingBlock,
-        static_cast<std::uint32_t>(staged ? rows.place.token_of(position) : position % p.ring.shape.rows)};
-  }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int index = thread + i * kWarpgroupThreads;
-    if (index < compressed) {
-      shared.place[kPlacedWindow + index] = {static_cast<std::uint32_t>(block[i]),
-                                             static_cast<std::uint32_t>(row[i] % p.rows.shape.rows)};
+      shared.place[kPlacedWindow + thread + i * kWarpgroupThreads] = place[i];
+      if (thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
     }
   }
   return rows;
@@ -97,14 +96,17 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     for (int slot = 0; slot < 2; ++slot) {
       barrier_init(&shared.full[slot], kProducers / 32);
       barrier_init(&shared.empty[slot], kConsumers / 32);
+      barrier_init(&shared.piece_full[slot], kProducers / 32);
+      barrier_init(&shared.piece_empty[slot], kConsumers / 32);
     }
     barrier_init(&shared.max_ready, kBlocks * kTileHeads / 32);
     barrier_init(&shared.weights_ready, kBlocks * kConsumers / 32);
+    barrier_init(&shared.weights_here, 1);
     barrier_init_fence();
   }
   if constexpr (kBlocks > 1) cluster_arrive();
   if (consumes) copy_queries(p, token, first_head, shared);
-  const TokenRows rows = place_rows(p, token, shared);
+  const TokenRows rows = place_rows<kBlocks>(p, token, rank, shared);
   __syncthreads();
   if constexpr (kBlocks > 1) cluster_wait();
   if (rows.count == 0 || rows.count > kBlocks * kShareRows) {

@@ -10,7 +10,6 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr std::size_t kMostSharedBytes = 232448;  // of a block on compute capability 9.0
-constexpr std::int64_t kMachineBlocks = 132;      // multiprocessors of an H100 or H200; a block fills one
 
 int compute_capability_major() {
   int device = 0;
@@ -20,13 +19,22 @@ int compute_capability_major() {
   return major;
 }
 
+// A build without code for 9.0a leaves the kernel empty: it then takes hardly any registers.
+bool kernel_is_built() {
+  static const bool built = [] {
+    constexpr int kRegistersOfNothing = 40;
+    cudaFuncAttributes attributes{};
+    if (cudaFuncGetAttributes(&attributes, attend_warpgroup_kernel<1>) == cudaSuccess) {
+      return attributes.numRegs > kRegistersOfNothing;
+    }
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }();
+  return built;
+}
+
 template <int kBlocks>
-Status launch(const AttendParams& p, cudaStream_t stream) {
-  constexpr std::size_t kSharedBytes = sizeof(WarpgroupShared<kBlocks>);
-  static_assert(kSharedBytes <= kMostSharedBytes);
-  const auto kernel = attend_warpgroup_kernel<kBlocks>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  cudaLaunchAttribute cluster;
+cudaLaunchConfig_t config_of(const AttendParams& p, cudaStream_t stream, cudaLaunchAttribute& cluster) {
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = kBlocks;
   cluster.val.clusterDim.y = 1;
@@ -35,10 +43,40 @@ Status launch(const AttendParams& p, cudaStream_t stream) {
   config.gridDim = dim3(static_cast<unsigned>(p.step.counts.tokens * kBlocks),
                         static_cast<unsigned>((p.heads + kTileHeads - 1) / kTileHeads));
   config.blockDim = dim3(kWarpgroupThreads);
-  config.dynamicSmemBytes = kSharedBytes;
+  config.dynamicSmemBytes = sizeof(WarpgroupShared<kBlocks>);
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
+  return config;
+}
+
+// Clusters that the device runs at once; its multiprocessors come in groups that clusters do not cross.
+template <int kBlocks>
+std::int64_t clusters_at_once(const AttendParams& p) {
+  static const int clusters = [&] {
+    cudaLaunchAttribute cluster;
+    cudaLaunchConfig_t config = config_of<kBlocks>(p, nullptr, cluster);
+    config.gridDim = dim3(kBlocks);
+    int count = 0;
+    const auto kernel = attend_warpgroup_kernel<kBlocks>;
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(config.dynamicSmemBytes)) != cudaSuccess ||
+        cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+    }
+    return count;
+  }();
+  return clusters;
+}
+
+template <int kBlocks>
+Status launch(const AttendParams& p, cudaStream_t stream) {
+  constexpr std::size_t kSharedBytes = sizeof(WarpgroupShared<kBlocks>);
+  static_assert(kSharedBytes <= kMostSharedBytes);
+  const auto kernel = attend_warpgroup_kernel<kBlocks>;
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  cudaLaunchAttribute cluster;
+  const cudaLaunchConfig_t config = config_of<kBlocks>(p, stream, cluster);
   return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p));
 }
 
@@ -49,7 +87,8 @@ bool warpgroup_applies(const AttendParams& params) {
   if (params.ring.format != kFormat || (params.ratio > 0 && params.row_format != kFormat)) return false;
   const std::int32_t block_rows = params.rows.shape.rows;
   if (params.ratio > 0 && (block_rows & (block_rows - 1)) != 0) return false;
-  return params.window <= kPlacedWindow && compute_capability_major() == 9;
+  if (params.selected != nullptr && params.selected_stride > kPlacedRows) return false;
+  return params.window <= kPlacedWindow && compute_capability_major() == 9 && kernel_is_built();
 }
 
 std::int64_t warpgroup_rows() {
@@ -60,11 +99,13 @@ std::int64_t warpgroup_rows() {
 Status launch_warpgroup(const AttendParams& params, std::int64_t most_rows, cudaStream_t stream) {
   const std::int64_t items = std::int64_t{params.step.counts.tokens} * ((params.heads + kTileHeads - 1) / kTileHeads);
   const std::int64_t needed = std::min<std::int64_t>((most_rows + kShareRows - 1) / kShareRows, kMostClusterBlocks);
-  const std::int64_t useful = std::min((most_rows + kStepRows - 1) / kStepRows, kMachineBlocks / items);
-  const std::int64_t blocks = std::max(needed, useful);
-  if (blocks >= 8 || needed > 4) return launch<8>(params, stream);
-  if (blocks >= 4 || needed > 2) return launch<4>(params, stream);
-  if (blocks >= 2) return launch<2>(params, stream);
+  const std::int64_t useful = (most_rows + kStepRows - 1) / kStepRows;
+  const auto fits = [&](std::int64_t blocks, std::int64_t clusters) {
+    return needed > blocks / 2 || (useful >= blocks && items <= clusters);
+  };
+  if (fits(8, clusters_at_once<8>(params))) return launch<8>(params, stream);
+  if (fits(4, clusters_at_once<4>(params))) return launch<4>(params, stream);
+  if (fits(2, clusters_at_once<2>(params))) return launch<2>(params, stream);
   return launch<1>(params, stream);
 }
 

@@ -1,9 +1,8 @@
 // The Hopper kernel of attention: when it applies and how it is launched.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
+#include <cuda_runtime_api.h>
 
 #include "backend/ops.h"
 

@@ -9,9 +9,12 @@
 //   warps 8..15  producers: packed rows from global memory to BF16 cells in shared memory
 //
 // Rows pass through two slots of eight cells (64 rows x 64 values). First the share: a slot holds one tile of
-// 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values: a slot holds
-// 64 * kBlocks rows of the block's slice. With one block the first two tiles are still there and serve as
-// values at once.
+// 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces.
+//
+//   one block    a piece is a tile; the first two are still in their slots
+//   several      a piece is 32 * kBlocks rows of the block's slice, in one half of slot 1. The queries, what
+//                follows them and slot 0 give room to the weights of up to 1152 rows of the token: blocks send
+//                theirs to all others. Of longer tokens every block keeps its own, and the others read them.
 #pragma once
 
 #include <cstddef>
@@ -39,36 +42,43 @@ inline constexpr int kWarpgroupRows = kMostClusterBlocks * kShareRows;  // of a 
 inline constexpr int kPlacedWindow = 128;                               // rows whose places are looked up once,
 inline constexpr int kPlacedRows = 1152;                                // of the window and compressed ones
 
-// A row: its block and its number there. Beside the pool's blocks there are the ring and the staged rows.
-struct RowPlace {
-  std::uint32_t block;
-  std::uint32_t row;
-};
-inline constexpr std::uint32_t kRingBlock = 0xfffffffeu;
-inline constexpr std::uint32_t kStagedBlock = 0xffffffffu;
+// Where a row lies. Compressed: its number in the pool, block * rows of a block + row; fewer than 2^32 rows exist.
+// Window: the row of the ring, or of the staged rows with this flag.
+using RowPlace = std::uint32_t;
+inline constexpr RowPlace kStagedRow = 0x80000000u;
+
+inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
 
 template <int kBlocks>
 struct WarpgroupShared {
-  alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with `more_weights`
-  std::byte more_weights[kShareRows * kTileHeads * 2 - sizeof(q)];
+  static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kShareTiles : 36;
+  // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
+  alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with what follows
+  std::byte more_weights[2 * kShareTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
   RowPlace place[kPlacedWindow + kPlacedRows];  // window rows from the first entry on, compressed rows after them
-  float row_max[2][kTileHeads];               // of a warpgroup's rows
-  float share_max[kBlocks][kTileHeads];       // of every block's share, written by that block
-  float step_sum[2 * kShareTiles][kTileHeads];  // of p, of the block's share
+  float row_max[2][kTileHeads];                 // of a warpgroup's rows
+  float share_max[kBlocks][kTileHeads];         // of every block's share, written by that block
+  float step_sum[kGatheredSteps][kTileHeads];   // of p; of the same rows as the weights
   Rotation rotation[kRotatedPairs];
-  std::uint64_t full[2];
+  std::uint64_t full[2];  // of slots
   std::uint64_t empty[2];
+  std::uint64_t piece_full[2];  // of the halves of slot 1
+  std::uint64_t piece_empty[2];
   std::uint64_t max_ready;
   std::uint64_t weights_ready;
+  std::uint64_t weights_here;
 };
 static_assert(sizeof(WarpgroupShared<1>::q) == kCells * kCellBytes);
+static_assert(36 * kWeightStepBytes <= (kTileHeads * kHeadDim * 2) + 16384 + kSlotBytes);
 
 // Of one token in one block.
 template <int kBlocks>
 struct Share {
   static constexpr int kSliceValues = kHeadDim / kBlocks;
-  static constexpr int kPieceRows = kTileRows * kBlocks;  // of values in a slot
+  static constexpr int kPieceTiles = kBlocks == 1 ? 1 : kBlocks / 2;
+  static constexpr int kPieceRows = kTileRows * kPieceTiles;
+  static constexpr int kPieceBytes = kBlocks == 1 ? kSlotBytes : kSlotBytes / 2;
 
   std::int32_t count;  // rows of the token
   std::int32_t steps;
@@ -76,6 +86,13 @@ struct Share {
 
   __device__ Share(std::int32_t rows, int block_rank)
       : count(rows), steps((rows + kStepRows - 1) / kStepRows), rank(block_rank) {}
+
+  // Whether one block has room for the weights of all rows. Blocks then send theirs to all others; otherwise
+  // every block keeps its own, and the others read them.
+  [[nodiscard]] __device__ bool gathers() const { return steps <= WarpgroupShared<kBlocks>::kGatheredSteps; }
+  [[nodiscard]] __device__ std::int32_t own_steps() const { return first_step(rank + 1) - first_step(rank); }
+  // Number of the share's first step in the block's own arrays.
+  [[nodiscard]] __device__ std::int32_t own_step() const { return gathers() ? first_step(rank) : 0; }
 
   [[nodiscard]] __device__ std::int32_t first_step(int block) const { return block * steps / kBlocks; }
   // Block that scores `step`.
@@ -86,17 +103,11 @@ struct Share {
 
   // Fills of slot `slot` while the share is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
-  // Pieces of values; with one block piece i is tile i.
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
-  // Pieces that are in their slots already.
+  // With one block: tiles that are in their slots already; slot and number of fill of a piece.
   [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
-  [[nodiscard]] __device__ int slot_of(std::int32_t piece) const {
-    return kBlocks == 1 ? (tiles() - 1 + piece) % 2 : (piece + tiles()) % 2;
-  }
-  // Number of the fill that brings `piece` into its slot.
-  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
-    return kBlocks == 1 ? score_fills(slot_of(piece)) - 1 + piece / 2 : score_fills(slot_of(piece)) + piece / 2;
-  }
+  [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
+  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const { return score_fills(slot_of(piece)) - 1 + piece / 2; }
 };
 
 }  // namespace dsv4rt::cuda
