@@ -5,6 +5,7 @@
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/select_rows/stages.h"
 #include "backend/cuda/kernels/select_rows/wgmma_kernel.cuh"
 #include "base/arithmetic.h"
@@ -29,11 +30,14 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int3
   const std::int32_t ring_bytes = kSharedBudget - batch.group_tokens * token_bytes;
   shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
   const std::int32_t shared_bytes = batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
-  const auto kernel = wgmma_score_kernel<kFormat>;
+  const auto kernel = batch.group_tokens == 1 && shape.head_tiles == 1 ? wgmma_score_kernel<kFormat, true>
+                                                                       : wgmma_score_kernel<kFormat, false>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  kernel<<<static_cast<unsigned>(processors), kWgmmaScoreThreads, static_cast<std::size_t>(shared_bytes), stream>>>(
-      p, batch, shape);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+  return launch_pdl(kernel,
+                    {.grid = dim3(static_cast<unsigned>(processors)),
+                     .threads = kWgmmaScoreThreads,
+                     .shared_bytes = static_cast<std::size_t>(shared_bytes)},
+                    stream, p, batch, shape);
 }
 
 }  // namespace
