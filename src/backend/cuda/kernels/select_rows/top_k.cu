@@ -12,8 +12,9 @@
 namespace dsv4rt::cuda {
 namespace {
 
-// Blocks that run at the same time, and the least rows that make one worth its synchronization.
-constexpr std::int64_t kBlocksAtATime = 264;
+// A multiprocessor holds two blocks; a second one is worth less than fewer blocks to synchronize. A block
+// takes this many rows at least.
+constexpr std::int64_t kProcessors = 132;
 constexpr std::int64_t kLeastBlockRows = 4096;
 
 template <int kHeldQuads>
@@ -32,8 +33,8 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& batch, std::int32_
 
 Status launch_top_k(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
   std::int32_t blocks = 1;
-  while (blocks < kMostTopKBlocks && 2 * blocks * std::int64_t{batch.tokens} <= kBlocksAtATime &&
-         batch.most_rows > blocks * kLeastBlockRows) {
+  while (blocks < kMostTopKBlocks && batch.most_rows > blocks * kLeastBlockRows &&
+         2 * blocks * std::int64_t{batch.tokens} <= (blocks == 1 ? 2 * kProcessors : kProcessors)) {
     blocks *= 2;
   }
   // Ranks of a token at the bound of visible rows stay in registers, if they fit at all.

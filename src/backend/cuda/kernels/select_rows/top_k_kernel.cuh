@@ -414,7 +414,7 @@ class TopKBlock {
 
 // Grid: a cluster for every token of the batch.
 template <int kHeldQuads>
-__global__ void __launch_bounds__(kTopKThreads)
+__global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
     top_k_rows_kernel(const __grid_constant__ SelectRowsParams p, const __grid_constant__ ScoreBatch batch) {
   extern __shared__ __align__(16) std::byte top_k_shared[];
   wait_for_predecessors();

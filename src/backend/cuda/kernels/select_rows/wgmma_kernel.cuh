@@ -171,16 +171,22 @@ __device__ inline void hold_keys(KeyFragment& keys) {
   }
 }
 
-// Products of the keys and one tile of heads; done at wgmma_wait.
-template <IndexKeyFormat kFormat>
-__device__ inline void start_products(float (&d)[32], const KeyFragment& keys, std::uint32_t query_tile) {
+// Products of the keys and one tile of heads, two steps at a time: prepare(part) is called before steps 2 part
+// and 2 part + 1. Done at wgmma_wait.
+template <IndexKeyFormat kFormat, class Prepare>
+__device__ inline void start_products(float (&d)[32], KeyFragment& keys, std::uint32_t query_tile,
+                                      const Prepare& prepare) {
   const std::uint64_t low = wgmma_tile(query_tile);
   const std::uint64_t high = wgmma_tile(query_tile + kQueryTileBytes / 2);
   wgmma_hold(d);
-  wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < kOperandSteps; ++s) {
-    index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
+  for (int part = 0; part < kOperandSteps / 2; ++part) {
+    prepare(part);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 2 * part; s < 2 * part + 2; ++s) {
+      index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
+    }
   }
   wgmma_commit();
 }
@@ -310,8 +316,14 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   out += tile * kTileKeys + place.reported_row();
   KeyFragment keys;
   typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
-  float factor = Operand::convert(raw, place.column, keys);
-  ring.release();
+  float factor;
+  // Products of the keys just read.
+  const auto start = [&](float(&d)[32]) {
+    const typename Operand::Scales scales = Operand::scales(raw, place.column);
+    factor = scales.factor;
+    start_products<kFormat>(d, keys, queries, [&](int part) { Operand::convert(raw, scales, part, keys); });
+    ring.release();
+  };
   const auto step = [&](float(&now)[32], float(&next)[32]) {
     const bool more = --left > 0;
     if (more) raw = Operand::read(ring.wait(), place.row, place.column);
@@ -319,11 +331,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     wgmma_hold(now);
     hold_keys(keys);
     const float own_factor = factor;
-    if (more) {
-      factor = Operand::convert(raw, place.column, keys);
-      ring.release();
-      start_products<kFormat>(next, keys, queries);
-    }
+    if (more) start(next);
     HeadSums sum = {};
     add_heads<Operand::kF16>(now, weights, sum);
     const float score = finish_score(sum, own_factor);
@@ -332,7 +340,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     return more;
   };
   float d[2][32];
-  start_products<kFormat>(d[0], keys, queries);
+  start(d[0]);
 #pragma unroll 1
   while (step(d[0], d[1]) && step(d[1], d[0])) {
   }
@@ -348,7 +356,10 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 #pragma unroll 1
   for (; tile < end; tile += kScoreGroups) {
     KeyFragment keys;
-    const float factor = Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    const typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
+    const typename Operand::Scales scales = Operand::scales(raw, place.column);
+#pragma unroll
+    for (int part = 0; part < kOperandSteps / 2; ++part) Operand::convert(raw, scales, part, keys);
     ring.release();
     int token = 0;  // the first that sees the tile
 #pragma unroll 1
@@ -359,7 +370,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
     float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     HeadSums sum = {};
     const auto start = [&](float(&d)[32]) {
-      start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes);
+      start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes, [](int) {});
     };
     const auto step = [&](float(&now)[32], float(&next)[32]) {
       const float* const weights = memory.weights + query_tile * kTileHeads + place.column * 16;
@@ -371,7 +382,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
       if (more) start(next);
       add_heads<Operand::kF16>(now, weights, sum);
       if (++head_tile == shape.head_tiles) {
-        const float score = finish_score(sum, factor);
+        const float score = finish_score(sum, scales.factor);
         if (place.reports()) *target = score;
         target += stride;
         head_tile = 0;

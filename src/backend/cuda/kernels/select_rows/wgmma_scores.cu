@@ -17,6 +17,13 @@ namespace {
 constexpr std::int32_t kSharedBudget = 227 * 1024 - std::int32_t{sizeof(ScoreControl)};
 constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
 
+// One block a processor; or the same number for every token, if that leaves next to none idle: tokens of equal
+// length then divide so that no block changes from one token's queries to another's.
+std::int32_t grid_blocks(const ScoreBatch& batch, std::int32_t processors) {
+  const std::int32_t even = processors / batch.tokens * batch.tokens;
+  return batch.group_tokens == 1 && even * 20 >= processors * 19 ? even : processors;
+}
+
 template <IndexKeyFormat kFormat>
 Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int32_t processors, cudaStream_t stream) {
   using Layout = typename KeyOperand<kFormat>::Layout;
@@ -34,7 +41,7 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int3
                                                                        : wgmma_score_kernel<kFormat, false>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   return launch_pdl(kernel,
-                    {.grid = dim3(static_cast<unsigned>(processors)),
+                    {.grid = dim3(static_cast<unsigned>(grid_blocks(batch, processors))),
                      .threads = kWgmmaScoreThreads,
                      .shared_bytes = static_cast<std::size_t>(shared_bytes)},
                     stream, p, batch, shape);
