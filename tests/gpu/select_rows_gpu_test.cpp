@@ -207,8 +207,9 @@ class SelectRowsGpuTest : public test::GpuTest {
       for (const std::int32_t row : changed) {
         ASSERT_GE(row, 0);
         ASSERT_LT(row, (view.token_position[t] + 1) / kRatio);
-        const double score = keys.score(slot, row, call.heads, call.q.data() + std::int64_t{t} * call.heads * kIndexHeadDim,
-                                        call.weight.data() + std::int64_t{t} * (call.heads + 3));
+        const double score =
+            keys.score(slot, row, call.heads, call.q.data() + std::int64_t{t} * call.heads * kIndexHeadDim,
+                       call.weight.data() + std::int64_t{t} * (call.heads + 3));
         ASSERT_FALSE(std::isnan(score)) << "token " << t << ", row " << row;
         least = std::min(least, score);
         most = std::max(most, score);
@@ -328,7 +329,8 @@ TEST_F(SelectRowsGpuTest, WideRangesOfScales) {
     std::array<float, kIndexHeadDim> key;
     for (std::int32_t row = 0; row < kRows; ++row) {
       for (std::size_t i = 0; i < kIndexHeadDim; ++i) {
-        key[i] = std::ldexp(Keys::uniform(random), -static_cast<int>((i / 32 * 7 + static_cast<std::size_t>(row)) % 24));
+        key[i] =
+            std::ldexp(Keys::uniform(random), -static_cast<int>((i / 32 * 7 + static_cast<std::size_t>(row)) % 24));
       }
       keys.set(0, row, key.data());
     }
@@ -420,7 +422,8 @@ TEST_F(SelectRowsGpuTest, RefusesWhatItDoesNotOffer) {
   SelectRowsParams params = params_of(device_step.view(), call, keys);
   params.q = q.data();
   params.keys.blocks = reinterpret_cast<std::byte*>(q.data());
-  EXPECT_TRUE(test::fails_with(gpu().ops().select_rows(params), StatusCode::kUnsupported, {"select_rows", "heads", "129"}));
+  EXPECT_TRUE(
+      test::fails_with(gpu().ops().select_rows(params), StatusCode::kUnsupported, {"select_rows", "heads", "129"}));
   params.heads = 64;
   params.top_k = 0;
   EXPECT_TRUE(test::fails_with(gpu().ops().select_rows(params), StatusCode::kInvalidArgument, {"top_k", "0"}));

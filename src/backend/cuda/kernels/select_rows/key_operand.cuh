@@ -7,10 +7,9 @@
 // + column(i) for i < 16.
 //
 // Operands are FP16 for coded keys, which holds every code times its scale exactly once a power of two common
-// to the key is taken out: Scales::factor, for the key that the lane reports (row r for even lanes, row r + 8
-// for odd ones). BF16 keys are used as they are. read() takes a lane's bytes of a tile, codes of all keys
-// first, then their scales; `row` is r of the tile, `lane` is c. convert() makes two steps of the fragment at a
-// time, so that the first products need not wait for the last.
+// to the key is taken out: convert() returns that factor for the key that the lane reports (row r for even
+// lanes, row r + 8 for odd ones). BF16 keys are used as they are. read() takes a lane's bytes of a tile, codes
+// of all keys first, then their scales; `row` is r of the tile, `lane` is c.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTileKeys = 64;                     // rows of the instruction
+inline constexpr int kTileKeys = 64;                      // rows of the instruction
 inline constexpr int kOperandSteps = kIndexHeadDim / 16;  // instructions over the dims
 
 // Columns 16 s + 2 c + {0, 1} and 16 s + 8 + 2 c + {0, 1} of rows r and r + 8, c = lane % 4.
@@ -98,45 +97,37 @@ struct KeyOperand<IndexKeyFormat::kFp8> {
     const std::byte* const data = keys + row * Layout::kDataBytes + lane * 16;
     Raw raw;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) raw.unit[i / 2][i % 2] = shared_unit(data + i / 2 * 8 * Layout::kDataBytes + i % 2 * 64);
+    for (int i = 0; i < 4; ++i)
+      raw.unit[i / 2][i % 2] = shared_unit(data + i / 2 * 8 * Layout::kDataBytes + i % 2 * 64);
     raw.scale = reinterpret_cast<const float*>(keys + kTileKeys * Layout::kDataBytes)[row + lane % 2 * 8];
     return raw;
   }
-  struct Scales {
-    float factor;
-  };
-  __device__ static Scales scales(const Raw& raw, int /*lane*/) { return {raw.scale}; }
-  // Steps 2 part and 2 part + 1.
-  __device__ static void convert(const Raw& raw, const Scales& /*scales*/, int part, KeyFragment& a) {
+  __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
 #pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      const uint4 unit = raw.unit[below][part / 2];
-      const std::uint32_t words[2] = {part % 2 == 0 ? unit.x : unit.z, part % 2 == 0 ? unit.y : unit.w};
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        a[2 * part + i][below] = e4m3_pair_to_f16(words[i]);
-        a[2 * part + i][2 + below] = e4m3_pair_to_f16(words[i] >> 16);
+      for (int below = 0; below < 2; ++below) {
+        const uint4 unit = raw.unit[below][half];
+        const std::uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[4 * half + i][below] = e4m3_pair_to_f16(words[i]);
+          a[4 * half + i][2 + below] = e4m3_pair_to_f16(words[i] >> 16);
+        }
       }
     }
+    return raw.scale;
   }
 };
 
 // What both E2M1 formats have in common: lane c holds the 32 codes from 32 c on.
 struct E2m1Operand {
   static constexpr bool kF16 = true;
-  static constexpr int column(int dim) {
-    return 16 * (dim % 32 / 4) + 8 * (dim % 4 / 2) + 2 * (dim / 32) + dim % 2;
-  }
+  static constexpr int column(int dim) { return 16 * (dim % 32 / 4) + 8 * (dim % 4 / 2) + 2 * (dim / 32) + dim % 2; }
 
   struct Raw {
     uint4 codes[2];           // rows r and r + 8
     std::uint32_t scales[2];  // as the format reads them
-
-    // Codes 8 part to 8 part + 7 of row r or r + 8.
-    [[nodiscard]] __device__ std::uint32_t word(int below, int part) const {
-      const uint4& unit = codes[below];
-      return part == 0 ? unit.x : part == 1 ? unit.y : part == 2 ? unit.z : unit.w;
-    }
   };
   // Row r (below = 0) or r + 8 of the fragment.
   __device__ static void place(const std::uint32_t (&values)[4], int word, int below, KeyFragment& a) {
@@ -157,35 +148,28 @@ struct KeyOperand<IndexKeyFormat::kMxfp4> : E2m1Operand {
     const std::byte* const data = keys + row * Layout::kDataBytes + lane * 16;
     return {.codes = {shared_unit(data), shared_unit(data + 8 * Layout::kDataBytes)}, .scales = {scales[0], scales[8]}};
   }
-  struct Scales {
-    E2m1Table table[2];
-    float factor;
-  };
-  __device__ static Scales scales(const Raw& raw, int lane) {
-    Scales scales;
+  __device__ static float convert(const Raw& raw, int lane, KeyFragment& a) {
     std::uint32_t top[2];
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      const std::uint32_t codes = raw.scales[below];
-      const std::uint32_t pairs = __vmaxu2(codes & 0x00ff00ffU, (codes >> 8) & 0x00ff00ffU);
+      const std::uint32_t scales = raw.scales[below];
+      const std::uint32_t pairs = __vmaxu2(scales & 0x00ff00ffU, (scales >> 8) & 0x00ff00ffU);
       top[below] = max(pairs & 0xffU, pairs >> 16);
       // Groups more than 2^27 below the key's largest scale are beneath the rounding of the sum.
-      const int own = static_cast<int>((codes >> (8 * lane)) & 0xffU);
-      scales.table[below] = E2m1Table::shifted(kTopShift + own - static_cast<int>(top[below]));
+      const int own = static_cast<int>((scales >> (8 * lane)) & 0xffU);
+      const E2m1Table table = E2m1Table::shifted(kTopShift + own - static_cast<int>(top[below]));
+      const std::uint32_t words[4] = {raw.codes[below].x, raw.codes[below].y, raw.codes[below].z, raw.codes[below].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t values[4];
+        table.decode(words[i], values);
+        place(values, i, below, a);
+      }
     }
     const std::uint32_t largest = lane % 2 == 0 ? top[0] : top[1];
     // 2^(largest - 127 - 13), in two factors: it may be subnormal. Code 0 belongs to keys of zeros.
     const float scale = __uint_as_float(largest == kE8m0NanCode ? 0x7fc00000U : largest << 23);
-    scales.factor = __fmul_rn(scale, 0x1p-13F);
-    return scales;
-  }
-  __device__ static void convert(const Raw& raw, const Scales& scales, int part, KeyFragment& a) {
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      std::uint32_t values[4];
-      scales.table[below].decode(raw.word(below, part), values);
-      place(values, part, below, a);
-    }
+    return __fmul_rn(scale, 0x1p-13F);
   }
 };
 
@@ -197,26 +181,26 @@ struct KeyOperand<IndexKeyFormat::kNvfp4> : E2m1Operand {
     const auto* const scales =
         reinterpret_cast<const std::uint16_t*>(keys + kTileKeys * Layout::kDataBytes) + row * 4 + lane;
     const std::byte* const data = keys + row * Layout::kDataBytes + lane * 16;
-    return {.codes = {shared_unit(data), shared_unit(data + 8 * Layout::kDataBytes)}, .scales = {scales[0], scales[32]}};
+    return {.codes = {shared_unit(data), shared_unit(data + 8 * Layout::kDataBytes)},
+            .scales = {scales[0], scales[32]}};
   }
-  struct Scales {
-    std::uint32_t pair[2];  // of rows r and r + 8: the lane's two groups
-    float factor;
-  };
-  __device__ static Scales scales(const Raw& raw, int /*lane*/) {
-    return {{e4m3_pair_to_f16(raw.scales[0]), e4m3_pair_to_f16(raw.scales[1])}, 1.0F};
-  }
-  // An E4M3 scale times an E2M1 value has at most six significant bits and lies in FP16's normal range.
-  __device__ static void convert(const Raw& raw, const Scales& scales, int part, KeyFragment& a) {
+  __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      const std::uint32_t scale = permute_bytes(scales.pair[below], 0, part < 2 ? 0x1010U : 0x3232U);
-      std::uint32_t values[4];
-      E2m1Table{}.decode(raw.word(below, part), values);
+      // An E4M3 scale times an E2M1 value has at most six significant bits and lies in FP16's normal range.
+      const std::uint32_t pair = e4m3_pair_to_f16(raw.scales[below]);
+      const std::uint32_t words[4] = {raw.codes[below].x, raw.codes[below].y, raw.codes[below].z, raw.codes[below].w};
 #pragma unroll
-      for (std::uint32_t& value : values) value = multiply_f16_pair(value, scale);
-      place(values, part, below, a);
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t values[4];
+        E2m1Table{}.decode(words[i], values);
+        const std::uint32_t scale = permute_bytes(pair, pair, i < 2 ? 0x1010U : 0x3232U);
+#pragma unroll
+        for (std::uint32_t& value : values) value = multiply_f16_pair(value, scale);
+        place(values, i, below, a);
+      }
     }
+    return 1.0F;
   }
 };
 
@@ -242,18 +226,18 @@ struct KeyOperand<IndexKeyFormat::kBf16> {
     }
     return raw;
   }
-  struct Scales {
-    float factor;
-  };
-  __device__ static Scales scales(const Raw& /*raw*/, int /*lane*/) { return {1.0F}; }
-  __device__ static void convert(const Raw& raw, const Scales& /*scales*/, int part, KeyFragment& a) {
+  __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      a[2 * part][below] = raw.unit[below][part].x;
-      a[2 * part][2 + below] = raw.unit[below][part].y;
-      a[2 * part + 1][below] = raw.unit[below][part].z;
-      a[2 * part + 1][2 + below] = raw.unit[below][part].w;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        a[2 * i][below] = raw.unit[below][i].x;
+        a[2 * i][2 + below] = raw.unit[below][i].y;
+        a[2 * i + 1][below] = raw.unit[below][i].z;
+        a[2 * i + 1][2 + below] = raw.unit[below][i].w;
+      }
     }
+    return 1.0F;
   }
 };
 

@@ -37,15 +37,15 @@ struct TopKShared {
   union {
     std::uint32_t histogram[2][kDigitBins];  // of one digit of the ranks; passes take turns
     struct {
-      Candidate listed[kMostListed];          // of the cluster, once the first histogram has been read
+      Candidate listed[kMostListed];  // of the cluster, once the first histogram has been read
       std::uint32_t list_histogram[kDigitBins];
     };
   };
-  Candidate own[kMostListed];             // the block's candidates
-  std::uint32_t group[2][kTopKThreads];   // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kTopKWarps];   // of a sum over the block
-  std::uint32_t warp_above[kTopKWarps];   // rows of the warp above the k-th rank, or its first digit
-  std::uint32_t warp_equal[kTopKWarps];   // and equal to it
+  Candidate own[kMostListed];            // the block's candidates
+  std::uint32_t group[2][kTopKThreads];  // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kTopKWarps];  // of a sum over the block
+  std::uint32_t warp_above[kTopKWarps];  // rows of the warp above the k-th rank, or its first digit
+  std::uint32_t warp_equal[kTopKWarps];  // and equal to it
   std::uint32_t block_above;
   std::uint32_t block_equal;
   std::uint32_t block_candidates;

@@ -171,22 +171,16 @@ __device__ inline void hold_keys(KeyFragment& keys) {
   }
 }
 
-// Products of the keys and one tile of heads, two steps at a time: prepare(part) is called before steps 2 part
-// and 2 part + 1. Done at wgmma_wait.
-template <IndexKeyFormat kFormat, class Prepare>
-__device__ inline void start_products(float (&d)[32], KeyFragment& keys, std::uint32_t query_tile,
-                                      const Prepare& prepare) {
-  const std::uint64_t low = wgmma_tile(query_tile);
-  const std::uint64_t high = wgmma_tile(query_tile + kQueryTileBytes / 2);
+// Products of the keys and one tile of heads; done at wgmma_wait.
+template <IndexKeyFormat kFormat>
+__device__ inline void start_products(float (&d)[32], const KeyFragment& keys, std::uint32_t query_tile) {
+  const std::uint64_t low = query_descriptor(query_tile);
+  const std::uint64_t high = query_descriptor(query_tile + kQueryTileBytes / 2);
   wgmma_hold(d);
+  wgmma_fence();
 #pragma unroll
-  for (int part = 0; part < kOperandSteps / 2; ++part) {
-    prepare(part);
-    wgmma_fence();
-#pragma unroll
-    for (int s = 2 * part; s < 2 * part + 2; ++s) {
-      index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
-    }
+  for (int s = 0; s < kOperandSteps; ++s) {
+    index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
   }
   wgmma_commit();
 }
@@ -271,9 +265,7 @@ class RingReader {
 
  private:
   static constexpr std::uint32_t kFullToEmpty = offsetof(ScoreControl, empty) - offsetof(ScoreControl, full);
-  static __device__ int group() {
-    return static_cast<int>(threadIdx.x) / 128;
-  }
+  static __device__ int group() { return static_cast<int>(threadIdx.x) / 128; }
 
   const std::byte* first_;
   const std::byte* keys_;
@@ -319,10 +311,9 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   float factor;
   // Products of the keys just read.
   const auto start = [&](float(&d)[32]) {
-    const typename Operand::Scales scales = Operand::scales(raw, place.column);
-    factor = scales.factor;
-    start_products<kFormat>(d, keys, queries, [&](int part) { Operand::convert(raw, scales, part, keys); });
+    factor = Operand::convert(raw, place.column, keys);
     ring.release();
+    start_products<kFormat>(d, keys, queries);
   };
   const auto step = [&](float(&now)[32], float(&next)[32]) {
     const bool more = --left > 0;
@@ -344,6 +335,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
 #pragma unroll 1
   while (step(d[0], d[1]) && step(d[1], d[0])) {
   }
+  wgmma_wait<0>();  // nothing is under way, which the compiler does not see
 }
 
 // As above for any run. `rows`, ascending: what each of its tokens sees.
@@ -356,10 +348,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 #pragma unroll 1
   for (; tile < end; tile += kScoreGroups) {
     KeyFragment keys;
-    const typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
-    const typename Operand::Scales scales = Operand::scales(raw, place.column);
-#pragma unroll
-    for (int part = 0; part < kOperandSteps / 2; ++part) Operand::convert(raw, scales, part, keys);
+    const float factor = Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
     ring.release();
     int token = 0;  // the first that sees the tile
 #pragma unroll 1
@@ -370,7 +359,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
     float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     HeadSums sum = {};
     const auto start = [&](float(&d)[32]) {
-      start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes, [](int) {});
+      start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes);
     };
     const auto step = [&](float(&now)[32], float(&next)[32]) {
       const float* const weights = memory.weights + query_tile * kTileHeads + place.column * 16;
@@ -382,7 +371,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
       if (more) start(next);
       add_heads<Operand::kF16>(now, weights, sum);
       if (++head_tile == shape.head_tiles) {
-        const float score = finish_score(sum, scales.factor);
+        const float score = finish_score(sum, factor);
         if (place.reports()) *target = score;
         target += stride;
         head_tile = 0;
@@ -396,6 +385,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 #pragma unroll 1
     while (step(d[0], d[1]) && step(d[1], d[0])) {
     }
+    wgmma_wait<0>();
   }
 }
 
@@ -457,8 +447,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   memory.queries = score_shared;
   memory.ring = memory.queries + batch.group_tokens * shape.head_tiles * kQueryTileBytes;
   memory.weights = reinterpret_cast<float*>(memory.ring + shape.stages * shape.stage_bytes);
-  memory.control =
-      reinterpret_cast<ScoreControl*>(memory.weights + batch.group_tokens * shape.head_tiles * kTileHeads);
+  memory.control = reinterpret_cast<ScoreControl*>(memory.weights + batch.group_tokens * shape.head_tiles * kTileHeads);
   ScoreControl& control = *memory.control;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < shape.stages) {

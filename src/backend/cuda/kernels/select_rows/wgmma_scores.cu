@@ -17,11 +17,16 @@ namespace {
 constexpr std::int32_t kSharedBudget = 227 * 1024 - std::int32_t{sizeof(ScoreControl)};
 constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
 
-// One block a processor; or the same number for every token, if that leaves next to none idle: tokens of equal
-// length then divide so that no block changes from one token's queries to another's.
+// A block that changes from one token's queries to another's loses about the time of this many tiles.
+constexpr std::int64_t kChangeTiles = 12;
+
+// One block a processor; or as many for every token, so that tokens of equal length divide without a change of
+// queries within a block, where that costs less than the processors left idle would have done.
 std::int32_t grid_blocks(const ScoreBatch& batch, std::int32_t processors) {
   const std::int32_t even = processors / batch.tokens * batch.tokens;
-  return batch.group_tokens == 1 && even * 20 >= processors * 19 ? even : processors;
+  if (batch.group_tokens > 1 || even == 0) return processors;
+  const std::int64_t tiles = std::int64_t{batch.tokens} * ceil_div(batch.most_rows, kTileKeys);
+  return (processors - even) * tiles <= kChangeTiles * processors * processors ? even : processors;
 }
 
 template <IndexKeyFormat kFormat>
@@ -36,7 +41,8 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int3
   batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
   const std::int32_t ring_bytes = kSharedBudget - batch.group_tokens * token_bytes;
   shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
-  const std::int32_t shared_bytes = batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
+  const std::int32_t shared_bytes =
+      batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
   const auto kernel = batch.group_tokens == 1 && shape.head_tiles == 1 ? wgmma_score_kernel<kFormat, true>
                                                                        : wgmma_score_kernel<kFormat, false>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
