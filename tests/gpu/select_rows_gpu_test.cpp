@@ -405,6 +405,18 @@ TEST_F(SelectRowsGpuTest, StepsAndScratchDoNotMatter) {
   }
 }
 
+// The longest sequence decides how many blocks share a token; the others leave most of them without rows.
+TEST_F(SelectRowsGpuTest, ShortSequencesBesideALongOne) {
+  constexpr std::int32_t kRows = 50000;
+  for (const IndexKeyFormat format : {IndexKeyFormat::kMxfp4, IndexKeyFormat::kFp8}) {
+    Keys keys(4, kRows, format);
+    keys.fill_random(1, kRows).fill_random(4, 5000);
+    const TestStep step({{0, kRows * kRatio - 1, 1}, {1, 2051, 1}, {2, 2048, 3}, {3, 19999, 1}, {1, 900, 1}}, 2);
+    SCOPED_TRACE(index_key_format_name(format));
+    check(step, random_call(step, 16, 512, 985), keys);
+  }
+}
+
 TEST_F(SelectRowsGpuTest, QuarterMillionRows) {
   constexpr std::int32_t kRows = 260000;
   Keys keys(1, kRows, IndexKeyFormat::kMxfp4);
