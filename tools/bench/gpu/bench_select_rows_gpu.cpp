@@ -180,19 +180,19 @@ class Workload {
 
   [[nodiscard]] SelectRowsParams params(std::int64_t set) const {
     const std::int64_t tokens = tokens_;
-    return {.step = step_,
-            .heads = kHeads,
-            .ratio = kRatio,
-            .top_k = kTopK,
-            .q = device_->q.data() + set * tokens * kHeads * kIndexHeadDim,
-            .head_weight = device_->weight.data() + set * tokens * kHeads,
-            .head_weight_stride = kHeads,
-            .head_scale = kHeadScale,
-            .key_format = pool_.format(),
-            .keys = {pool_.data(), pool_.shape(), device_->table.data() + set * step_.counts.sequences * stride_,
-                     stride_},
-            .selected = device_->selected.data(),
-            .selected_count = device_->count.data()};
+    return {
+        .step = step_,
+        .heads = kHeads,
+        .ratio = kRatio,
+        .top_k = kTopK,
+        .q = device_->q.data() + set * tokens * kHeads * kIndexHeadDim,
+        .head_weight = device_->weight.data() + set * tokens * kHeads,
+        .head_weight_stride = kHeads,
+        .head_scale = kHeadScale,
+        .key_format = pool_.format(),
+        .keys = {pool_.data(), pool_.shape(), device_->table.data() + set * step_.counts.sequences * stride_, stride_},
+        .selected = device_->selected.data(),
+        .selected_count = device_->count.data()};
   }
 
   // Fails if a row that was not selected scores higher than a selected one, beyond FP32 rounding.
@@ -205,9 +205,9 @@ class Workload {
     const bf16* weight = weight_.data() + (set * tokens_ + token) * kHeads;
     in_threads(visible, [&](std::int64_t row) {
       float key[kIndexHeadDim];
-      pool_.decode(table_[static_cast<std::size_t>((set * step_.counts.sequences + sequence) * stride_ +
-                                                   row / kBlockRows)],
-                   static_cast<std::int32_t>(row % kBlockRows), key);
+      pool_.decode(
+          table_[static_cast<std::size_t>((set * step_.counts.sequences + sequence) * stride_ + row / kBlockRows)],
+          static_cast<std::int32_t>(row % kBlockRows), key);
       double sum = 0;
       for (int h = 0; h < kHeads; ++h) {
         float dot[4] = {};  // products of codes are exact; the sum is not, within the tolerance
@@ -285,8 +285,8 @@ bool run_case(const Pool& pool, const Case& c, cudaStream_t stream, const cuda::
   require_cuda(cudaStreamSynchronize(stream), "select_rows");
   const bool right = work.check(0, work.tokens() - 1) && work.check(0, 0);
 
-  const GraphTime whole = time_in_graph(
-      stream, repetitions, replays, [&](int i) { require_ok(ops.select_rows(work.params(i % sets))); });
+  const GraphTime whole =
+      time_in_graph(stream, repetitions, replays, [&](int i) { require_ok(ops.select_rows(work.params(i % sets))); });
   const Result<cuda::ScoreBatch> batch = cuda::plan_scores(work.params(0), scratch);
   require_ok(batch.status());
   double scan_us = 0;
@@ -302,10 +302,12 @@ bool run_case(const Pool& pool, const Case& c, cudaStream_t stream, const cuda::
   }
   const double flops = 2.0 * static_cast<double>(work.tokens() * c.rows) * kHeads * kIndexHeadDim;
   const double floor = floor_us(static_cast<double>(set_bytes), flops, kBf16FlopsPerSecond);
-  std::printf("%-6s B %4lld n %7lld tokens %5lld | op %8.2f us (%zu nodes) scan %8.2f floor %7.2f ratio %5.2f top-k %7.2f | %s\n",
-              std::string(index_key_format_name(pool.format())).c_str(), static_cast<long long>(c.sequences),
-              static_cast<long long>(c.rows), static_cast<long long>(work.tokens()), whole.microseconds, whole.nodes,
-              scan_us, floor, scan_us / floor, top_k_us, right ? "right" : "WRONG");
+  std::printf(
+      "%-6s B %4lld n %7lld tokens %5lld | op %8.2f us (%zu nodes) scan %8.2f floor %7.2f ratio %5.2f top-k %7.2f | "
+      "%s\n",
+      std::string(index_key_format_name(pool.format())).c_str(), static_cast<long long>(c.sequences),
+      static_cast<long long>(c.rows), static_cast<long long>(work.tokens()), whole.microseconds, whole.nodes, scan_us,
+      floor, scan_us / floor, top_k_us, right ? "right" : "WRONG");
   std::fflush(stdout);
   return right;
 }

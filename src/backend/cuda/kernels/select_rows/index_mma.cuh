@@ -10,6 +10,15 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kTileHeads = 64;  // columns of the instruction
 
+// wgmma_tile, written so that a step is an addition to the whole: the compiler then keeps the descriptors of a
+// tile that does not change in uniform registers.
+__device__ inline std::uint64_t query_descriptor(std::uint32_t address) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+  constexpr std::uint64_t kStride = std::uint64_t{1024 >> 4} << 32;
+  constexpr std::uint64_t kLeading = std::uint64_t{1} << 16;
+  return kSwizzle128 | kStride | kLeading | ((address & 0x3ffffU) >> 4);
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // clang-format off

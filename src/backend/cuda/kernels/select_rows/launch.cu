@@ -1,11 +1,12 @@
 // Selection of compressed rows. The scores of as many tokens as the scratch region holds are computed and
 // selected from, then those of the next: one token's bound of visible rows must fit. Only the host's bound
-// is known here, the length of a token's scores is not; blocks beyond it leave at once.
+// is known here; the kernels read what a token sees.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/select_rows/stages.h"
 #include "base/arithmetic.h"
@@ -15,6 +16,9 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr std::int64_t kMostGroupTokens = 8;
+constexpr std::int64_t kMostBatchTokens = 65535;  // of a grid's second dimension
+
+constexpr int kWgmmaMajor = 9;  // the compute capability that has the instruction
 
 constexpr const char* kName = "select_rows";
 
@@ -41,24 +45,32 @@ Result<ScoreBatch> plan_scores(const SelectRowsParams& params, const Scratch& sc
   const std::int64_t tokens = params.step.counts.tokens;
   ScoreBatch batch;
   batch.tokens = static_cast<std::int32_t>(tokens);
-  batch.most_rows = static_cast<std::int32_t>(params.keys.table_stride * params.keys.shape.rows);
+  // The table's rows, or those that the step's largest position lets a token see.
+  const std::int64_t context_rows = (std::int64_t{params.step.counts.context_end} + params.ratio - 1) / params.ratio;
+  batch.most_rows =
+      static_cast<std::int32_t>(std::min(params.keys.table_stride * params.keys.shape.rows, context_rows));
   if (batch.most_rows <= params.top_k) return batch;  // nobody has rows to choose among
   batch.stride = round_up<std::int64_t>(batch.most_rows, kKeyTileRows);
   const std::int64_t token_bytes = batch.stride * static_cast<std::int64_t>(sizeof(float));
-  constexpr std::int64_t kMostGroups = 65535;  // of a grid's second dimension
   const std::int64_t held = std::clamp<std::int64_t>(static_cast<std::int64_t>(scratch.size()) / token_bytes, 1,
-                                                     std::min(tokens, kMostGroups));
+                                                     std::min(tokens, kMostBatchTokens));
   DSV4RT_ASSIGN_OR_RETURN(std::byte* const memory, scratch.take(static_cast<std::size_t>(held * token_bytes), kName));
   batch.tokens = static_cast<std::int32_t>(held);
   batch.scores = reinterpret_cast<float*>(memory);
   // Several tokens of a sequence share its decoded keys. Groups change no score.
-  const std::int64_t per_sequence = tokens / std::max(params.step.counts.sequences, 1);
-  batch.group_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(per_sequence, 1, kMostGroupTokens));
+  batch.group_tokens =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(params.step.counts.longest_entry, 1, kMostGroupTokens));
   return batch;
 }
 
 Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
-  if (wgmma_scores_apply(params)) return launch_wgmma_scores(params, batch, 132, stream);
+  int device = 0;
+  int major = 0;
+  int processors = 0;
+  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  if (major == kWgmmaMajor && wgmma_scores_apply(params)) return launch_wgmma_scores(params, batch, processors, stream);
   return launch_portable_scores(params, batch, stream);
 }
 

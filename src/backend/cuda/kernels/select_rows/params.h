@@ -1,9 +1,8 @@
 // What the two kernels of select_rows share beside the operation's own parameters.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
+#include <cuda_runtime_api.h>
 
 #include "backend/ops.h"
 

@@ -13,9 +13,10 @@
 namespace dsv4rt::cuda {
 
 struct ScoreRun {
-  std::int32_t first = 0;  // tokens of the batch [first, end)
-  std::int32_t end = 0;
-  std::int32_t tiles = 0;
+  std::int32_t first;  // tokens of the batch [first, end)
+  std::int32_t end;
+  std::int32_t tiles;
+  std::int32_t sequence;
 };
 
 class ScoreRuns {
@@ -25,30 +26,34 @@ class ScoreRuns {
   [[nodiscard]] __device__ std::int32_t sequence(std::int32_t index) const {
     return p_.step.token_sequence[batch_.first_token + index];
   }
-  // Rows to score for a token: none where all are selected.
+  // Rows to score for a token of a sequence: none where all are selected.
   [[nodiscard]] __device__ std::int32_t rows(std::int32_t index) const {
-    const std::int32_t visible = visible_index_rows(p_, batch_.first_token + index, batch_.most_rows);
+    const std::int32_t position = p_.step.token_position[batch_.first_token + index];
+    const std::int32_t visible = min((position + 1) / p_.ratio, batch_.most_rows);
     return visible > p_.top_k ? visible : 0;
   }
   // Tiles of the run that ends with this token, 0 where none does.
   [[nodiscard]] __device__ std::int32_t tiles_ending(std::int32_t index) const {
-    const std::int32_t next = index + 1;
-    if (next < batch_.tokens && next % batch_.group_tokens != 0 && sequence(next) == sequence(index)) return 0;
-    return (rows(index) + kTileKeys - 1) / kTileKeys;
+    const std::int32_t own = sequence(index);
+    const std::int32_t next = index + 1 < batch_.tokens ? sequence(index + 1) : -1;
+    const std::int32_t tiles = (rows(index) + kTileKeys - 1) / kTileKeys;
+    return own < 0 || (own == next && (index + 1) % batch_.group_tokens != 0) ? 0 : tiles;
   }
-  // The first run with tiles that ends at or after this token; without one, `end` is past the batch.
-  [[nodiscard]] __device__ ScoreRun run_ending_from(std::int32_t index) const {
-    ScoreRun run;
-    for (; index < batch_.tokens; ++index) {
-      run.tiles = tiles_ending(index);
-      if (run.tiles > 0) break;
-    }
-    run.first = index;
-    run.end = index + 1;
-    if (run.tiles == 0) return run;
+  // The run that ends with this token.
+  [[nodiscard]] __device__ ScoreRun run_ending(std::int32_t index, std::int32_t tiles) const {
+    ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = sequence(index)};
     const std::int32_t group = index - index % batch_.group_tokens;
-    while (run.first > group && sequence(run.first - 1) == sequence(index)) --run.first;
+#pragma unroll 1
+    while (run.first > group && sequence(run.first - 1) == run.sequence) --run.first;
     return run;
+  }
+  // The next run with tiles. There is one.
+  [[nodiscard]] __device__ ScoreRun run_after(const ScoreRun& run) const {
+    std::int32_t index = run.end;
+    std::int32_t tiles = 0;
+#pragma unroll 1
+    while ((tiles = tiles_ending(index)) == 0) ++index;
+    return run_ending(index, tiles);
   }
 
  private:
@@ -56,49 +61,58 @@ class ScoreRuns {
   const ScoreBatch& batch_;
 };
 
-// A block's part: `tiles` from tile `first_tile` of the run that ends with token `last_token` on.
+// A block's part: `tiles` tiles from tile `first_tile` of `run` on.
 struct ScorePart {
-  std::int32_t tiles = 0;
-  std::int32_t last_token = 0;
-  std::int32_t first_tile = 0;
+  std::int32_t tiles;
+  std::int32_t first_tile;
+  ScoreRun run;
 };
 
-// Called by all kThreads threads; the result is valid after the next barrier.
+// Called by all kThreads threads; `part` is valid after the next barrier.
 template <int kThreads>
-__device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t tokens, std::int64_t (&warp_total)[kThreads / 32],
-                                       ScorePart& part) {
+__device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t tokens,
+                                       std::uint32_t (&warp_total)[kThreads / 32], ScorePart& part) {
   const int thread = static_cast<int>(threadIdx.x);
   const std::int32_t share = (tokens + kThreads - 1) / kThreads;
   const std::int32_t begin = min(thread * share, tokens);
   const std::int32_t end = min(begin + share, tokens);
-  std::int64_t own = 0;
-  for (std::int32_t i = begin; i < end; ++i) own += runs.tiles_ending(i);
-  std::int64_t sum = own;
+  std::uint32_t own = 0;
+#pragma unroll 1
+  for (std::int32_t i = begin; i < end; ++i) own += static_cast<std::uint32_t>(runs.tiles_ending(i));
+  std::uint32_t sum = own;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
-    const std::int64_t below = __shfl_up_sync(0xffffffffU, sum, static_cast<unsigned>(distance));
+    const std::uint32_t below = __shfl_up_sync(0xffffffffU, sum, static_cast<unsigned>(distance));
     if (thread % 32 >= distance) sum += below;
   }
   if (thread % 32 == 31) warp_total[thread / 32] = sum;
   __syncthreads();
-  std::int64_t before = sum - own;
-  std::int64_t total = 0;
+  std::uint32_t before = sum - own;
+  std::uint32_t total = 0;
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) {
     if (w < thread / 32) before += warp_total[w];
     total += warp_total[w];
   }
-  const std::int64_t from = total * blockIdx.x / gridDim.x;
-  const std::int64_t to = total * (blockIdx.x + 1) / gridDim.x;
-  if (thread == 0 && from == to) part.tiles = 0;
-  if (from == to || from < before || from >= before + own) return;
+  const std::uint32_t each = total / gridDim.x;
+  const std::uint32_t more = total - each * gridDim.x;  // so many blocks take one tile more
+  const std::uint32_t from = each * blockIdx.x + min(blockIdx.x, more);
+  const std::uint32_t tiles = each + (blockIdx.x < more ? 1 : 0);
+  if (tiles == 0) {
+    if (thread == 0) part.tiles = 0;
+    return;
+  }
+  if (from < before || from >= before + own) return;
+#pragma unroll 1
   for (std::int32_t i = begin; i < end; ++i) {
-    const std::int32_t tiles = runs.tiles_ending(i);
-    if (from < before + tiles) {
-      part = {.tiles = static_cast<std::int32_t>(to - from), .last_token = i, .first_tile = static_cast<std::int32_t>(from - before)};
+    const std::int32_t run_tiles = runs.tiles_ending(i);
+    if (from < before + static_cast<std::uint32_t>(run_tiles)) {
+      part.tiles = static_cast<std::int32_t>(tiles);
+      part.first_tile = static_cast<std::int32_t>(from - before);
+      part.run = runs.run_ending(i, run_tiles);
       return;
     }
-    before += tiles;
+    before += static_cast<std::uint32_t>(run_tiles);
   }
 }
 

@@ -12,8 +12,10 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr int kFewHeldQuads = 4;
-constexpr int kManyHeldQuads = 16;
+// A multiprocessor holds two blocks; a second one is worth less than fewer blocks to synchronize. A block
+// takes this many rows at least.
+constexpr std::int64_t kProcessors = 132;
+constexpr std::int64_t kLeastBlockRows = 4096;
 
 template <int kHeldQuads>
 Status launch_of(const SelectRowsParams& p, const ScoreBatch& batch, std::int32_t blocks, cudaStream_t stream) {
@@ -30,12 +32,16 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& batch, std::int32_
 }  // namespace
 
 Status launch_top_k(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
-  // Blocks enough that the ranks of a token at the bound of visible rows stay in registers.
-  const std::int64_t few = ceil_div<std::int64_t>(batch.most_rows, kTopKWarps * kQuadRows * kFewHeldQuads);
   std::int32_t blocks = 1;
-  while (blocks < kMostTopKBlocks && blocks < few) blocks *= 2;
-  if (few <= kMostTopKBlocks) return launch_of<kFewHeldQuads>(params, batch, blocks, stream);
-  return launch_of<kManyHeldQuads>(params, batch, blocks, stream);
+  while (blocks < kMostTopKBlocks && batch.most_rows > blocks * kLeastBlockRows &&
+         2 * blocks * std::int64_t{batch.tokens} <= (blocks == 1 ? 2 * kProcessors : kProcessors)) {
+    blocks *= 2;
+  }
+  // Ranks of a token at the bound of visible rows stay in registers, if they fit at all.
+  const std::int64_t quads = ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * kTopKWarps * kQuadRows);
+  if (quads <= 4) return launch_of<4>(params, batch, blocks, stream);
+  if (quads <= 8) return launch_of<8>(params, batch, blocks, stream);
+  return launch_of<16>(params, batch, blocks, stream);
 }
 
 }  // namespace dsv4rt::cuda

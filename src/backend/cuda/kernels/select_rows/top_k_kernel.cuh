@@ -1,11 +1,14 @@
 // Exact top-k of a token's scores, ascending by row: radix selection of the k-th rank, then one ordered pass
 // that writes the rows above it and the lowest of those that equal it.
 //
-// A cluster of blocks takes a token; each of its warps owns a contiguous segment of the rows. Histograms stay in the blocks'
-// shared memory and are added up where they are read; sums of integers, so that the number of blocks changes
-// nothing. A thread keeps the ranks of its first rows in registers and reads those of later rows again.
+// A cluster of blocks takes a token; each of its warps owns a contiguous segment of the rows. A histogram of
+// the first digit, summed over the blocks where it is read, finds the ranks that share the k-th's; as a rule
+// they are few, every block lists them all and finds the rest on its own. Sums of integers and exact choices:
+// the number of blocks changes nothing. A lane keeps the ranks of its first rows in registers and reads those
+// of later rows again.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cpu/top_k.h"
@@ -20,21 +23,37 @@ inline constexpr int kTopKWarps = kTopKThreads / 32;
 inline constexpr int kMostTopKBlocks = 8;
 inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
 inline constexpr int kDigitBits = 12;
+inline constexpr int kFirstShift = 32 - kDigitBits;
 inline constexpr int kDigitBins = 1 << kDigitBits;
 inline constexpr int kGroupBins = kDigitBins / kTopKThreads;
+inline constexpr int kMostListed = 2048;  // rows that share the first digit
+
+struct Candidate {
+  std::uint32_t rank;
+  std::int32_t row;
+};
 
 struct TopKShared {
-  std::uint32_t histogram[2][kDigitBins];   // of one digit of the ranks; passes take turns
-  std::uint32_t group[2][kTopKThreads];     // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kTopKWarps];
+  union {
+    std::uint32_t histogram[2][kDigitBins];  // of one digit of the ranks; passes take turns
+    struct {
+      Candidate listed[kMostListed];  // of the cluster, once the first histogram has been read
+      std::uint32_t list_histogram[kDigitBins];
+    };
+  };
+  Candidate own[kMostListed];            // the block's candidates
+  std::uint32_t group[2][kTopKThreads];  // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kTopKWarps];  // of a sum over the block
+  std::uint32_t warp_above[kTopKWarps];  // rows of the warp above the k-th rank, or its first digit
+  std::uint32_t warp_equal[kTopKWarps];  // and equal to it
+  std::uint32_t block_above;
+  std::uint32_t block_equal;
+  std::uint32_t block_candidates;
   std::uint32_t found_group;
   std::uint32_t before_group;  // rows above the found group
   std::uint32_t digit;         // of the k-th rank
   std::uint32_t wanted;        // rows still to be taken from those that share its digits so far
   std::uint32_t bucket;        // how many do
-  std::uint32_t warp_equal[kTopKWarps];
-  std::uint32_t block_above;  // rows of the block above the k-th rank
-  std::uint32_t block_equal;  // and equal to it
 };
 
 __device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane) {
@@ -46,11 +65,32 @@ __device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane
   return value;
 }
 
-__device__ inline std::uint32_t load_cluster(std::uint32_t address) {
+__device__ inline std::uint32_t load_cluster(const void* local, int block) {
   std::uint32_t value;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(local));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];\n"
+               : "=r"(value)
+               : "r"(block_address(address, static_cast<unsigned>(block)))
+               : "memory");
   return value;
 }
+
+// The k-th rank as far as it decides: rows whose rank, shifted, is above `digits` are in, and the first
+// `wanted` of those that equal it.
+struct Threshold {
+  std::uint32_t digits;
+  int shift;
+  std::uint32_t wanted;
+
+  // Above in the upper half, equal in the lower.
+  [[nodiscard]] __device__ std::uint32_t mark(std::uint32_t rank) const {
+    const std::uint32_t own = rank >> shift;
+    return own > digits ? 0x10000U : own == digits ? 1U : 0U;
+  }
+  [[nodiscard]] __device__ std::uint32_t marks(const std::uint32_t (&rank)[4]) const {
+    return mark(rank[0]) + mark(rank[1]) + mark(rank[2]) + mark(rank[3]);
+  }
+};
 
 template <int kHeldQuads>
 class TopKBlock {
@@ -69,44 +109,33 @@ class TopKBlock {
   __device__ void run(std::int32_t k, std::int32_t* chosen) {
 #pragma unroll
     for (int i = 0; i < kHeldQuads; ++i) load_quad(begin_ + i * kQuadRows + 4 * lane_, held_[i]);
-    clear_histogram(0);
-    clear_histogram(1);
-    std::uint32_t prefix = 0;
-    std::uint32_t wanted = static_cast<std::uint32_t>(k);
-    int shift = 32;
-    for (int pass = 0; shift > 0; ++pass) {
-      const int before = shift;
-      shift = max(shift - kDigitBits, 0);
-      if (pass == 2) clear_histogram(0);
-      __syncthreads();
-      std::uint32_t* const histogram = shared_.histogram[pass % 2];
-      for_quads([&](std::int32_t, const std::uint32_t(&rank)[4]) {
+    clear(shared_.histogram[0]);
+    if (thread_ == 0) shared_.block_candidates = 0;
+    __syncthreads();
+    for_quads([&](std::int32_t, const std::uint32_t(&rank)[4]) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          // 64-bit shift: the first pass has no prefix.
-          if ((std::uint64_t{rank[e] ^ prefix} >> before) == 0) {
-            atomicAdd(&histogram[(rank[e] >> shift) & (kDigitBins - 1)], 1U);
-          }
-        }
-      });
-      find_digit(pass % 2, wanted);
-      prefix |= shared_.digit << shift;
-      wanted = shared_.wanted;
-      if (shared_.bucket == wanted) break;  // all rows with these digits are in
+      for (int e = 0; e < 4; ++e) atomicAdd(&shared_.histogram[0][rank[e] >> kFirstShift], 1U);
+    });
+    find_digit(shared_.histogram[0], shared_.group[0], static_cast<std::uint32_t>(k), blocks_);
+    Threshold threshold{shared_.digit, kFirstShift, shared_.wanted};
+    if (shared_.bucket <= kMostListed) {
+      refine_listed(threshold, chosen);
+    } else {
+      refine_all(threshold, chosen);
     }
-    collect(prefix, shift, wanted, chosen);
+    cluster_wait();  // no other block reads this one's memory any more
   }
 
  private:
-  // Ranks of four rows from `row` on. Rows past the end get the lowest rank: they come after every row that
-  // exists, so that k others precede them.
+  // Ranks of four rows from `row` on. NaN takes 1, which no number has, and what lies past the end 0: k rows
+  // and more precede it.
   __device__ void load_quad(std::int32_t row, std::uint32_t (&rank)[4]) const {
     float4 value{};
     if (row < end_) value = __ldg(reinterpret_cast<const float4*>(scores_ + row));
-    rank[0] = row < end_ ? cpu::score_rank(value.x) : 0;
-    rank[1] = row + 1 < end_ ? cpu::score_rank(value.y) : 0;
-    rank[2] = row + 2 < end_ ? cpu::score_rank(value.z) : 0;
-    rank[3] = row + 3 < end_ ? cpu::score_rank(value.w) : 0;
+    rank[0] = row < end_ ? max(cpu::score_rank(value.x), 1U) : 0;
+    rank[1] = row + 1 < end_ ? max(cpu::score_rank(value.y), 1U) : 0;
+    rank[2] = row + 2 < end_ ? max(cpu::score_rank(value.z), 1U) : 0;
+    rank[3] = row + 3 < end_ ? max(cpu::score_rank(value.w), 1U) : 0;
   }
 
   // visit(first row, ranks) for all of the lane's quads, in order; the lanes of a warp make the same calls.
@@ -115,7 +144,7 @@ class TopKBlock {
     std::int32_t row = begin_ + 4 * lane_;
 #pragma unroll
     for (int i = 0; i < kHeldQuads; ++i, row += kQuadRows) visit(row, held_[i]);
-#pragma unroll 2
+#pragma unroll 1
     for (; row - 4 * lane_ < end_; row += kQuadRows) {
       std::uint32_t rank[4];
       load_quad(row, rank);
@@ -123,62 +152,61 @@ class TopKBlock {
     }
   }
 
-  __device__ void clear_histogram(int buffer) {
-    auto* const bins = reinterpret_cast<uint4*>(shared_.histogram[buffer]);
+  __device__ void clear(std::uint32_t (&histogram)[kDigitBins]) const {
+    auto* const bins = reinterpret_cast<uint4*>(histogram);
 #pragma unroll
     for (int i = 0; i < kDigitBins / 4 / kTopKThreads; ++i) bins[thread_ + i * kTopKThreads] = uint4{};
   }
 
-  // Sum of `value` over the threads before this one.
-  __device__ std::uint32_t sum_before(std::uint32_t value) {
-    const std::uint32_t in_warp = inclusive_warp_sum(value, lane_);
-    if (lane_ == 31) shared_.warp_total[warp_] = in_warp;
+  // From the top bin down: the bin, of the sum of the first `blocks` blocks' histograms, in which the
+  // wanted-th row lies. Synchronizes before and after; across the cluster if there is more than one block.
+  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kTopKThreads],
+                             std::uint32_t wanted, int blocks) {
     __syncthreads();
-    std::uint32_t before = in_warp - value;
-#pragma unroll
-    for (int w = 0; w < kTopKWarps; ++w) before += w < warp_ ? shared_.warp_total[w] : 0;
-    return before;
-  }
-
-  // From the top bin down: the bin, of the cluster's histogram, in which the wanted-th row lies.
-  __device__ void find_digit(int buffer, std::uint32_t wanted) {
-    __syncthreads();
-    const std::uint32_t* const bins = shared_.histogram[buffer] + kDigitBins - kGroupBins * (thread_ + 1);
-    std::uint32_t own = 0;
+    const auto* const bins = reinterpret_cast<const uint4*>(histogram + kDigitBins - kGroupBins * (thread_ + 1));
+    std::uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < kGroupBins / 4; ++i) {
-      const uint4 four = reinterpret_cast<const uint4*>(bins)[i];
-      own += four.x + four.y + four.z + four.w;
+      const uint4 four = bins[i];
+      sum += (four.x + four.y) + (four.z + four.w);
     }
-    shared_.group[buffer][thread_] = own;
-    cluster_arrive();
-    cluster_wait();
-    std::uint32_t sum = own;
-    if (blocks_ > 1) {
-      sum = 0;
-      const std::uint32_t address = local_address(&shared_.group[buffer][thread_]);
-      for (int b = 0; b < blocks_; ++b) sum += load_cluster(block_address(address, static_cast<unsigned>(b)));
+    if (blocks > 1) {
+      group[thread_] = sum;
+      cluster_arrive();
+      cluster_wait();
+      sum = sum_blocks(&group[thread_], blocks);
     }
-    const std::uint32_t before = sum_before(sum);
-    if (before < wanted && before + sum >= wanted) {
-      shared_.found_group = static_cast<std::uint32_t>(thread_);
-      shared_.before_group = before;
-    }
+    const std::uint32_t in_warp = inclusive_warp_sum(sum, lane_);
+    if (lane_ == 31) shared_.warp_total[warp_] = in_warp;
     __syncthreads();
-    if (warp_ == 0) find_bin(buffer, wanted);
+    std::uint32_t before = in_warp - sum;
+#pragma unroll
+    for (int w = 0; w < kTopKWarps; ++w) before += w < warp_ ? shared_.warp_total[w] : 0;
+    // One warp finds it and goes on to the bin.
+    const bool found = before < wanted && before + sum >= wanted;
+    const unsigned lanes = __ballot_sync(0xffffffffU, found);
+    if (lanes != 0) {
+      const int lane = __ffs(static_cast<int>(lanes)) - 1;
+      find_bin(histogram, warp_ * 32 + lane, __shfl_sync(0xffffffffU, before, lane), wanted, blocks);
+    }
     __syncthreads();
   }
 
-  // Lane i takes the group's i-th bin from the top.
-  __device__ void find_bin(int buffer, std::uint32_t wanted) {
-    static_assert(kGroupBins <= 32);
-    const int bin = kDigitBins - 1 - kGroupBins * static_cast<int>(shared_.found_group) - lane_;
+  [[nodiscard]] __device__ std::uint32_t sum_blocks(const std::uint32_t* local, int blocks) const {
+    std::uint32_t part[kMostTopKBlocks];
+#pragma unroll
+    for (int b = 0; b < kMostTopKBlocks; ++b) part[b] = b < blocks ? load_cluster(local, b) : 0;
+    return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+  }
+
+  // Lane i takes the i-th bin of the group from the top. One warp.
+  __device__ void find_bin(const std::uint32_t (&histogram)[kDigitBins], int group, std::uint32_t before_group,
+                           std::uint32_t wanted, int blocks) const {
+    static_assert(kGroupBins <= 32 && kMostTopKBlocks == 8);
+    const int bin = kDigitBins - 1 - kGroupBins * group - lane_;
     std::uint32_t count = 0;
-    if (lane_ < kGroupBins) {
-      const std::uint32_t address = local_address(&shared_.histogram[buffer][bin]);
-      for (int b = 0; b < blocks_; ++b) count += load_cluster(block_address(address, static_cast<unsigned>(b)));
-    }
-    const std::uint32_t before = shared_.before_group + inclusive_warp_sum(count, lane_) - count;
+    if (lane_ < kGroupBins) count = blocks > 1 ? sum_blocks(&histogram[bin], blocks) : histogram[bin];
+    const std::uint32_t before = before_group + inclusive_warp_sum(count, lane_) - count;
     if (lane_ < kGroupBins && before < wanted && before + count >= wanted) {
       shared_.digit = static_cast<std::uint32_t>(bin);
       shared_.wanted = wanted - before;
@@ -186,31 +214,183 @@ class TopKBlock {
     }
   }
 
-  // The rows above `prefix` in the digits from `shift` up, and the first `wanted` that equal it there.
-  __device__ void collect(std::uint32_t prefix, int shift, std::uint32_t wanted, std::int32_t* chosen) {
-    const std::uint32_t kth = prefix >> shift;
-    // Above the k-th in the upper half, equal to it in the lower.
-    const auto mark = [&](const std::uint32_t(&rank)[4], int e) {
-      const std::uint32_t digits = rank[e] >> shift;
-      return digits > kth ? 0x10000U : digits == kth ? 1U : 0U;
-    };
+  // Few rows share the first digit: lists them and decides among the list.
+  __device__ void refine_listed(Threshold threshold, std::int32_t* chosen) {
+    const std::uint32_t first = threshold.digits;
+    const std::uint32_t candidates = shared_.bucket;
+    std::uint32_t above = 0;
+    for_quads([&](std::int32_t row, const std::uint32_t(&rank)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const std::uint32_t digit = rank[e] >> kFirstShift;
+        above += digit > first ? 1U : 0U;
+        if (digit == first) {
+          const std::uint32_t at = atomicAdd(&shared_.block_candidates, 1U);
+          // The count includes rows past the end if they share the digit.
+          shared_.own[at] = {rank[e], row + e};
+        }
+      }
+    });
+    above = __reduce_add_sync(0xffffffffU, above);
+    if (lane_ == 0) shared_.warp_above[warp_] = above;
+    __syncthreads();
+    std::uint32_t block_above = 0;
+    above = 0;
+#pragma unroll
+    for (int w = 0; w < kTopKWarps; ++w) {
+      if (w == warp_) above = block_above;
+      block_above += shared_.warp_above[w];
+    }
+    if (blocks_ > 1) {
+      if (thread_ == 0) shared_.block_above = block_above;
+      cluster_arrive();
+      cluster_wait();
+      std::uint32_t others = 0;
+      std::uint32_t count = 0;
+      if (lane_ < blocks_) {
+        if (lane_ < static_cast<int>(cluster_rank())) others = load_cluster(&shared_.block_above, lane_);
+        count = load_cluster(&shared_.block_candidates, lane_);
+      }
+      above += __reduce_add_sync(0xffffffffU, others);
+      const std::uint32_t end = inclusive_warp_sum(count, lane_);
+      // Entry i is entry i - begin of the block in whose range it lies.
+      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kTopKThreads) {
+        const std::uint32_t i = first_entry + static_cast<std::uint32_t>(thread_);
+        int block = 0;
+        std::uint32_t begin = 0;
+#pragma unroll
+        for (int b = 0; b < kMostTopKBlocks - 1; ++b) {
+          const std::uint32_t block_end = __shfl_sync(0xffffffffU, end, b);
+          if (b + 1 < blocks_ && i >= block_end) {
+            block = b + 1;
+            begin = block_end;
+          }
+        }
+        if (i < candidates) {
+          const Candidate& entry = shared_.own[i - begin];
+          shared_.listed[i] = {load_cluster(&entry.rank, block),
+                               static_cast<std::int32_t>(load_cluster(&entry.row, block))};
+        }
+      }
+    }
+    cluster_arrive();
+    const Candidate* const list = blocks_ > 1 ? shared_.listed : shared_.own;
+    decide(list, candidates, threshold);
+    std::uint32_t equal = 0;
+    std::uint32_t listed_above = 0;
+    for (std::uint32_t i = static_cast<std::uint32_t>(lane_); i < candidates; i += 32) {
+      const std::uint32_t mark = list[i].row < begin_ ? threshold.mark(list[i].rank) : 0;
+      listed_above += mark >> 16;
+      equal += mark & 0xffffU;
+    }
+    above += __reduce_add_sync(0xffffffffU, listed_above);
+    equal = __reduce_add_sync(0xffffffffU, equal);
+    write(threshold, above, equal, chosen);
+  }
+
+  // The further digits of the threshold, among the listed rows.
+  __device__ void decide(const Candidate* list, std::uint32_t candidates, Threshold& threshold) {
+    while (shared_.bucket != threshold.wanted && threshold.shift > 0) {
+      const int before = threshold.shift;
+      threshold.shift = max(before - kDigitBits, 0);
+      __syncthreads();
+      clear(shared_.list_histogram);
+      __syncthreads();
+      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kTopKThreads) {
+        const std::uint32_t rank = list[i].rank;
+        if (rank >> before != threshold.digits) continue;
+        const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
+        atomicAdd(&shared_.list_histogram[(rank >> threshold.shift) & bins], 1U);
+      }
+      find_digit(shared_.list_histogram, shared_.group[0], threshold.wanted, 1);
+      threshold.digits = threshold.digits << (before - threshold.shift) | shared_.digit;
+      threshold.wanted = shared_.wanted;
+    }
+    __syncthreads();
+  }
+
+  // Many do: two more histograms of all rows.
+  __device__ void refine_all(Threshold threshold, std::int32_t* chosen) {
+    for (int pass = 1; shared_.bucket != threshold.wanted && threshold.shift > 0; ++pass) {
+      const int before = threshold.shift;
+      threshold.shift = max(before - kDigitBits, 0);
+      const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
+      std::uint32_t(&histogram)[kDigitBins] = shared_.histogram[pass % 2];
+      __syncthreads();
+      clear(histogram);
+      __syncthreads();
+      for_quads([&](std::int32_t, const std::uint32_t(&rank)[4]) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (rank[e] >> before == threshold.digits) atomicAdd(&histogram[(rank[e] >> threshold.shift) & bins], 1U);
+        }
+      });
+      find_digit(histogram, shared_.group[pass % 2], threshold.wanted, blocks_);
+      threshold.digits = threshold.digits << (before - threshold.shift) | shared_.digit;
+      threshold.wanted = shared_.wanted;
+    }
     std::uint32_t above = 0;
     std::uint32_t equal = 0;
     for_quads([&](std::int32_t, const std::uint32_t(&rank)[4]) {
-      const std::uint32_t own = mark(rank, 0) + mark(rank, 1) + mark(rank, 2) + mark(rank, 3);
+      const std::uint32_t own = threshold.marks(rank);
       above += own >> 16;
       equal += own & 0xffffU;
     });
     count_before(above, equal);
+    write(threshold, above, equal, chosen);
+  }
+
+  // Turns a lane's counts into those of all earlier warps of the cluster.
+  __device__ void count_before(std::uint32_t& above, std::uint32_t& equal) {
+    above = __reduce_add_sync(0xffffffffU, above);
+    equal = __reduce_add_sync(0xffffffffU, equal);
+    if (lane_ == 0) {
+      shared_.warp_above[warp_] = above;
+      shared_.warp_equal[warp_] = equal;
+    }
+    __syncthreads();
+    std::uint32_t block_above = 0;
+    std::uint32_t block_equal = 0;
+    above = equal = 0;
+#pragma unroll 1
+    for (int w = 0; w < kTopKWarps; ++w) {
+      if (w == warp_) {
+        above = block_above;
+        equal = block_equal;
+      }
+      block_above += shared_.warp_above[w];
+      block_equal += shared_.warp_equal[w];
+    }
+    if (thread_ == 0) {
+      shared_.block_above = block_above;
+      shared_.block_equal = block_equal;
+    }
+    cluster_arrive();
+    cluster_wait();
+    std::uint32_t others_above = 0;
+    std::uint32_t others_equal = 0;
+    if (lane_ < static_cast<int>(cluster_rank())) {
+      others_above = load_cluster(&shared_.block_above, lane_);
+      others_equal = load_cluster(&shared_.block_equal, lane_);
+    }
+    above += __reduce_add_sync(0xffffffffU, others_above);
+    equal += __reduce_add_sync(0xffffffffU, others_equal);
+    cluster_arrive();
+  }
+
+  // The warp's chosen rows, after `above` and `equal` rows of earlier warps.
+  __device__ void write(const Threshold& threshold, std::uint32_t above, std::uint32_t equal,
+                        std::int32_t* chosen) const {
+    const std::uint32_t wanted = threshold.wanted;
     for_quads([&](std::int32_t row, const std::uint32_t(&rank)[4]) {
-      const std::uint32_t own = mark(rank, 0) + mark(rank, 1) + mark(rank, 2) + mark(rank, 3);
+      const std::uint32_t own = threshold.marks(rank);
       if (__ballot_sync(0xffffffffU, own != 0) == 0) return;
       const std::uint32_t sum = inclusive_warp_sum(own, lane_);
       std::uint32_t above_here = above + ((sum - own) >> 16);
       std::uint32_t equal_here = equal + ((sum - own) & 0xffffU);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const std::uint32_t what = mark(rank, e);
+        const std::uint32_t what = threshold.mark(rank[e]);
         if (what > 1 || (what == 1 && equal_here < wanted)) chosen[above_here + min(equal_here, wanted)] = row + e;
         above_here += what >> 16;
         equal_here += what & 0xffffU;
@@ -219,51 +399,6 @@ class TopKBlock {
       above += total >> 16;
       equal += total & 0xffffU;
     });
-    cluster_wait();  // the blocks' counts have been read
-  }
-
-  // Turns a thread's counts into those of all earlier warps of the cluster, the same in every lane.
-  __device__ void count_before(std::uint32_t& above, std::uint32_t& equal) {
-    above = __reduce_add_sync(0xffffffffU, above);
-    equal = __reduce_add_sync(0xffffffffU, equal);
-    if (lane_ == 0) {
-      shared_.warp_total[warp_] = above;
-      shared_.warp_equal[warp_] = equal;
-    }
-    __syncthreads();
-    std::uint32_t all_above = 0;
-    std::uint32_t all_equal = 0;
-    above = equal = 0;
-#pragma unroll
-    for (int w = 0; w < kTopKWarps; ++w) {
-      if (w == warp_) {
-        above = all_above;
-        equal = all_equal;
-      }
-      all_above += shared_.warp_total[w];
-      all_equal += shared_.warp_equal[w];
-    }
-    if (blocks_ > 1) {
-      if (thread_ == 0) {
-        shared_.block_above = all_above;
-        shared_.block_equal = all_equal;
-      }
-      cluster_arrive();
-      cluster_wait();
-      std::uint32_t before_above = 0;
-      std::uint32_t before_equal = 0;
-      if (lane_ < static_cast<int>(cluster_rank())) {
-        before_above = load_cluster(block_address(local_address(&shared_.block_above), static_cast<unsigned>(lane_)));
-        before_equal = load_cluster(block_address(local_address(&shared_.block_equal), static_cast<unsigned>(lane_)));
-      }
-      above += __reduce_add_sync(0xffffffffU, before_above);
-      equal += __reduce_add_sync(0xffffffffU, before_equal);
-    }
-    cluster_arrive();
-  }
-
-  static __device__ std::uint32_t local_address(const void* pointer) {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
   }
 
   const float* scores_;
@@ -279,7 +414,7 @@ class TopKBlock {
 
 // Grid: a cluster for every token of the batch.
 template <int kHeldQuads>
-__global__ void __launch_bounds__(kTopKThreads)
+__global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
     top_k_rows_kernel(const __grid_constant__ SelectRowsParams p, const __grid_constant__ ScoreBatch batch) {
   extern __shared__ __align__(16) std::byte top_k_shared[];
   wait_for_predecessors();

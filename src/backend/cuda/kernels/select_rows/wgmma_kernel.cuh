@@ -1,6 +1,6 @@
 // Index scores on Hopper's matrix instruction: score[s] = sum over heads of w[h] * relu(q[h] . k[s]).
 //
-// One producer warp fills a ring of key tiles by bulk copies, straight from the paged blocks; four warpgroups
+// One producer warp fills a ring of key tiles by bulk copies, straight from the paged blocks; three warpgroups
 // take tiles in turn. A warpgroup turns its tile into register operands once and runs the queries of the
 // run's tokens over it, so that tokens of one sequence decode a key once. Accumulators hold keys in rows and
 // heads in columns: a thread sums its columns, four lanes add up to a key's score.
@@ -16,6 +16,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/select_rows/index_mma.cuh"
 #include "backend/cuda/kernels/select_rows/key_operand.cuh"
 #include "backend/cuda/kernels/select_rows/params.h"
@@ -24,274 +25,438 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kScoreGroups = 4;  // warpgroups
+inline constexpr int kScoreGroups = 3;  // warpgroups
 inline constexpr int kScoreWorkers = kScoreGroups * 128;
 inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
 inline constexpr int kMostRunTokens = 8;
-inline constexpr int kMostStages = 32;
+inline constexpr int kMostStages = 30;  // a lane of the producer warp each
 inline constexpr int kQueryTileBytes = kTileHeads * kIndexHeadDim * 2;
 
 // Division of the dynamic shared memory, chosen on the host.
 struct ScoreShape {
   std::int32_t head_tiles = 1;
-  std::int32_t stages = 0;       // of the ring
+  std::int32_t stages = 0;       // of the ring, a multiple of kScoreGroups
   std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
 };
 
-// Beside the ring and the queries.
+// Beside the queries, the ring and the weights.
 struct ScoreControl {
   std::uint64_t full[kMostStages];
   std::uint64_t empty[kMostStages];
-  std::int64_t warp_total[kWgmmaScoreThreads / 32];
+  std::uint32_t warp_total[kWgmmaScoreThreads / 32];
   ScorePart part;
   std::int32_t rows[kMostRunTokens];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+__device__ inline std::uint32_t shared_address_of(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
 // Between the worker threads.
 __device__ inline void sync_workers() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kScoreWorkers) : "memory");
 }
 
-// Positive part; NaN stays NaN.
-__device__ inline float relu(float x) {
+// The positive part, twice it where weights are halved for that: an addition is cheaper than a maximum, and
+// -infinity, for which it does not serve, arises with BF16 keys only. NaN stays NaN.
+template <bool kTwice>
+__device__ inline float positive_part(float x) {
+  if constexpr (kTwice) return __fadd_rn(x, fabsf(x));
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;\n" : "=f"(y) : "f"(x));
   return y;
 }
 
+// Weight of a head that does not exist: a NaN that no arithmetic gives.
+inline constexpr std::uint32_t kNoHead = 0x7f8dead1U;
+
+// Place of a head's weight among its tile's: the sixteen of a lane's columns lie side by side.
+__device__ inline int weight_place(int head) {
+  return head / kTileHeads * kTileHeads + head % 8 / 2 * 16 + head % kTileHeads / 8 * 2 + head % 2;
+}
+
+// Queries of one token in shared memory: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
+// their weights [head tiles * 64].
 template <IndexKeyFormat kFormat>
-class ScoreWorker {
+class QueryLoader {
  public:
   using Operand = KeyOperand<kFormat>;
 
-  __device__ ScoreWorker(const SelectRowsParams& params, const ScoreBatch& batch, const ScoreShape& shape,
-                         std::byte* queries, float* weights, ScoreControl& control)
-      : p_(params), batch_(batch), shape_(shape), queries_(queries), weights_(weights), control_(control) {}
+  __device__ QueryLoader(const SelectRowsParams& params, int head_tiles) : p_(params), head_tiles_(head_tiles) {}
 
-  // Queries and weights of the run's tokens to shared memory, by all workers.
-  __device__ void load_queries(const ScoreRuns& runs, const ScoreRun& run) {
-    const int heads = shape_.head_tiles * kTileHeads;
-    for (int i = run.first; i < run.end; ++i) {
-      const int slot = i - run.first;
-      if (thread_ == 0) control_.rows[slot] = runs.rows(i);
-      for (int unit = thread_; unit < heads * 8; unit += kScoreWorkers) {
-        load_query_part(batch_.first_token + i, slot, unit / 8, unit % 8);
+  __device__ void load(std::int64_t token, std::byte* queries, float* weights) const {
+    const int parts = head_tiles_ * kTileHeads * 8;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < parts; i += 2 * kScoreWorkers) {
+      Part part = fetch(token, i);
+      const Part second = fetch(token, i + kScoreWorkers);
+#pragma unroll 1
+      for (int j = i; j < min(i + 2 * kScoreWorkers, parts); j += kScoreWorkers) {
+        place(part, j / 8, j % 8, queries, weights);
+        part = second;
       }
-    }
-    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-    sync_workers();
-  }
-
-  // Scores of the tile's keys for every token of the run that sees them. `release` is called once the tile's
-  // bytes have been read.
-  template <class Release>
-  __device__ void score_tile(const std::byte* keys, int tile, const ScoreRun& run, const Release& release) {
-    KeyFragment a;
-    const int row = thread_ % 128 / 32 * 16 + lane_ / 4;
-    const float factor = Operand::load(keys, row, lane_ % 4, a);
-    __syncwarp();
-    release();
-    for (int i = run.first; i < run.end; ++i) {
-      const int slot = i - run.first;
-      if (control_.rows[slot] <= tile * kTileKeys) continue;
-      float sum[2][4] = {};
-      for (int h = 0; h < shape_.head_tiles; ++h) {
-        const int query_tile = slot * shape_.head_tiles + h;
-        float d[32];
-        multiply(d, a, query_tile);
-        const int present = p_.heads - h * kTileHeads;
-        if (present >= kTileHeads) {
-          add_heads<true>(d, query_tile, present, sum);
-        } else {
-          add_heads<false>(d, query_tile, present, sum);
-        }
-      }
-      float* out = batch_.scores + i * batch_.stride + std::int64_t{tile} * kTileKeys;
-      report(sum, factor, out + row);
     }
   }
 
  private:
-  // Sixteen dims of a head. FP16 queries are scaled by a power of two so that the head's largest magnitude
-  // stands near the top of the range: what FP16 then cannot hold is below 2^-32 of it. The weight takes the
-  // factor back.
-  __device__ void load_query_part(std::int64_t token, int slot, int head, int part) {
-    const bool present = head < p_.heads;
-    uint4 raw[2] = {};
-    if (present) {
-      const auto* source =
-          reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + part * 16);
-      raw[0] = __ldg(source);
-      raw[1] = __ldg(source + 1);
-    }
+  // Sixteen dims of a head.
+  struct Part {
+    std::uint32_t words[8] = {};
     float weight = 0.0F;
-    if (present && part == 0) {
-      weight = __fmul_rn(to_float(p_.head_weight[token * p_.head_weight_stride + head]), p_.head_scale);
-    }
-    const std::uint32_t words[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
-    std::uint16_t values[16];
+  };
+
+  // Part i % 8 of head i / 8, zeros for a head that does not exist.
+  __device__ Part fetch(std::int64_t token, int i) const {
+    Part part;
+    if (i / 8 >= p_.heads) return part;
+    const auto* source = reinterpret_cast<const uint4*>(p_.q + token * p_.heads * kIndexHeadDim + i * 16);
+    const uint4 low = __ldg(source);
+    const uint4 high = __ldg(source + 1);
+    part = {.words = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
+            .weight = to_float(p_.head_weight[token * p_.head_weight_stride + i / 8])};
+    return part;
+  }
+
+  // FP16 queries are scaled by a power of two so that the head's largest magnitude stands near the top of the
+  // range: what FP16 then cannot hold is below 2^-32 of it. The weight takes the factor back. The eight lanes
+  // of a head call together.
+  __device__ void place(Part& part, int head, int index, std::byte* queries, float* weights) const {
+    std::uint32_t(&words)[8] = part.words;
+    float weight = __fmul_rn(part.weight, p_.head_scale);
     if constexpr (Operand::kF16) {
-      std::uint32_t amax = 0;
+      std::uint32_t largest = 0;  // of either half of a word
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const std::uint32_t magnitude = (words[i / 2] >> (i % 2 * 16)) & 0x7fffU;
-        if (magnitude < 0x7f80U) amax = max(amax, magnitude);
+      for (int i = 0; i < 8; ++i) largest = __vmaxu2(largest, words[i] & 0x7fff7fffU);
+      largest = max(largest & 0xffffU, largest >> 16);
+      const unsigned lanes = 0xffU << (threadIdx.x % 32 / 8 * 8);
+#pragma unroll
+      for (int distance = 4; distance > 0; distance /= 2) {
+        largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
       }
+      // To [2^14, 2^15); the factor and its inverse stay normal. Heads that are not finite need no scale.
+      const std::uint32_t exponent = min(max(largest >> 7, 16U), 253U);
+      const float up = __uint_as_float((2 * 127 + 14 - exponent) << 23);
+      weight = __fmul_rn(weight, __uint_as_float((exponent - 15) << 23));  // and half: positive_part
 #pragma unroll
-      for (int lanes = 4; lanes > 0; lanes /= 2) amax = max(amax, __shfl_xor_sync(0xffffffffU, amax, lanes));
-      const int exponent = max(static_cast<int>(amax >> 7), 1 + 14);  // biased; 2^14 times smaller is normal
-      const float up = __uint_as_float(static_cast<std::uint32_t>(2 * 127 + 14 - min(exponent, 127 + 126)) << 23);
-      const float down = __uint_as_float(static_cast<std::uint32_t>(min(exponent, 127 + 126) - 14) << 23);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float value = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000U);
-        values[i] = __half_as_ushort(__float2half_rn(__fmul_rn(value, up)));
-      }
-      weight = __fmul_rn(weight, down);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) values[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
-    }
-    std::byte* const tile = queries_ + (slot * shape_.head_tiles + head / kTileHeads) * kQueryTileBytes;
-    const int row = head % kTileHeads;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int column = Operand::column(part * 16 + i);
-      const int unit = (column % 64 / 8) ^ (row % 8);
-      *reinterpret_cast<std::uint16_t*>(tile + column / 64 * (kQueryTileBytes / 2) + row * 128 + unit * 16 +
-                                        column % 8 * 2) = values[i];
-    }
-    if (part == 0) weights_[slot * shape_.head_tiles * kTileHeads + head] = weight;
-  }
-
-  // Products of the keys and one tile of heads.
-  __device__ void multiply(float (&d)[32], const KeyFragment& a, int query_tile) const {
-    const std::uint32_t base =
-        static_cast<std::uint32_t>(__cvta_generic_to_shared(queries_)) + query_tile * kQueryTileBytes;
-    const std::uint64_t low = wgmma_tile(base);
-    const std::uint64_t high = wgmma_tile(base + kQueryTileBytes / 2);
-    wgmma_hold(d);
-    wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < kOperandSteps; ++s) {
-      index_mma<Operand::kF16>(d, a[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
-    }
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(d);
-  }
-
-  template <bool kAllPresent>
-  __device__ void add_heads(const float (&d)[32], int query_tile, int present, float (&sum)[2][4]) const {
-    const float* weights = weights_ + query_tile * kTileHeads + lane_ % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 weight = *reinterpret_cast<const float2*>(weights + 8 * j);
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        float* const chains = &sum[below][j % 2 * 2];
-        const int head = 8 * j + lane_ % 4 * 2;
-        if (kAllPresent || head < present) chains[0] = __fmaf_rn(relu(d[4 * j + 2 * below]), weight.x, chains[0]);
-        if (kAllPresent || head + 1 < present) {
-          chains[1] = __fmaf_rn(relu(d[4 * j + 2 * below + 1]), weight.y, chains[1]);
-        }
+      for (int i = 0; i < 8; ++i) {
+        const float first = __fmul_rn(__uint_as_float(words[i] << 16), up);
+        const float second = __fmul_rn(__uint_as_float(words[i] & 0xffff0000U), up);
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(words[i]) : "f"(second), "f"(first));
       }
     }
-  }
-
-  // Even lanes report row r, odd ones row r + 8.
-  __device__ void report(const float (&sum)[2][4], float factor, float* out) const {
-    float total[2];
+    std::byte* const tile = queries + head / kTileHeads * kQueryTileBytes + head % kTileHeads * 128;
 #pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      total[below] = __fadd_rn(__fadd_rn(sum[below][0], sum[below][2]), __fadd_rn(sum[below][1], sum[below][3]));
+    for (int i = 0; i < 8; ++i) {
+      const int column = Operand::column(index * 16) + Operand::column(2 * i);
+      const int unit = (column % 64 / 8) ^ (head % 8);
+      *reinterpret_cast<std::uint32_t*>(tile + column / 64 * (kQueryTileBytes / 2) + unit * 16 + column % 8 * 2) =
+          words[i];
     }
-    const bool odd = lane_ % 2 != 0;
-    float own = odd ? total[1] : total[0];
-    own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, odd ? total[0] : total[1], 1));
-    own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, own, 2));
-    if (lane_ % 4 < 2) out[lane_ % 4 * 8] = __fmul_rn(own, factor);
+    if (!Operand::kF16 && head >= p_.heads) weight = __uint_as_float(kNoHead);
+    if (index == 0) weights[weight_place(head)] = weight;
   }
 
   const SelectRowsParams& p_;
-  const ScoreBatch& batch_;
-  const ScoreShape& shape_;
-  std::byte* queries_;  // [run tokens][head tiles][two halves of the dims][64 heads][128 B], swizzled
-  float* weights_;      // [run tokens][head tiles * 64]
-  ScoreControl& control_;
-  int thread_ = static_cast<int>(threadIdx.x);
-  int lane_ = thread_ % 32;
+  int head_tiles_;
 };
 
-// Fills the ring with the part's tiles, in order. One warp.
+// The matrix instruction reads its register operand until its results have been waited for: the compiler,
+// which does not know, must not use the registers for anything else before.
+__device__ inline void hold_keys(KeyFragment& keys) {
+#pragma unroll
+  for (int s = 0; s < kOperandSteps; ++s) {
+    asm volatile("" : "+r"(keys[s][0]), "+r"(keys[s][1]), "+r"(keys[s][2]), "+r"(keys[s][3])::"memory");
+  }
+}
+
+// Products of the keys and one tile of heads; done at wgmma_wait.
+template <IndexKeyFormat kFormat>
+__device__ inline void start_products(float (&d)[32], const KeyFragment& keys, std::uint32_t query_tile) {
+  const std::uint64_t low = query_descriptor(query_tile);
+  const std::uint64_t high = query_descriptor(query_tile + kQueryTileBytes / 2);
+  wgmma_hold(d);
+  wgmma_fence();
+#pragma unroll
+  for (int s = 0; s < kOperandSteps; ++s) {
+    index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
+  }
+  wgmma_commit();
+}
+
+// A lane's partial sums: [row r or r + 8][two of even groups of eight heads, two of odd groups].
+using HeadSums = float[2][4];
+
+// `weights`: of the lane's columns of the tile. Heads that do not exist have queries of zeros, which add
+// nothing to finite keys; BF16 keys may be infinite, and such heads are left out by their weight.
+template <bool kF16>
+__device__ inline void add_heads(const float (&d)[32], const float* weights, HeadSums& sum) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = reinterpret_cast<const float4*>(weights)[i];
+    const float weight[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int first = 4 * (2 * i + e / 2) + e % 2;
+      if (!kF16 && __float_as_uint(weight[e]) == kNoHead) continue;
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        float& chain = sum[below][e];
+        chain = __fmaf_rn(positive_part<kF16>(d[first + 2 * below]), weight[e], chain);
+      }
+    }
+  }
+}
+
+// The score of row r in even lanes, of row r + 8 in odd ones.
+__device__ inline float finish_score(const HeadSums& sum, float factor) {
+  float total[2];
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    total[below] = __fadd_rn(__fadd_rn(sum[below][0], sum[below][2]), __fadd_rn(sum[below][1], sum[below][3]));
+  }
+  const bool odd = threadIdx.x % 2 != 0;
+  float own = odd ? total[1] : total[0];
+  own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, odd ? total[0] : total[1], 1));
+  own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, own, 2));
+  return __fmul_rn(own, factor);
+}
+
+// What the workers share.
+struct ScoreMemory {
+  std::byte* queries;  // [run tokens], see QueryLoader
+  std::byte* ring;
+  float* weights;
+  ScoreControl* control;
+};
+
+// A warpgroup's way through the ring: tile number n of the block is in stage n % stages and belongs to
+// warpgroup n % kScoreGroups.
+class RingReader {
+ public:
+  __device__ RingReader(const ScoreMemory& memory, const ScoreShape& shape)
+      : first_(memory.ring + group() * shape.stage_bytes),
+        keys_(first_),
+        first_full_(shared_address_of(memory.control->full + group())),
+        full_(first_full_),
+        turns_(shape.stages / kScoreGroups),
+        step_bytes_(kScoreGroups * shape.stage_bytes),
+        left_(turns_) {}
+
+  // The warpgroup's next tile.
+  __device__ const std::byte* wait() const {
+    barrier_wait(full_, phase_);
+    return keys_;
+  }
+  // Gives the tile's memory back once every lane has read it, and moves on.
+  __device__ void release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + kFullToEmpty);
+    keys_ += step_bytes_;
+    full_ += 8 * kScoreGroups;
+    if (--left_ == 0) {
+      keys_ = first_;
+      full_ = first_full_;
+      left_ = turns_;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kFullToEmpty = offsetof(ScoreControl, empty) - offsetof(ScoreControl, full);
+  static __device__ int group() { return static_cast<int>(threadIdx.x) / 128; }
+
+  const std::byte* first_;
+  const std::byte* keys_;
+  std::uint32_t first_full_;
+  std::uint32_t full_;
+  int turns_;
+  int step_bytes_;
+  int left_;
+  std::uint32_t phase_ = 0;
+};
+
+// The same in all lanes, and known to be: products may be under way across branches that depend on it.
+__device__ inline int warp_uniform(int value) {
+  return __shfl_sync(0xffffffffU, value, 0);
+}
+
+// The lane's first row of a tile, and its place among the four lanes of that row.
+struct LanePlace {
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+  int column = lane % 4;
+
+  __device__ LanePlace() {
+    asm volatile("" : "+r"(row), "+r"(column));  // not worth computing again for every tile
+  }
+  [[nodiscard]] __device__ int reported_row() const { return row + column % 2 * 8; }
+  [[nodiscard]] __device__ bool reports() const { return column < 2; }
+};
+
+// Tiles [tile, end) of a run of one token, every kScoreGroups-th. While the products of a tile are formed, the
+// next one's bytes are read and the one before is summed over heads.
+template <IndexKeyFormat kFormat>
+__device__ inline void score_single(const ScoreMemory& memory, RingReader& ring, int tile, int end, float* out) {
+  using Operand = KeyOperand<kFormat>;
+  int left = warp_uniform((end - tile + kScoreGroups - 1) / kScoreGroups);
+  if (left <= 0) return;
+  const LanePlace place;
+  const std::uint32_t queries = shared_address_of(memory.queries);
+  const float* const weights = memory.weights + place.column * 16;
+  out += tile * kTileKeys + place.reported_row();
+  KeyFragment keys;
+  typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
+  float factor;
+  // Products of the keys just read.
+  const auto start = [&](float(&d)[32]) {
+    factor = Operand::convert(raw, place.column, keys);
+    ring.release();
+    start_products<kFormat>(d, keys, queries);
+  };
+  const auto step = [&](float(&now)[32], float(&next)[32]) {
+    const bool more = --left > 0;
+    if (more) raw = Operand::read(ring.wait(), place.row, place.column);
+    wgmma_wait<0>();
+    wgmma_hold(now);
+    hold_keys(keys);
+    const float own_factor = factor;
+    if (more) start(next);
+    HeadSums sum = {};
+    add_heads<Operand::kF16>(now, weights, sum);
+    const float score = finish_score(sum, own_factor);
+    if (place.reports()) *out = score;
+    out += kScoreGroups * kTileKeys;
+    return more;
+  };
+  float d[2][32];
+  start(d[0]);
+#pragma unroll 1
+  while (step(d[0], d[1]) && step(d[1], d[0])) {
+  }
+  wgmma_wait<0>();  // nothing is under way, which the compiler does not see
+}
+
+// As above for any run. `rows`, ascending: what each of its tokens sees.
+template <IndexKeyFormat kFormat>
+__device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
+                                 int end, int tokens, float* out, std::int64_t stride) {
+  using Operand = KeyOperand<kFormat>;
+  const int query_tiles = warp_uniform(tokens) * shape.head_tiles;
+  const LanePlace place;
+#pragma unroll 1
+  for (; tile < end; tile += kScoreGroups) {
+    KeyFragment keys;
+    const float factor = Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    ring.release();
+    int token = 0;  // the first that sees the tile
+#pragma unroll 1
+    while (memory.control->rows[token] <= tile * kTileKeys) ++token;
+    token = warp_uniform(token);
+    int query_tile = token * shape.head_tiles;
+    int head_tile = 0;
+    float* target = out + token * stride + tile * kTileKeys + place.reported_row();
+    HeadSums sum = {};
+    const auto start = [&](float(&d)[32]) {
+      start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes);
+    };
+    const auto step = [&](float(&now)[32], float(&next)[32]) {
+      const float* const weights = memory.weights + query_tile * kTileHeads + place.column * 16;
+      ++query_tile;
+      const bool more = query_tile < query_tiles;
+      wgmma_wait<0>();
+      wgmma_hold(now);
+      hold_keys(keys);
+      if (more) start(next);
+      add_heads<Operand::kF16>(now, weights, sum);
+      if (++head_tile == shape.head_tiles) {
+        const float score = finish_score(sum, factor);
+        if (place.reports()) *target = score;
+        target += stride;
+        head_tile = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0.0F;
+      }
+      return more;
+    };
+    float d[2][32];
+    start(d[0]);
+#pragma unroll 1
+    while (step(d[0], d[1]) && step(d[1], d[0])) {
+    }
+    wgmma_wait<0>();
+  }
+}
+
+// Fills the ring with the part's tiles. One warp: lane s keeps stage s.
 template <IndexKeyFormat kFormat>
 __device__ inline void produce_tiles(const SelectRowsParams& p, const ScoreRuns& runs, const ScorePart& part,
                                      const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
   using Layout = typename KeyOperand<kFormat>::Layout;
+  constexpr std::uint32_t kCodeBytes = kTileKeys * Layout::kDataBytes;
+  constexpr std::uint32_t kScaleBytes = kTileKeys * Layout::kScaleBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane >= shape.stages) return;
   const std::uint64_t policy = evict_first_policy();
-  std::int32_t left = part.tiles;
-  std::int32_t tile = part.first_tile;
-  std::uint32_t full = static_cast<std::uint32_t>(__cvta_generic_to_shared(control.full));
-  std::uint32_t empty = static_cast<std::uint32_t>(__cvta_generic_to_shared(control.empty));
-  int stage = 0;
+  const std::uint32_t full = shared_address_of(control.full + lane);
+  const std::uint32_t empty = shared_address_of(control.empty + lane);
+  const std::uint32_t target = ring + static_cast<std::uint32_t>(lane * shape.stage_bytes);
+  const std::uint32_t tiles_of_block = static_cast<std::uint32_t>(p.keys.shape.rows) / kTileKeys;
   std::uint32_t phase = 1;  // the ring starts empty
-  for (ScoreRun run = runs.run_ending_from(part.last_token); left > 0; run = runs.run_ending_from(run.end)) {
-    const std::int64_t table = p.step.sequence_slot[runs.sequence(run.first)] * p.keys.table_stride;
-    const std::int32_t end = min(run.tiles, tile + left);
-    left -= end - tile;
-    for (; tile < end; tile += 32) {
-      std::int32_t block = 0;
-      if (tile + lane < end) block = p.keys.block_table[table + (tile + lane) * kTileKeys / p.keys.shape.rows];
-      for (int i = 0; i < min(32, end - tile); ++i) {
-        const std::int64_t offset = __shfl_sync(0xffffffffU, block, i) * p.keys.shape.block_bytes;
-        if (lane == 0) {
-          const std::int32_t row = (tile + i) * kTileKeys % p.keys.shape.rows;
-          const std::byte* source = p.keys.blocks + offset;
-          barrier_wait(empty + 8 * stage, phase);
-          barrier_arrive_expect(full + 8 * stage, kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes));
-          const std::uint32_t target = ring + stage * shape.stage_bytes;
-          copy_bulk(target, source + p.keys.shape.data_offset(row), kTileKeys * Layout::kDataBytes, full + 8 * stage,
-                    policy);
-          if constexpr (Layout::kScaleBytes > 0) {
-            copy_bulk(target + kTileKeys * Layout::kDataBytes, source + p.keys.shape.scale_offset(row),
-                      kTileKeys * Layout::kScaleBytes, full + 8 * stage, policy);
-          }
-        }
-        if (++stage == shape.stages) {
-          stage = 0;
-          phase ^= 1;
-        }
+  ScoreRun run = part.run;
+  std::int32_t number = -part.first_tile;  // of the run's tile 0
+  const std::int32_t* table = p.keys.block_table + p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+#pragma unroll 1
+  for (std::int32_t mine = lane; mine < part.tiles; mine += shape.stages) {
+#pragma unroll 1
+    while (mine >= number + run.tiles) {
+      number += run.tiles;
+      run = runs.run_after(run);
+      table = p.keys.block_table + p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+    }
+    const auto tile = static_cast<std::uint32_t>(mine - number);
+    const std::uint32_t column = tile / tiles_of_block;
+    const auto row = static_cast<std::int32_t>((tile - column * tiles_of_block) * kTileKeys);
+    const std::byte* const block = p.keys.blocks + table[column] * p.keys.shape.block_bytes;
+    barrier_wait(empty, phase);
+    barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
+    if (kScaleBytes > 0 && tiles_of_block == 1) {  // codes and scales lie side by side
+      copy_bulk(target, block, kCodeBytes + kScaleBytes, full, policy);
+    } else {
+      copy_bulk(target, block + p.keys.shape.data_offset(row), kCodeBytes, full, policy);
+      if constexpr (kScaleBytes > 0) {
+        copy_bulk(target + kCodeBytes, block + p.keys.shape.scale_offset(row), kScaleBytes, full, policy);
       }
     }
-    tile = 0;
+    phase ^= 1;
   }
 }
 
 #endif  // sm_90a
 
-// Grid: any number of blocks, one on a multiprocessor. Blocks of rows are multiples of 64.
-template <IndexKeyFormat kFormat>
+// Grid: any number of blocks, one on a multiprocessor. Cache blocks have a multiple of 64 rows. kSingle: runs
+// have one token, heads fit one tile.
+template <IndexKeyFormat kFormat, bool kSingle>
 __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     wgmma_score_kernel(const __grid_constant__ SelectRowsParams p, const __grid_constant__ ScoreBatch batch,
                        const __grid_constant__ ScoreShape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte score_shared[];
-  std::byte* const queries = score_shared;
-  std::byte* const ring = queries + batch.group_tokens * shape.head_tiles * kQueryTileBytes;
-  auto* const weights = reinterpret_cast<float*>(ring + shape.stages * shape.stage_bytes);
-  auto& control =
-      *reinterpret_cast<ScoreControl*>(weights + batch.group_tokens * shape.head_tiles * kTileHeads);
+  ScoreMemory memory;
+  memory.queries = score_shared;
+  memory.ring = memory.queries + batch.group_tokens * shape.head_tiles * kQueryTileBytes;
+  memory.weights = reinterpret_cast<float*>(memory.ring + shape.stages * shape.stage_bytes);
+  memory.control = reinterpret_cast<ScoreControl*>(memory.weights + batch.group_tokens * shape.head_tiles * kTileHeads);
+  ScoreControl& control = *memory.control;
   const int thread = static_cast<int>(threadIdx.x);
-  const auto full = static_cast<std::uint32_t>(__cvta_generic_to_shared(control.full));
-  const auto empty = static_cast<std::uint32_t>(__cvta_generic_to_shared(control.empty));
   if (thread < shape.stages) {
-    barrier_init(full + 8 * thread, 1);
-    barrier_init(empty + 8 * thread, 4);  // the warps of one warpgroup
+    barrier_init(shared_address_of(control.full + thread), 1);
+    barrier_init(shared_address_of(control.empty + thread), 4);  // the warps of one warpgroup
     barrier_init_fence();
   }
+  allow_dependents();
+  wait_for_predecessors();
   const ScoreRuns runs(p, batch);
   find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
   __syncthreads();
@@ -299,36 +464,42 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   if (part.tiles == 0) return;
   if (thread >= kScoreWorkers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 32;\n");
-    if (thread >= kScoreWorkers + 32) return;
-    produce_tiles<kFormat>(p, runs, part, shape, static_cast<std::uint32_t>(__cvta_generic_to_shared(ring)), control);
+    if (thread < kScoreWorkers + 32) {
+      produce_tiles<kFormat>(p, runs, part, shape, shared_address_of(memory.ring), control);
+    }
     return;
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 112;\n");
-  ScoreWorker<kFormat> worker(p, batch, shape, queries, weights, control);
-  // The part's tiles are numbered on; number n is in stage n % stages and belongs to warpgroup n % 4.
-  std::int32_t number = 0;
-  std::int32_t mine = thread / 128;
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 160;\n");
+  RingReader ring(memory, shape);
+  const QueryLoader<kFormat> loader(p, shape.head_tiles);
+  std::int32_t number = 0;  // of the first tile in hand
   std::int32_t tile = part.first_tile;
-  int stage = thread / 128;  // stages are a multiple of the warpgroups
-  std::uint32_t phase = 0;
-  ScoreRun run = runs.run_ending_from(part.last_token);
+  ScoreRun run = part.run;
   while (true) {
-    worker.load_queries(runs, run);
-    const std::int32_t count = min(run.tiles - tile, part.tiles - number);
-    for (; mine < number + count; mine += kScoreGroups) {
-      barrier_wait(full + 8 * stage, phase);
-      worker.score_tile(ring + stage * shape.stage_bytes, tile + (mine - number), run, [&] {
-        if (thread % 32 == 0) barrier_arrive(empty + 8 * stage);
-      });
-      stage += kScoreGroups;
-      if (stage >= shape.stages) {
-        stage -= shape.stages;
-        phase ^= 1;
+    if constexpr (kSingle) {
+      loader.load(batch.first_token + run.first, memory.queries, memory.weights);
+    } else {
+#pragma unroll 1
+      for (int i = run.first; i < run.end; ++i) {
+        const int slot = (i - run.first) * shape.head_tiles;
+        loader.load(batch.first_token + i, memory.queries + slot * kQueryTileBytes, memory.weights + slot * kTileHeads);
+        if (thread == 0) control.rows[i - run.first] = runs.rows(i);
       }
+    }
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    sync_workers();
+    const std::int32_t count = min(run.tiles - tile, part.tiles - number);
+    // The warpgroup's first tile of these: its number is the warpgroup's modulo their count.
+    const std::int32_t first = tile + (thread / 128 + kScoreGroups - number % kScoreGroups) % kScoreGroups;
+    float* const out = batch.scores + run.first * batch.stride;
+    if constexpr (kSingle) {
+      score_single<kFormat>(memory, ring, first, tile + count, out);
+    } else {
+      score_run<kFormat>(shape, memory, ring, first, tile + count, run.end - run.first, out, batch.stride);
     }
     number += count;
     if (number >= part.tiles) break;
-    run = runs.run_ending_from(run.end);
+    run = runs.run_after(run);
     tile = 0;
     sync_workers();  // the queries are read no more
   }

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/select_rows/stages.h"
 #include "backend/cuda/kernels/select_rows/wgmma_kernel.cuh"
 #include "base/arithmetic.h"
@@ -15,6 +16,18 @@ namespace {
 
 constexpr std::int32_t kSharedBudget = 227 * 1024 - std::int32_t{sizeof(ScoreControl)};
 constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
+
+// A block that changes from one token's queries to another's loses about the time of this many tiles.
+constexpr std::int64_t kChangeTiles = 12;
+
+// One block a processor; or as many for every token, so that tokens of equal length divide without a change of
+// queries within a block, where that costs less than the processors left idle would have done.
+std::int32_t grid_blocks(const ScoreBatch& batch, std::int32_t processors) {
+  const std::int32_t even = processors / batch.tokens * batch.tokens;
+  if (batch.group_tokens > 1 || even == 0) return processors;
+  const std::int64_t tiles = std::int64_t{batch.tokens} * ceil_div(batch.most_rows, kTileKeys);
+  return (processors - even) * tiles <= kChangeTiles * processors * processors ? even : processors;
+}
 
 template <IndexKeyFormat kFormat>
 Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int32_t processors, cudaStream_t stream) {
@@ -28,12 +41,16 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int3
   batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
   const std::int32_t ring_bytes = kSharedBudget - batch.group_tokens * token_bytes;
   shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
-  const std::int32_t shared_bytes = batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
-  const auto kernel = wgmma_score_kernel<kFormat>;
+  const std::int32_t shared_bytes =
+      batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
+  const auto kernel = batch.group_tokens == 1 && shape.head_tiles == 1 ? wgmma_score_kernel<kFormat, true>
+                                                                       : wgmma_score_kernel<kFormat, false>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  kernel<<<static_cast<unsigned>(processors), kWgmmaScoreThreads, static_cast<std::size_t>(shared_bytes), stream>>>(
-      p, batch, shape);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+  return launch_pdl(kernel,
+                    {.grid = dim3(static_cast<unsigned>(grid_blocks(batch, processors))),
+                     .threads = kWgmmaScoreThreads,
+                     .shared_bytes = static_cast<std::size_t>(shared_bytes)},
+                    stream, p, batch, shape);
 }
 
 }  // namespace
