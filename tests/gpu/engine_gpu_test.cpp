@@ -90,6 +90,20 @@ TEST(EngineGpu, SeedProfile) {
   pair.expect_close_outputs();
 }
 
+// Little work that passes through every kernel, for tools that slow a program down a hundred times: a verify
+// step that completes blocks of both ratios, and a decode step.
+TEST(EngineGpu, FewTokens) {
+  EnginePair pair(tiny_options(1));
+  PairedSequence sequence = pair.create();
+  pair.append_synthetic(sequence, 125);
+  const PairedPart verify{&sequence, 4, 1};
+  pair.step({&verify, 1}, 1);
+  pair.feed(sequence, 1);
+  ASSERT_FALSE(HasFatalFailure());
+  pair.expect_close_caches(sequence);
+  pair.expect_close_outputs();
+}
+
 // Head counts that fill no tile of a kernel.
 TEST(EngineGpu, OddHeadCounts) {
   for (const auto& [heads, index_heads] : {std::pair{24, 40}, std::pair{40, 24}, std::pair{120, 8}}) {
