@@ -54,8 +54,8 @@ __device__ inline float2 pool_few_rows(const PoolRow (&rows)[kFewRows], int begi
 
 // The row or index key that `token` completes, for a group of kDim / 2 threads.
 template <int kDim>
-__device__ inline void compress_few_rows(const CompressParams& p, std::int64_t token,
-                                         const RowGroup<kDim / 2>& group, FewRowsShared<kDim>& shared) {
+__device__ inline void compress_few_rows(const CompressParams& p, std::int64_t token, const RowGroup<kDim / 2>& group,
+                                         FewRowsShared<kDim>& shared) {
   const int channel = 2 * group.thread;
   const int quad = group.thread % (kDim / 4);
   const TokenPlace place = token_place(p.step, token);

@@ -3,9 +3,8 @@
 // the cluster gathers the channels through distributed shared memory and finishes the row.
 #pragma once
 
-#include <cuda_pipeline.h>
-
 #include <cstdint>
+#include <cuda_pipeline.h>
 
 #include "backend/cuda/kernels/common/cluster_gather.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -95,10 +94,9 @@ struct ManyRowsTile {
 __device__ inline float4 max_over_groups(float4 quad) {
 #pragma unroll
   for (int distance = kClusterQuads; distance < 32; distance *= 2) {
-    quad = max_quads(quad, make_float4(__shfl_xor_sync(kFullWarp, quad.x, distance),
-                                       __shfl_xor_sync(kFullWarp, quad.y, distance),
-                                       __shfl_xor_sync(kFullWarp, quad.z, distance),
-                                       __shfl_xor_sync(kFullWarp, quad.w, distance)));
+    quad = max_quads(
+        quad, make_float4(__shfl_xor_sync(kFullWarp, quad.x, distance), __shfl_xor_sync(kFullWarp, quad.y, distance),
+                          __shfl_xor_sync(kFullWarp, quad.z, distance), __shfl_xor_sync(kFullWarp, quad.w, distance)));
   }
   return quad;
 }
