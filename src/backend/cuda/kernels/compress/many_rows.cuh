@@ -81,9 +81,9 @@ struct ManyRowsTile {
 #pragma unroll 2
     for (int i = source.begin + group; i < source.end; i += kRowGroups) {
       const float4 full = score(i);
-      const float4 weight = make_float4(
-          exp_unfused_nonpositive(__fsub_rn(full.x, largest.x)), exp_unfused_nonpositive(__fsub_rn(full.y, largest.y)),
-          exp_unfused_nonpositive(__fsub_rn(full.z, largest.z)), exp_unfused_nonpositive(__fsub_rn(full.w, largest.w)));
+      const float4 weight =
+          make_float4(exp_nonpositive(__fsub_rn(full.x, largest.x)), exp_nonpositive(__fsub_rn(full.y, largest.y)),
+                      exp_nonpositive(__fsub_rn(full.z, largest.z)), exp_nonpositive(__fsub_rn(full.w, largest.w)));
       score(i) = weight;
       value(i) = multiply_quads(weight, value(i));
     }
