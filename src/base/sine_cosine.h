@@ -31,24 +31,23 @@ constexpr SineCosine sine_cosine(float angle) {
   r = r - n * kHalfPiLow;
 
   const double r2 = r * r;
-  double s = -0x1.ae64567f544e4p-26;     // -1/11!
-  s = s * r2 + 0x1.71de3a556c734p-19;    // 1/9!
-  s = s * r2 - 0x1.a01a01a01a01ap-13;    // -1/7!
-  s = s * r2 + 0x1.1111111111111p-7;     // 1/5!
-  s = s * r2 - 0x1.5555555555555p-3;     // -1/3!
+  double s = -0x1.ae64567f544e4p-26;   // -1/11!
+  s = s * r2 + 0x1.71de3a556c734p-19;  // 1/9!
+  s = s * r2 - 0x1.a01a01a01a01ap-13;  // -1/7!
+  s = s * r2 + 0x1.1111111111111p-7;   // 1/5!
+  s = s * r2 - 0x1.5555555555555p-3;   // -1/3!
   s = r + r * (r2 * s);
-  double c = 0x1.1eed8eff8d898p-29;      // 1/12!
-  c = c * r2 - 0x1.27e4fb7789f5cp-22;    // -1/10!
-  c = c * r2 + 0x1.a01a01a01a01ap-16;    // 1/8!
-  c = c * r2 - 0x1.6c16c16c16c17p-10;    // -1/6!
-  c = c * r2 + 0x1.5555555555555p-5;     // 1/4!
+  double c = 0x1.1eed8eff8d898p-29;    // 1/12!
+  c = c * r2 - 0x1.27e4fb7789f5cp-22;  // -1/10!
+  c = c * r2 + 0x1.a01a01a01a01ap-16;  // 1/8!
+  c = c * r2 - 0x1.6c16c16c16c17p-10;  // -1/6!
+  c = c * r2 + 0x1.5555555555555p-5;   // 1/4!
   c = c * r2 - 0.5;
   c = c * r2 + 1.0;
 
   const auto sine = static_cast<float>((quadrant & 1U) != 0 ? c : s);
   const auto cosine = static_cast<float>((quadrant & 1U) != 0 ? s : c);
-  return {.sine = (quadrant & 2U) != 0 ? -sine : sine,
-          .cosine = ((quadrant + 1U) & 2U) != 0 ? -cosine : cosine};
+  return {.sine = (quadrant & 2U) != 0 ? -sine : sine, .cosine = ((quadrant + 1U) & 2U) != 0 ? -cosine : cosine};
 }
 
 }  // namespace dsv4rt

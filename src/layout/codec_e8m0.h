@@ -42,10 +42,11 @@ constexpr float decode_e8m0(std::uint8_t code) {
 }
 
 // Code of the scale of a block of E4M3 values: 2^ceil(log2(max(amax, 1e-4) / 448)). `amax` is finite and
-// >= 0 (see finite_amax). 448 = 1.75 * 2^8: the addition carries into the exponent where the mantissa is above 1.75.
+// has no sign (see finite_amax). 448 = 1.75 * 2^8: the addition carries into the exponent where the mantissa is
+// above 1.75.
 constexpr std::uint8_t e8m0_scale_for_e4m3(float amax) {
   constexpr auto kFloorBits = std::bit_cast<std::uint32_t>(kE4m3AmaxFloor);
-  const auto bits = std::bit_cast<std::uint32_t>(amax);  // not negative: ordered like their bits
+  const auto bits = std::bit_cast<std::uint32_t>(amax);  // no sign: values are ordered like their bits
   return static_cast<std::uint8_t>((((bits > kFloorBits ? bits : kFloorBits) + 0x1fffffu) >> 23) - 8u);
 }
 

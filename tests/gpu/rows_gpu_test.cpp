@@ -1,9 +1,9 @@
 // update_rows and the single operations it is made of: the GPU leaves the bytes that the CPU leaves, however the
 // step is cut, launched or batched.
 #include <array>
+#include <cuda_runtime_api.h>
 #include <string>
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "backend/cuda/cuda_ops.h"
@@ -65,8 +65,9 @@ const char* name_of(Kind kind) {
 std::vector<Part> single_tokens() {
   std::vector<Part> parts;
   std::int32_t slot = 0;
-  for (const std::int32_t position : {0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 16, 31, 126, 127, 128, 129, 130, 131, 254, 255,
-                                      256, 257, 383, 511, 512, 513, 4095, 65535, 65536, 131071, 999999, 1048575}) {
+  for (const std::int32_t position :
+       {0,   1,   2,   3,   4,   5,   6,   7,   8,   11,  15,   16,    31,    126,    127,    128,    129,
+        130, 131, 254, 255, 256, 257, 383, 511, 512, 513, 4095, 65535, 65536, 131071, 999999, 1048575}) {
     parts.push_back({slot++, position, 1});
   }
   return parts;
@@ -154,8 +155,7 @@ TEST_F(RowsGpuTest, BatchOrAlone) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const TestStep step({parts[i]}, 0, layer.ratios());
       const DeviceStep device_step(gpu(), step.view());
-      ASSERT_OK(gpu().ops().update_rows(
-          alone.params(device_step.view(), device.data(), static_cast<std::int64_t>(i))));
+      ASSERT_OK(gpu().ops().update_rows(alone.params(device_step.view(), device.data(), static_cast<std::int64_t>(i))));
     }
     ASSERT_OK(gpu().download(alone.bytes().data(), device.data(), alone.bytes().size()));
     alone.clear_staged();

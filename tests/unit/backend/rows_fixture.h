@@ -46,7 +46,8 @@ class RowsMemory {
   static constexpr float kEps = 1e-6F;
 
  public:
-  RowsMemory(const RowsLayer& layer, std::int32_t tokens, std::int32_t slots, std::int32_t context_end, std::uint64_t seed)
+  RowsMemory(const RowsLayer& layer, std::int32_t tokens, std::int32_t slots, std::int32_t context_end,
+             std::uint64_t seed)
       : layer_(layer), tokens_(tokens), slots_(slots) {
     random_.emplace(seed);
     const std::int64_t t = tokens;
@@ -68,7 +69,9 @@ class RowsMemory {
 
   [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
   [[nodiscard]] BlockShape staged_shape() const { return block_shape(layer_.row_format, tokens_); }
-  [[nodiscard]] BlockShape ring_shape() const { return block_shape(layer_.row_format, kRowsWindow + layer_.draft_budget); }
+  [[nodiscard]] BlockShape ring_shape() const {
+    return block_shape(layer_.row_format, kRowsWindow + layer_.draft_budget);
+  }
   [[nodiscard]] std::int64_t ring_slot_bytes() const { return ring_shape().block_bytes + 64; }
 
   // The call over this memory at `base`. Inputs of the step's first token are those of token `first_input`.
@@ -135,8 +138,8 @@ class RowsMemory {
     const auto offset = static_cast<std::int64_t>(mine - bytes_.begin());
     std::size_t count = 0;
     for (std::size_t i = 0; i < bytes_.size(); ++i) count += bytes_[i] != other.bytes_[i] ? 1 : 0;
-    std::vector<std::pair<std::int64_t, std::string>> parts{{q_, "q"},           {index_q_, "index_q"}, {kv_, "kv"},
-                                                            {staged_, "staged"}, {ring_, "ring"}};
+    std::vector<std::pair<std::int64_t, std::string>> parts{
+        {q_, "q"}, {index_q_, "index_q"}, {kv_, "kv"}, {staged_, "staged"}, {ring_, "ring"}};
     for (const Compressor& c : compressors_) {
       parts.push_back({c.kv, "compressor input"});
       parts.push_back({c.state, "state"});
@@ -218,9 +221,7 @@ class RowsMemory {
     for (int i = 0; i < 4; ++i) sum += static_cast<float>(bits >> (16 * i) & 0xffff) * (3.0F / 65535);
     return sum;
   }
-  void clear(std::int64_t offset, std::int64_t count) {
-    std::fill_n(bytes_.begin() + offset, count, std::byte{0});
-  }
+  void clear(std::int64_t offset, std::int64_t count) { std::fill_n(bytes_.begin() + offset, count, std::byte{0}); }
 
   RowsLayer layer_;
   std::int32_t tokens_, slots_;
@@ -235,8 +236,7 @@ inline Status update_rows_one_by_one(Ops& ops, const UpdateRowsParams& p) {
   if (p.index_query) DSV4RT_RETURN_IF_ERROR(ops.index_query(*p.index_query));
   DSV4RT_RETURN_IF_ERROR(ops.window_rows(p.window));
   if (p.window_ring) {
-    DSV4RT_RETURN_IF_ERROR(
-        ops.window_store({p.window.step, p.window.staged_shape, p.window.staged, *p.window_ring}));
+    DSV4RT_RETURN_IF_ERROR(ops.window_store({p.window.step, p.window.staged_shape, p.window.staged, *p.window_ring}));
   }
   for (const auto& one : {p.compress, p.index_compress}) {
     if (!one) continue;

@@ -1,10 +1,10 @@
 #include "layout/codec_e2m1.h"
 
-#include <gtest/gtest.h>
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include <gtest/gtest.h>
 
 #include "unit/layout/float_samples.h"
 
@@ -71,6 +71,9 @@ TEST(CodecE2m1, AgreesWithASearchOverAllCodes) {
   for_many_floats([&](float value) {
     const std::uint8_t expected = std::isnan(value) ? std::uint8_t{0} : nearest_by_search(value);
     if (encode_e2m1(value) != expected && ++wrong < 10) ADD_FAILURE() << std::hexfloat << value;
+    const bool same =
+        std::bit_cast<std::uint32_t>(round_e2m1(value)) == std::bit_cast<std::uint32_t>(decode_e2m1(expected));
+    if (!same && ++wrong < 10) ADD_FAILURE() << std::hexfloat << value;
   });
   EXPECT_EQ(wrong, 0);
 }

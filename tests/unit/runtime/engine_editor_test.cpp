@@ -103,7 +103,7 @@ TEST_F(EngineEditorTest, LayersRunThroughOtherOperations) {
   for (std::size_t i = 0; i < 3; ++i) {
     ASSERT_OK(editor.forward_layer_with(ops, step, engine_->layers()[i], golden_.inputs[i].data(), out.data()));
   }
-  EXPECT_GT(ops.calls.size(), 3U * 6U);  // every layer has more than six operations
+  EXPECT_GT(ops.calls.size(), 20U);
   EXPECT_OK(engine_->commit(step));
 }
 

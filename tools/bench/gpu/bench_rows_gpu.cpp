@@ -1,21 +1,22 @@
 // Everything between the projections and the reads of the cache, at V4-Flash shapes: update_rows as one call,
 // and the single operations it is made of. Inputs are DRAM-cold; one result per case is compared with the CPU.
-#include <cuda_runtime_api.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <cuda_runtime_api.h>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/update_rows/launch.h"
 #include "gpu_bench_support.h"
 #include "graph_timing.h"
 #include "layout/row_format.h"
@@ -124,8 +125,8 @@ UpdateRowsParams params_of(const Case& c, const SetLayout& at, const StepView& s
     p.window_ring = WindowRing{set + at.ring, ring_shape.block_bytes, ring_shape, RowFormat::kFp8DsMla};
   }
   if (c.indexer()) {
-    p.index_query = IndexQueryParams{
-        step, kIndexHeads, reinterpret_cast<bf16*>(set + at.index_q), rope, true, IndexKeyFormat::kMxfp4};
+    p.index_query = IndexQueryParams{step, kIndexHeads, reinterpret_cast<bf16*>(set + at.index_q),
+                                     rope, true,        IndexKeyFormat::kMxfp4};
   }
   for (std::size_t i = 0; i < c.compressors.size(); ++i) {
     const CompressorShape& s = c.compressors[i];
@@ -222,7 +223,30 @@ void check(const char* what, const std::byte* expected, const std::byte* actual,
   }
 }
 
-void run_case(const Case& c, bool singles, cudaStream_t stream) {
+// One result against the CPU; "" if every byte is equal.
+std::string compare_with_cpu(const Case& c, const SetLayout& at, const StepView& step, std::vector<std::byte>& set,
+                             Shared& shared, std::int32_t* const (&table)[2],
+                             const std::function<std::vector<std::byte>()>& gpu_result) {
+  static const cpu::ThreadTeam team(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  cpu::CpuOps ops(team, cpu::detect_isa_level());
+  require_ok(ops.update_rows(params_of(c, at, step, set.data(), shared.norm.data(), shared.ape.data(),
+                                       shared.frequencies.data(), table, shared)));
+  const std::vector<std::byte> actual = gpu_result();
+  std::string report;
+  check("q", set.data(), actual.data(), at.q, at.index_q, report);
+  check("index_q", set.data(), actual.data(), at.index_q, at.kv, report);
+  check("window", set.data(), actual.data(), at.staged, at.random_bytes, report);
+  check("state", set.data(), actual.data(), at.random_bytes, at.floats_end, report);
+  check("rows", set.data(), actual.data(), at.floats_end, at.bytes, report);
+  return report;
+}
+
+struct Options {
+  bool singles = false;
+  bool check = true;
+};
+
+void run_case(const Case& c, const Options& options, cudaStream_t stream) {
   std::vector<std::int32_t> ratios;
   if (!c.compressors.empty()) ratios.push_back(c.compressors.front().ratio);
   const TestStep step(c.parts, 0, ratios);
@@ -261,21 +285,18 @@ void run_case(const Case& c, bool singles, cudaStream_t stream) {
                      norm.data(), ape.data(), frequencies.data(), table, shared);
   };
 
-  // One result against the CPU.
-  static const cpu::ThreadTeam team(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
-  cpu::CpuOps cpu_ops(team, cpu::detect_isa_level());
-  require_ok(cpu_ops.update_rows(params_of(c, at, host_step, host_set.data(), shared.norm.data(), shared.ape.data(),
-                                           shared.frequencies.data(), host_table, shared)));
-  require_ok(ops.update_rows(params(0)));
-  require_cuda(cudaStreamSynchronize(stream), "update_rows");
-  std::vector<std::byte> actual(at.bytes);
-  require_cuda(cudaMemcpy(actual.data(), memory.data(), at.bytes, cudaMemcpyDeviceToHost), "download");
-  std::string report;
-  check("q", host_set.data(), actual.data(), at.q, at.index_q, report);
-  check("index_q", host_set.data(), actual.data(), at.index_q, at.kv, report);
-  check("window", host_set.data(), actual.data(), at.staged, at.random_bytes, report);
-  check("state", host_set.data(), actual.data(), at.random_bytes, at.floats_end, report);
-  check("rows", host_set.data(), actual.data(), at.floats_end, at.bytes, report);
+  const std::string report =
+      options.check
+          ? compare_with_cpu(c, at, host_step, host_set, shared, host_table,
+                             [&] {
+                               require_ok(ops.update_rows(params(0)));
+                               require_cuda(cudaStreamSynchronize(stream), "update_rows");
+                               std::vector<std::byte> actual(at.bytes);
+                               require_cuda(cudaMemcpy(actual.data(), memory.data(), at.bytes, cudaMemcpyDeviceToHost),
+                                            "download");
+                               return actual;
+                             })
+          : " not checked";
 
   const Traffic bytes = traffic_of(c, host_step);
   const int repetitions = static_cast<int>(std::clamp<std::int64_t>(sets, 4, 1024));
@@ -286,7 +307,7 @@ void run_case(const Case& c, bool singles, cudaStream_t stream) {
                 time.microseconds, floor, time.microseconds / floor);
   };
   line("update_rows", bytes.total(), [&](int i) { return ops.update_rows(params(i)); });
-  if (singles) {
+  if (options.singles) {
     line("query", bytes.query, [&](int i) { return ops.query(params(i).query); });
     if (c.indexer()) {
       line("index_query", bytes.index_query, [&](int i) { return ops.index_query(*params(i).index_query); });
@@ -295,8 +316,9 @@ void run_case(const Case& c, bool singles, cudaStream_t stream) {
     if (!c.compressors.empty()) {
       line("compress", bytes.compress, [&](int i) {
         const UpdateRowsParams p = params(i);
-        const Status status = ops.compress(*p.compress);
-        return status.ok() && p.index_compress ? ops.compress(*p.index_compress) : status;
+        return cuda::launch_rows(
+            {.compress = &*p.compress, .index_compress = p.index_compress ? &*p.index_compress : nullptr},
+            p.query.step.counts.tokens, stream);
       });
       line("state_store", bytes.state, [&](int i) {
         const UpdateRowsParams p = params(i);
@@ -316,7 +338,8 @@ std::vector<Part> decode(std::int32_t count, std::int32_t ratio, bool all_comple
   testing::Random random(11);
   for (std::int32_t i = 0; i < count; ++i) {
     const auto block = static_cast<std::int32_t>(random.bits() % 60 + 2) * 128 / std::max(ratio, 1);
-    const auto phase = all_complete ? ratio - 1 : static_cast<std::int32_t>(random.bits() % static_cast<unsigned>(ratio));
+    const auto phase =
+        all_complete ? ratio - 1 : static_cast<std::int32_t>(random.bits() % static_cast<unsigned>(ratio));
     parts.push_back({i, block * ratio + phase, 1});
   }
   return parts;
@@ -331,25 +354,27 @@ int main(int argc, char** argv) {
   CLI::App app("update_rows and its parts on the GPU");
   std::vector<std::int32_t> batches{1, 32, 128, 256};
   std::int32_t chunk = 8192;
-  bool singles = false;
+  Options options;
   app.add_option("--batches", batches, "sequences of a decode step")->delimiter(',');
   app.add_option("--chunk", chunk, "tokens of a prefill chunk; 0: none");
-  app.add_flag("--singles", singles, "also the single operations");
+  app.add_flag("--singles", options.singles, "also the single operations");
+  app.add_flag("!--no-check", options.check, "do not compare with the CPU");
   CLI11_PARSE(app, argc, argv);
 
+  const Options plain{.singles = false, .check = options.check};
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   for (const std::int32_t batch : batches) {
     const std::string b = std::to_string(batch);
-    run_case({"SWA B=" + b, {}, decode(batch, 4, false)}, false, stream);
-    run_case({"CSA B=" + b + " all", {kCsa, kIndex}, decode(batch, 4, true)}, singles, stream);
-    run_case({"CSA B=" + b + " quarter", {kCsa, kIndex}, decode(batch, 4, false)}, false, stream);
-    run_case({"HCA B=" + b + " all", {kHca}, decode(batch, 128, true)}, singles, stream);
-    run_case({"HCA B=" + b + " few", {kHca}, decode(batch, 128, false)}, singles, stream);
+    run_case({"SWA B=" + b, {}, decode(batch, 4, false)}, plain, stream);
+    run_case({"CSA B=" + b + " all", {kCsa, kIndex}, decode(batch, 4, true)}, options, stream);
+    run_case({"CSA B=" + b + " quarter", {kCsa, kIndex}, decode(batch, 4, false)}, plain, stream);
+    run_case({"HCA B=" + b + " all", {kHca}, decode(batch, 128, true)}, options, stream);
+    run_case({"HCA B=" + b + " few", {kHca}, decode(batch, 128, false)}, options, stream);
   }
   if (chunk > 0) {
-    run_case({"CSA chunk", {kCsa, kIndex}, {{0, 0, chunk}}}, singles, stream);
-    run_case({"HCA chunk", {kHca}, {{0, 0, chunk}}}, singles, stream);
+    run_case({"CSA chunk", {kCsa, kIndex}, {{0, 0, chunk}}}, options, stream);
+    run_case({"HCA chunk", {kHca}, {{0, 0, chunk}}}, options, stream);
   }
   return 0;
 }

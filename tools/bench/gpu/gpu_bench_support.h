@@ -1,11 +1,10 @@
 // Device memory and steps of benchmarks that call the CUDA operations directly.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cuda_runtime_api.h>
 #include <vector>
 
 #include "dsv4rt/status.h"
@@ -86,8 +85,7 @@ class DeviceStep {
   }
 
   std::vector<void*> arrays_;
-  const std::int32_t *position_ = nullptr, *sequence_ = nullptr, *slot_ = nullptr, *start_ = nullptr,
-                     *first_ = nullptr;
+  const std::int32_t *position_ = nullptr, *sequence_ = nullptr, *slot_ = nullptr, *start_ = nullptr, *first_ = nullptr;
   StepView view_;
 };
 

@@ -5,8 +5,12 @@
 
 namespace dsv4rt::cuda {
 
-__device__ inline float low_value(std::uint32_t word) { return __uint_as_float(word << 16U); }
-__device__ inline float high_value(std::uint32_t word) { return __uint_as_float(word & 0xffff0000U); }
+__device__ inline float low_value(std::uint32_t word) {
+  return __uint_as_float(word << 16U);
+}
+__device__ inline float high_value(std::uint32_t word) {
+  return __uint_as_float(word & 0xffff0000U);
+}
 
 // Both products rounded to BF16 once, as a product in FP32 is that is rounded afterwards: it is exact there.
 __device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
@@ -23,7 +27,9 @@ __device__ inline std::uint32_t round_pair(float low, float high) {
 }
 
 // The BF16 value nearest to `value`.
-__device__ inline float round_value(float value) { return high_value(round_pair(0.0F, value)); }
+__device__ inline float round_value(float value) {
+  return high_value(round_pair(0.0F, value));
+}
 
 // The same BF16 value (the upper half of `value`) in both halves.
 __device__ inline std::uint32_t both_halves(float value) {

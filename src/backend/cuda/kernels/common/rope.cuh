@@ -25,9 +25,8 @@ __device__ inline Rotation rotation_of(const RopeParams& rope, std::int32_t posi
 
 // Products and sums stay unfused, as on the CPU; results are rounded to BF16.
 __device__ inline void rotate_pair(const Rotation& rotation, float& even, float& odd) {
-  const std::uint32_t rotated =
-      round_pair(__fsub_rn(__fmul_rn(even, rotation.cosine), __fmul_rn(odd, rotation.sine)),
-                 __fadd_rn(__fmul_rn(even, rotation.sine), __fmul_rn(odd, rotation.cosine)));
+  const std::uint32_t rotated = round_pair(__fsub_rn(__fmul_rn(even, rotation.cosine), __fmul_rn(odd, rotation.sine)),
+                                           __fadd_rn(__fmul_rn(even, rotation.sine), __fmul_rn(odd, rotation.cosine)));
   even = low_value(rotated);
   odd = high_value(rotated);
 }

@@ -6,7 +6,6 @@
 // aligned as its access needs, because blocks are 16-byte aligned and data parts multiples of 16 B.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,21 +27,6 @@ inline constexpr int kNopeQuads = kNopeDim / 4;
 inline constexpr int kKeyQuads = kIndexHeadDim / 4;
 static_assert(kKeyQuads == 32, "a warp holds an index key");
 static_assert(Fp8DsMlaRow::kGroupValues == 64 && kNvfp4GroupValues == 16 && kMxfp4GroupValues == 32);
-
-// decode_e2m1 from the bits alone: device code cannot read the table of values.
-constexpr float e2m1_value(std::uint8_t code) {
-  const std::uint32_t magnitude = code & 7U;
-  const std::uint32_t normal_bits = ((magnitude >> 1U) + 126U) << 23U | (magnitude & 1U) << 22U;
-  const float value = magnitude < 2U ? static_cast<float>(magnitude) * 0.5F : std::bit_cast<float>(normal_bits);
-  return (code & 8U) != 0 ? -value : value;
-}
-static_assert([] {
-  for (std::uint32_t code = 0; code < 16; ++code) {
-    const auto c = static_cast<std::uint8_t>(code);
-    if (std::bit_cast<std::uint32_t>(e2m1_value(c)) != std::bit_cast<std::uint32_t>(decode_e2m1(c))) return false;
-  }
-  return true;
-}());
 
 // encode_e4m3 of four values by the conversion instruction, the first in the lowest byte. A NaN of either sign
 // gives 0x7f.

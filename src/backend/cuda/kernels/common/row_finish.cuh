@@ -21,7 +21,8 @@ __device__ inline float sum_of_squares(const float* row, int dim) {
   for (int first = 0; first < dim; first += kIndexHeadDim) {
     float square[kPlaces];
 #pragma unroll
-    for (int i = 0; i < kPlaces; ++i) square[i] = __fmul_rn(chain[first + i * kSumChains], chain[first + i * kSumChains]);
+    for (int i = 0; i < kPlaces; ++i)
+      square[i] = __fmul_rn(chain[first + i * kSumChains], chain[first + i * kSumChains]);
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) sum = __fadd_rn(sum, square[i]);
   }

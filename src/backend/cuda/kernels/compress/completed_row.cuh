@@ -33,9 +33,7 @@ class CompletedRow {
         finish_(p.norm_weight, p.rope, row_ * p.input.ratio + anchor_offset(p), p.input.dim, quad) {}
 
   // Looks up where the row goes; after wait_for_predecessors(), because tables change between steps.
-  __device__ void locate(const CompressParams& p) {
-    block_ = p.rows.block_table[table_index_];
-  }
+  __device__ void locate(const CompressParams& p) { block_ = p.rows.block_table[table_index_]; }
 
   // pooled [dim] in shared memory, rounded to BF16 and complete -> the row in the cache.
   __device__ void store(const CompressParams& p, const float* pooled, const RowGroup<kRowQuads>& group,

@@ -43,8 +43,8 @@ __device__ inline float2 pool_few_rows(const PoolRow (&rows)[kFewRows], int begi
   float2 weighted{};
 #pragma unroll
   for (int i = 0; i < kFewRows; ++i) {
-    const float2 weight = make_float2(exp_unfused_nonpositive(__fsub_rn(score[i].x, largest.x)),
-                                      exp_unfused_nonpositive(__fsub_rn(score[i].y, largest.y)));
+    const float2 weight = make_float2(exp_nonpositive(__fsub_rn(score[i].x, largest.x)),
+                                      exp_nonpositive(__fsub_rn(score[i].y, largest.y)));
     weights = make_float2(__fadd_rn(weights.x, weight.x), __fadd_rn(weights.y, weight.y));
     weighted = make_float2(__fadd_rn(weighted.x, __fmul_rn(weight.x, kv[i].x)),
                            __fadd_rn(weighted.y, __fmul_rn(weight.y, kv[i].y)));
@@ -54,8 +54,8 @@ __device__ inline float2 pool_few_rows(const PoolRow (&rows)[kFewRows], int begi
 
 // The row or index key that `token` completes, for a group of kDim / 2 threads.
 template <int kDim>
-__device__ inline void compress_few_rows(const CompressParams& p, std::int64_t token,
-                                         const RowGroup<kDim / 2>& group, FewRowsShared<kDim>& shared) {
+__device__ inline void compress_few_rows(const CompressParams& p, std::int64_t token, const RowGroup<kDim / 2>& group,
+                                         FewRowsShared<kDim>& shared) {
   const int channel = 2 * group.thread;
   const int quad = group.thread % (kDim / 4);
   const TokenPlace place = token_place(p.step, token);

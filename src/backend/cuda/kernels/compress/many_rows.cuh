@@ -3,9 +3,8 @@
 // the cluster gathers the channels through distributed shared memory and finishes the row.
 #pragma once
 
-#include <cuda_pipeline.h>
-
 #include <cstdint>
+#include <cuda_pipeline.h>
 
 #include "backend/cuda/kernels/common/cluster_gather.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -82,9 +81,9 @@ struct ManyRowsTile {
 #pragma unroll 2
     for (int i = source.begin + group; i < source.end; i += kRowGroups) {
       const float4 full = score(i);
-      const float4 weight = make_float4(
-          exp_unfused_nonpositive(__fsub_rn(full.x, largest.x)), exp_unfused_nonpositive(__fsub_rn(full.y, largest.y)),
-          exp_unfused_nonpositive(__fsub_rn(full.z, largest.z)), exp_unfused_nonpositive(__fsub_rn(full.w, largest.w)));
+      const float4 weight =
+          make_float4(exp_nonpositive(__fsub_rn(full.x, largest.x)), exp_nonpositive(__fsub_rn(full.y, largest.y)),
+                      exp_nonpositive(__fsub_rn(full.z, largest.z)), exp_nonpositive(__fsub_rn(full.w, largest.w)));
       score(i) = weight;
       value(i) = multiply_quads(weight, value(i));
     }
@@ -95,10 +94,9 @@ struct ManyRowsTile {
 __device__ inline float4 max_over_groups(float4 quad) {
 #pragma unroll
   for (int distance = kClusterQuads; distance < 32; distance *= 2) {
-    quad = max_quads(quad, make_float4(__shfl_xor_sync(kFullWarp, quad.x, distance),
-                                       __shfl_xor_sync(kFullWarp, quad.y, distance),
-                                       __shfl_xor_sync(kFullWarp, quad.z, distance),
-                                       __shfl_xor_sync(kFullWarp, quad.w, distance)));
+    quad = max_quads(
+        quad, make_float4(__shfl_xor_sync(kFullWarp, quad.x, distance), __shfl_xor_sync(kFullWarp, quad.y, distance),
+                          __shfl_xor_sync(kFullWarp, quad.z, distance), __shfl_xor_sync(kFullWarp, quad.w, distance)));
   }
   return quad;
 }

@@ -80,14 +80,16 @@ class PoolSource {
 
  private:
   const float* ring_;
-  const float* kv_;     // of row 0 as if it were fresh; rows before `fresh` may lie before the array
+  const float* kv_;  // of row 0 as if it were fresh; rows before `fresh` may lie before the array
   const float* score_;
   const float* ape_;
   std::int32_t current_;  // first row of the current block, where there is a previous one
   std::int32_t dim_, width_, stride_, ring_rows_, first_ring_row_;
 };
 
-__device__ inline float4 load_quad(const float* at) { return *reinterpret_cast<const float4*>(at); }
+__device__ inline float4 load_quad(const float* at) {
+  return *reinterpret_cast<const float4*>(at);
+}
 
 __device__ inline float4 add_quads(const float4& a, const float4& b) {
   return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));

@@ -26,8 +26,8 @@ struct QueryHeadsShared {
 // The sum over a head's squares in the order of sum_in_chains: lane l holds chains 2 * (l % 8) and the next of
 // head l / 8. Every lane of a head's eight gets its head's sum.
 __device__ inline float sum_of_head(const QueryHeadsShared& shared, int lane) {
-  const auto* words = reinterpret_cast<const std::uint32_t*>(shared.squares) +
-                      lane / kPlaceWords * kSquareWordsOfHead + lane % kPlaceWords;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(shared.squares) + lane / kPlaceWords * kSquareWordsOfHead +
+                      lane % kPlaceWords;
   float even = 0.0F;
   float odd = 0.0F;
 #pragma unroll 16
@@ -46,8 +46,7 @@ __device__ inline float sum_of_head(const QueryHeadsShared& shared, int lane) {
 
 // Heads first_head .. first_head + 3 of `token`, as far as there are so many. Called by a whole warp; `shared` is
 // the warp's own. A lane holds values 8 * lane .. and 256 + 8 * lane .. of every head. Padding gets zeros.
-__device__ inline void query_heads(const QueryParams& p, std::int64_t token, int first_head,
-                                   QueryHeadsShared& shared) {
+__device__ inline void query_heads(const QueryParams& p, std::int64_t token, int first_head, QueryHeadsShared& shared) {
   constexpr int kHeadUnits = kHeadDim / 8;  // of 16 bytes
   constexpr int kFirstRotatedLane = (kNopeDim - kHeadDim / 2) / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -45,8 +45,8 @@ Status check_window_ring(const WindowRing& ring, const BlockShape& staged_shape,
 
 Status check_state(const CompressorInput& input, const StateRing& state, const char* operation) {
   const std::int32_t width = input.overlap ? 2 * input.dim : input.dim;
-  DSV4RT_RETURN_IF_ERROR(require(input.dim == kHeadDim || input.dim == kIndexHeadDim, operation, "input.dim",
-                                 input.dim, "512 and 128"));
+  DSV4RT_RETURN_IF_ERROR(
+      require(input.dim == kHeadDim || input.dim == kIndexHeadDim, operation, "input.dim", input.dim, "512 and 128"));
   DSV4RT_RETURN_IF_ERROR(require(input.ratio >= 1, operation, "input.ratio", input.ratio, "1 or more"));
   DSV4RT_RETURN_IF_ERROR(require(input.stride % 4 == 0 && input.stride >= width, operation, "input.stride",
                                  input.stride, "multiples of 4 from the row's width on"));
@@ -67,13 +67,12 @@ Status check_compress(const CompressParams& params, const char* operation) {
       require(input.dim == dim, operation, "input.dim", input.dim, "512 for rows, 128 for index keys"));
   DSV4RT_RETURN_IF_ERROR(require(input.ratio_class >= 0 && input.ratio_class < kMaxRatioClasses, operation,
                                  "input.ratio_class", input.ratio_class, "0 to 3"));
-  DSV4RT_RETURN_IF_ERROR(
-      require(!params.hadamard || params.is_index_key, operation, "hadamard", 1, "index keys only"));
+  DSV4RT_RETURN_IF_ERROR(require(!params.hadamard || params.is_index_key, operation, "hadamard", 1, "index keys only"));
   const std::int64_t pooled = std::int64_t{input.ratio} * (input.overlap ? 2 : 1);
   DSV4RT_RETURN_IF_ERROR(require_supported(pooled <= kMaxPooledRows, operation, "input.ratio", input.ratio,
                                            "at most 256 pooled rows (128 tokens with overlap)"));
-  DSV4RT_RETURN_IF_ERROR(require(params.state.ring_rows >= pooled, operation, "state.ring_rows",
-                                 params.state.ring_rows, "the rows that a block pools or more"));
+  DSV4RT_RETURN_IF_ERROR(require(params.state.ring_rows >= pooled, operation, "state.ring_rows", params.state.ring_rows,
+                                 "the rows that a block pools or more"));
   if (params.norm_weight != nullptr) {
     DSV4RT_RETURN_IF_ERROR(require_aligned(params.norm_weight, 8, operation, "norm_weight"));
   }

@@ -66,9 +66,7 @@ __device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, Ro
     int count = 0;
     prepare_many_rows(shared.many_rows);
     for_each_completing(p.compress, std::int64_t{cluster} * p.compress_tokens, p.compress_tokens,
-                        [&](std::int64_t token) {
-                          compress_many_rows(p.compress, token, count++, shared.many_rows);
-                        });
+                        [&](std::int64_t token) { compress_many_rows(p.compress, token, count++, shared.many_rows); });
   } else if constexpr (kPooling == Pooling::kFewRows) {
     const auto group = RowGroup<kRowThreads>::own();
     for_each_completing(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
@@ -81,15 +79,19 @@ __device__ inline void index_compress_part(const RowLaunch& p, std::uint32_t blo
   if constexpr (kPooling == Pooling::kFewRows) {
     const auto group = RowGroup<kIndexHeadDim / 2>::own();
     const std::int64_t first = std::int64_t{block} * kBlockIndexKeys + group.index;
-    for_each_completing(p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
-                        [&](std::int64_t token) {
-                          compress_few_rows(p.index_compress, token, group, shared.index_keys[group.index]);
-                        });
+    for_each_completing(
+        p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
+        [&](std::int64_t token) { compress_few_rows(p.index_compress, token, group, shared.index_keys[group.index]); });
   }
 }
 
+// Blocks of a multiprocessor that registers must allow; without pooling more of them make long chunks slower.
 template <Pooling kPooling>
-__global__ __launch_bounds__(kRowThreads) void row_kernel(const __grid_constant__ RowLaunch p) {
+inline constexpr int kMinRowBlocks = kPooling == Pooling::kNone ? 3 : 4;
+
+template <Pooling kPooling>
+__global__ __launch_bounds__(kRowThreads,
+                             kMinRowBlocks<kPooling>) void row_kernel(const __grid_constant__ RowLaunch p) {
   extern __shared__ float4 shared_memory[];
   auto& shared = *reinterpret_cast<RowShared<kPooling>*>(shared_memory);
   allow_dependents();

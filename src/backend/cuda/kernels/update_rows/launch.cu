@@ -1,20 +1,21 @@
-#include "backend/cuda/kernels/update_rows/launch.h"
-
 #include <algorithm>
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/update_rows/kernel.cuh"
+#include "backend/cuda/kernels/update_rows/launch.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMaxClusters = 48;  // until a cluster looks at more than one token
+constexpr std::int64_t kMaxClusters = 28;  // about what fits the device at once; more tokens share clusters
 constexpr std::int64_t kMaxTokensPerCluster = 32;
 constexpr std::int32_t kMaxTileRows = 256;
 
-std::int64_t groups_of(std::int64_t items, std::int64_t size) { return (items + size - 1) / size; }
+std::int64_t groups_of(std::int64_t items, std::int64_t size) {
+  return (items + size - 1) / size;
+}
 
 // The launch and its block ranges.
 class RowPlan {
@@ -77,8 +78,7 @@ class RowPlan {
     if constexpr (kPooling == Pooling::kManyRows) {
       DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(row_shared_bytes<kPooling>(kMaxTileRows))));
-      DSV4RT_CUDA_TRY(
-          cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
       shape.cluster_blocks = static_cast<unsigned>(input.dim / kClusterChannels);
       shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
     }
@@ -116,7 +116,9 @@ class RowPlan {
 
 }  // namespace
 
-bool few_rows(const CompressParams& params) { return pooled_rows(params.input) <= kFewRows; }
+bool few_rows(const CompressParams& params) {
+  return pooled_rows(params.input) <= kFewRows;
+}
 
 Status launch_rows(const RowParts& parts, std::int32_t tokens, cudaStream_t stream) {
   return tokens <= 0 ? Status{} : RowPlan(parts, tokens).launch(stream);

@@ -32,7 +32,7 @@ struct RowLaunch {
   std::int32_t compress_tokens = 1;
   std::int32_t index_compress_tokens = 1;
   std::int32_t state_tokens = 1;  // that a block looks at
-  bool stores_state = false;        // of `compress`, and of `index_compress` if there is one
+  bool stores_state = false;      // of `compress`, and of `index_compress` if there is one
   bool stores_index_state = false;
 };
 

@@ -7,7 +7,9 @@
 namespace dsv4rt::cuda {
 namespace {
 
-std::int32_t needed_state_rows(const CompressorInput& input) { return input.overlap ? 2 * input.ratio : input.ratio; }
+std::int32_t needed_state_rows(const CompressorInput& input) {
+  return input.overlap ? 2 * input.ratio : input.ratio;
+}
 
 // Whether the step's projections may enter the state ring while blocks of it are pooled.
 bool stores_beside_pooling(const CompressParams& params) {
@@ -79,7 +81,8 @@ Status CudaOps::update_rows(const UpdateRowsParams& params) {
     parts.index_compress = pooling.index_compress;
     return launch_rows(parts, tokens, stream_);
   }
-  for (const RowParts& one : {RowParts{.compress = pooling.compress}, RowParts{.index_compress = pooling.index_compress}}) {
+  for (const RowParts& one :
+       {RowParts{.compress = pooling.compress}, RowParts{.index_compress = pooling.index_compress}}) {
     if (one.compress != nullptr || one.index_compress != nullptr) {
       DSV4RT_RETURN_IF_ERROR(launch_rows(one, tokens, stream_));
     }

@@ -36,8 +36,7 @@ __device__ inline void window_row(const WindowRowsParams& p, const WindowRing& r
   encode_row_quad(p.format, p.staged_shape, v, group, p.staged, token, shared.warp_amax);
   if (ring.base == nullptr || !place.real || token < std::int64_t{place.end_token} - ring.shape.rows) return;
   group.sync();  // warp_amax is written anew
-  encode_row_quad(p.format, ring.shape, v, group, ring.base + place.slot * ring.slot_bytes, ring_row,
-                  shared.warp_amax);
+  encode_row_quad(p.format, ring.shape, v, group, ring.base + place.slot * ring.slot_bytes, ring_row, shared.warp_amax);
 }
 
 }  // namespace dsv4rt::cuda
