@@ -68,8 +68,7 @@ class StepBench {
     const std::vector<std::int32_t> none(entries_.size(), 0);
     DSV4RT_RETURN_IF_ERROR(step(capture, none));
     std::vector<bf16> out(static_cast<std::size_t>(shape_.batch * engine_.config().hidden_size));
-    DSV4RT_RETURN_IF_ERROR(
-        editor_.backend().download(out.data(), editor_.last_output(), out.size() * sizeof(bf16)));
+    DSV4RT_RETURN_IF_ERROR(editor_.backend().download(out.data(), editor_.last_output(), out.size() * sizeof(bf16)));
     return out;
   }
 

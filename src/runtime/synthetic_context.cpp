@@ -8,8 +8,8 @@
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
 #include "layout/bytes.h"
-#include "runtime/engine_impl.h"
 #include "runtime/engine_editor.h"
+#include "runtime/engine_impl.h"
 
 namespace dsv4rt {
 namespace {

@@ -1,7 +1,6 @@
 // 10,000 captured steps: the host never waits for the device and nothing is allocated.
-#include <cuda_runtime_api.h>
-
 #include <atomic>
+#include <cuda_runtime_api.h>
 #include <thread>
 #include <vector>
 

@@ -142,7 +142,7 @@ TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
   feeder.feed_to(sequence, 150);
   const SequenceId other = engine->create_sequence().value();
   EngineEditor editor(*engine);
-  ASSERT_OK(editor.write_table_entry(LayerId(1), CacheRole::kCsaKv, sequence.id, 0, 1 << 30));
+  ASSERT_OK(editor.write_table_entry(LayerId(1), CacheRole::kCsaKv, sequence.id, 0, 1 << 22));  // 150 GB on
 
   const StepEntry entry{sequence.id, 1};
   const auto step = engine->prepare({&entry, 1});

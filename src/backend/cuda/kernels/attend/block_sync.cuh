@@ -65,10 +65,10 @@ __device__ inline void named_arrive(int id, int threads) {
 }
 
 __device__ inline void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\n" ::: "memory");
 }
 __device__ inline void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
 }
 
 // Address of the same shared variable in block `rank` of the cluster.

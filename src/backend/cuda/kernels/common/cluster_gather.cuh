@@ -15,10 +15,10 @@ __device__ inline std::uint32_t cluster_block_rank() {
 // All threads of all blocks of the cluster arrive, then wait; what was written before is not ordered by it, except
 // that barriers are initialised.
 __device__ inline void arrive_at_cluster() {
-  asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ inline void wait_for_cluster() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 __device__ inline std::uint32_t own_shared_address(const void* pointer) {

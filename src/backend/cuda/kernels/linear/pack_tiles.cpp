@@ -54,8 +54,6 @@ std::optional<TileKind> tile_kind_of(const HostLinear& weight) {
   }
   // A row tile has one scale per 128 inputs.
   if (weight.encoding != WeightEncoding::kFp8Block128 || weight.first_row % kRowTile != 0) return std::nullopt;
-  // kFp8 would halve the arithmetic, but Hopper sums E4M3 products with about 14 bits: that moves the next rounding to
-  // E4M3 in one of a hundred values, and layers leave their tolerance. Widened products are exact.
   // Widening multiplies by 2^120 times the scale, which must be a BF16.
   constexpr int kMaxWideScale = kE8m0Bias + 7;
   for (std::int64_t row = 0; row < weight.out_features; row += kRowTile) {
@@ -64,14 +62,14 @@ std::optional<TileKind> tile_kind_of(const HostLinear& weight) {
       if (scales[block] < 1 || scales[block] > kMaxWideScale) return std::nullopt;
     }
   }
-  return TileKind::kFp8Wide;
+  return TileKind::kFp8;
 }
 
 PackedBytes pack_tiles(const HostLinear& weight, TileKind kind) {
   const std::int64_t value_bytes = kind == TileKind::kBf16 ? 2 : 1;
   const std::int64_t row_bytes = weight.in_features * value_bytes;
-  const std::int64_t step_bytes = stage_inputs(kind) * value_bytes;
-  const std::int64_t stages = weight.in_features / stage_inputs(kind);
+  const std::int64_t step_bytes = kStageInputs * value_bytes;
+  const std::int64_t stages = weight.in_features / kStageInputs;
   const std::int64_t row_tiles = weight.out_features / kRowTile;
   const std::byte* source = weight.weight.data() + weight.first_row * row_bytes;
   PackedBytes packed;
@@ -80,7 +78,7 @@ PackedBytes pack_tiles(const HostLinear& weight, TileKind kind) {
   for (std::int64_t t = 0; t < row_tiles; ++t) {
     for (std::int64_t stage = 0; stage < stages; ++stage, tile += stage_tile_bytes(kind)) {
       const std::byte* rows = source + t * kRowTile * row_bytes + stage * step_bytes;
-      if (kind == TileKind::kFp8Wide) {
+      if (kind == TileKind::kFp8) {
         pack_registers(rows, row_bytes, tile);
       } else {
         pack_swizzled(rows, row_bytes, tile);

@@ -78,7 +78,8 @@ std::int64_t CudaPackedLinear::padded_inputs() const noexcept {
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight) {
   DSV4RT_RETURN_IF_ERROR(check_stored(weight));
   DSV4RT_ASSIGN_OR_RETURN(const bool has_wgmma, device_has_wgmma());
-  const std::optional<TileKind> tiles = has_wgmma ? tile_kind_of(weight) : std::nullopt;
+  std::optional<TileKind> tiles;
+  if (has_wgmma) tiles = tile_kind_of(weight);
   try {
     const PackedBytes packed = tiles ? pack_tiles(weight, *tiles) : pack_lanes(weight);
     DSV4RT_ASSIGN_OR_RETURN(Buffer codes, upload_bytes(backend, packed.codes, weight.name));

@@ -3,10 +3,8 @@
 // Tiles (Hopper, outputs a multiple of 64, inputs of 128): what the tile kernel copies into shared memory, one
 // contiguous piece per row tile of 64 outputs and stage.
 //   kBf16      [out / 64][k / 64]   64 rows of 128 B, 16-byte unit u of row r at u ^ (r % 8)
-//   kFp8       [out / 64][k / 128]  the same with 128 codes a row; scales float [out / 64][k / 128]
-//   kFp8Wide   (every FP8 weight; kFp8 is not chosen, see tile_kind_of)
-//              [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][8] codes, a lane's in the order of
-//                                   the matrix instruction's registers (below); scales as kFp8
+//   kFp8       [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][8] codes, a lane's in the order of
+//                                   the matrix instruction's registers (below); scales float [out / 64][k / 128]
 //
 // Lanes (everything else): what the lane kernel's warps load from global memory.
 // A tile is 16 outputs x 16 inputs: the A operand of one mma.m16n8k16. Lane l of a warp holds its 8
@@ -38,7 +36,7 @@ inline constexpr int kInputPadding = 64;
 // occupy the device. Widened weights come as the groups of wo_a, which bring rows enough for half as many.
 constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
   if (inputs < 2048) return 1;
-  return kind == TileKind::kFp8Wide ? kMaxSegments / 2 : kMaxSegments;
+  return kind == TileKind::kFp8 ? kMaxSegments / 2 : kMaxSegments;
 }
 
 class CudaPackedLinear final : public PackedLinear {

@@ -74,7 +74,6 @@ Status launch_tile_kernel(const TileParams& params, int clusters, int cluster_bl
     static const TileVariant variant{.tokens = TOKENS,                                             \
                                      .row_tiles = ROW_TILES,                                       \
                                      .input_bytes = Shape::kInputBytes,                            \
-                                     .scale_bytes = Shape::kScaleBytes,                            \
                                      .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes, \
                                      .sum_bytes = &Shape::sum_bytes,                               \
                                      .residency = &tile_residency<TOKENS, ROW_TILES>,              \

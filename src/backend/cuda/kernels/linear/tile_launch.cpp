@@ -7,7 +7,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/common/launch_check.h"
-#include "backend/cuda/kernels/linear/quantize_input.h"
+#include "backend/cuda/kernels/linear/round_input.h"
 #include "backend/cuda/kernels/linear/tile_variant.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
@@ -41,7 +41,7 @@ Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, cons
   Work work;
   for (const LinearCall* call : calls) {
     const CudaPackedLinear& weight = packed(*call);
-    const std::int64_t stages = weight.in_features() / stage_inputs(weight.tile_kind());
+    const std::int64_t stages = weight.in_features() / kStageInputs;
     const std::int64_t items =
         ceil_div<std::int64_t>(weight.out_features(), kRowTile * variant.row_tiles) * ceil_div(tokens, variant.tokens);
     work.items += items;
@@ -80,7 +80,7 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
   const int shared_bytes = device.shared_bytes[grid.blocks_per_sm - 1];
   const int stage_bytes = variant.row_tiles * work.weight_bytes + variant.input_bytes;
   const int fixed_bytes = variant.other_bytes + variant.row_tiles * variant.sum_bytes(segments, grid.cluster_blocks);
-  const int stages = std::min((shared_bytes - fixed_bytes) / (stage_bytes + variant.scale_bytes), kMaxStages);
+  const int stages = std::min((shared_bytes - fixed_bytes) / stage_bytes, kMaxStages);
   if (stages < kMinStages) return;
 
   const std::int64_t clusters = std::min<std::int64_t>(work.items, resident);
@@ -133,15 +133,16 @@ Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t 
   return best;
 }
 
-// [T][K] values of `value_bytes`, boxes of one stage.
-Status input_map(CUtensorMap& map, const void* data, int value_bytes, std::int64_t inputs, std::int64_t stride,
-                 std::int32_t tokens, int box_tokens) {
+// [T][K] BF16 values, boxes of one stage.
+Status input_map(CUtensorMap& map, const void* data, std::int64_t inputs, std::int64_t stride, std::int32_t tokens,
+                 int box_tokens) {
+  constexpr int kValueBytes = sizeof(bf16);
   return encode_row_map({.data = data,
-                         .value_bytes = value_bytes,
+                         .value_bytes = kValueBytes,
                          .columns = inputs,
                          .rows = tokens,
-                         .row_bytes = stride * value_bytes,
-                         .box_columns = kStageBytesOfInput / value_bytes,
+                         .row_bytes = stride * kValueBytes,
+                         .box_columns = kStageInputs,
                          .box_rows = box_tokens},
                         map);
 }
@@ -153,12 +154,12 @@ Status TileLauncher::add(const LinearCall& call) {
       require_supported(call.x_stride % 8 == 0, "linear", "x_stride", call.x_stride, "multiples of 8 for this weight"));
   DSV4RT_RETURN_IF_ERROR(require_aligned(call.x, kUnitBytes, "linear", "x"));
   const CudaPackedLinear& weight = packed(call);
-  const bool quantizes = weight.activation() == ActivationRounding::kFp8Block128;
-  const bool other_input = quantizes && quantized_ != nullptr && !same_input(*quantized_, call);
+  const bool rounds = weight.activation() == ActivationRounding::kFp8Block128;
+  const bool other_input = rounds && rounded_ != nullptr && !same_input(*rounded_, call);
   if (count_ == kMaxTileProblems || other_input || (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
     DSV4RT_RETURN_IF_ERROR(flush());
   }
-  if (quantizes && quantized_ == nullptr) quantized_ = &call;
+  if (rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;
   return {};
 }
@@ -168,10 +169,7 @@ Status TileLauncher::flush() {
   const auto calls = std::span(calls_).first(static_cast<std::size_t>(count_));
   // Longest items first: the tail of the launch is then made of short ones.
   std::stable_sort(calls.begin(), calls.end(), [](const LinearCall* a, const LinearCall* b) {
-    const auto stages = [](const LinearCall& call) {
-      return call.weight->in_features() / stage_inputs(packed(call).tile_kind());
-    };
-    return stages(*a) > stages(*b);
+    return a->weight->in_features() > b->weight->in_features();
   });
 
   DSV4RT_ASSIGN_OR_RETURN(const Plan plan, plan_launch(calls, tokens_, packed(*calls[0]).segments()));
@@ -183,30 +181,19 @@ Status TileLauncher::flush() {
   params.problem_count = count_;
 
   int inputs = 0;
-  int quantized_input = -1;
-  if (quantized_ != nullptr) {
-    const std::int64_t width = quantized_->weight->in_features();
-    params.input_scale_stride = round_up(tokens_, 8);
-    const bool codes = packed(*quantized_).tile_kind() == TileKind::kFp8;
-    const std::int64_t code_bytes = tokens_ * width * (codes ? 1 : 2);
-    const std::int64_t scale_bytes =
-        !codes ? 0 : width / kScaleBlockInputs * params.input_scale_stride * std::int64_t{sizeof(float)};
-    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory,
-                            scratch_.take(static_cast<std::size_t>(code_bytes + scale_bytes), "linear"));
-    auto* scales = reinterpret_cast<float*>(memory + code_bytes);
-    DSV4RT_RETURN_IF_ERROR(quantize_input({.x = quantized_->x,
-                                           .x_stride = quantized_->x_stride,
-                                           .codes = reinterpret_cast<std::uint8_t*>(memory),
-                                           .rounded = codes ? nullptr : reinterpret_cast<bf16*>(memory),
-                                           .scales = scales,
-                                           .scale_stride = params.input_scale_stride,
-                                           .tokens = tokens_,
-                                           .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
-                                          stream_));
-    params.input_scales = scales;
-    quantized_input = inputs++;
-    DSV4RT_RETURN_IF_ERROR(
-        input_map(params.inputs[quantized_input], memory, codes ? 1 : 2, width, width, tokens_, variant.tokens));
+  int rounded_input = -1;
+  if (rounded_ != nullptr) {
+    const std::int64_t width = rounded_->weight->in_features();
+    const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
+    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
+    DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded_->x,
+                                        .x_stride = rounded_->x_stride,
+                                        .rounded = reinterpret_cast<bf16*>(memory),
+                                        .tokens = tokens_,
+                                        .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
+                                       stream_));
+    rounded_input = inputs++;
+    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, variant.tokens));
   }
 
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
@@ -229,12 +216,12 @@ Status TileLauncher::flush() {
     params.items += problem.row_groups * params.token_tiles;
     weight_bytes = std::max(weight_bytes, stage_tile_bytes(problem.kind));
     if (weight.activation() == ActivationRounding::kFp8Block128) {
-      problem.input = static_cast<std::int16_t>(quantized_input);
+      problem.input = static_cast<std::int16_t>(rounded_input);
       continue;
     }
     if (mapped == nullptr || !same_input(*mapped, call)) {
       if (inputs == kMaxTileProblems) return {StatusCode::kInternal, "linear: more inputs than tensor maps"};
-      DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[inputs++], call.x, 2, call.weight->in_features(), call.x_stride,
+      DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride,
                                        tokens_, variant.tokens));
       mapped = &call;
     }
@@ -246,7 +233,7 @@ Status TileLauncher::flush() {
   params.stages = plan.stages;
   params.sum_bytes = variant.sum_bytes(params.segments, plan.cluster_blocks);
   count_ = 0;
-  quantized_ = nullptr;
+  rounded_ = nullptr;
   return variant.launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
 }
 

@@ -28,7 +28,7 @@ class TileLauncher {
   cudaStream_t stream_;
   std::array<const LinearCall*, kMaxTileProblems> calls_{};
   int count_ = 0;
-  const LinearCall* quantized_ = nullptr;  // a call whose input is quantized for the next launch
+  const LinearCall* rounded_ = nullptr;  // a call whose input is rounded for the next launch
 };
 
 }  // namespace dsv4rt::cuda

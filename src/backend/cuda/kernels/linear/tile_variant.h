@@ -30,7 +30,6 @@ struct TileVariant {
   int tokens;       // of an item
   int row_tiles;    // of a block
   int input_bytes;  // of a stage
-  int scale_bytes;  // of a stage, apart from it
   int other_bytes;  // of a block, besides stages and sums
   int (*sum_bytes)(int segments, int cluster_blocks);
   // Asked of the driver once; the same on every device of a process.

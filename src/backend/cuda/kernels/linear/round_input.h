@@ -1,4 +1,4 @@
-// E4M3 codes and scales of a linear's input, as the tile kernel reads them.
+// A linear's input as the tile kernel reads it: E4M3 values, held as BF16.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,6 +9,6 @@
 namespace dsv4rt::cuda {
 
 // x is 16-byte aligned and x_stride a multiple of 8. The codes are those of round_activation_fp8.
-Status quantize_input(const QuantizeInputParams& params, cudaStream_t stream);
+Status round_input(const RoundInputParams& params, cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

@@ -1,8 +1,6 @@
-#include <cuda_fp8.h>
-
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
-#include "backend/cuda/kernels/linear/quantize_input.h"
+#include "backend/cuda/kernels/linear/round_input.h"
 #include "layout/codec_e8m0.h"
 
 namespace dsv4rt::cuda {
@@ -16,7 +14,7 @@ __device__ inline float widen_bf16(std::uint32_t pair, int i) {
   return __uint_as_float(i == 0 ? pair << 16 : pair & 0xffff0000U);
 }
 
-__global__ __launch_bounds__(kThreads) void quantize_input_kernel(const QuantizeInputParams p) {
+__global__ __launch_bounds__(kThreads) void round_input_kernel(const RoundInputParams p) {
   allow_dependents();
   wait_for_predecessors();
   const std::int64_t item = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
@@ -39,37 +37,25 @@ __global__ __launch_bounds__(kThreads) void quantize_input_kernel(const Quantize
   for (int offset = kLanes / 2; offset > 0; offset /= 2) amax = max(amax, __shfl_xor_sync(members, amax, offset));
   const std::uint8_t scale_code = e8m0_scale_for_e4m3(__uint_as_float(amax));
   const float reciprocal = __uint_as_float((254U - scale_code) << 23);  // exact: codes lie in 105 .. 247
-  std::uint32_t words[2] = {};
+  const float scale = decode_e8m0(scale_code);
+  std::uint32_t out[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 scaled = make_float2(widen_bf16(pairs[i], 0) * reciprocal, widen_bf16(pairs[i], 1) * reciprocal);
-    words[i / 2] |= std::uint32_t{__nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3)} << (i % 2 * 16);
+    const float low = round_e4m3(widen_bf16(pairs[i], 0) * reciprocal) * scale;
+    const float high = round_e4m3(widen_bf16(pairs[i], 1) * reciprocal) * scale;
+    // Four significant bits: the upper half is the value, and of a NaN it is one.
+    out[i] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
   }
-  if (p.rounded != nullptr) {
-    const float scale = decode_e8m0(scale_code);
-    std::uint32_t out[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float low = round_e4m3(widen_bf16(pairs[i], 0) * reciprocal) * scale;
-      const float high = round_e4m3(widen_bf16(pairs[i], 1) * reciprocal) * scale;
-      // Four significant bits: the upper half is the value, and of a NaN it is one.
-      out[i] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
-    }
-    *reinterpret_cast<uint4*>(p.rounded + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
-        make_uint4(out[0], out[1], out[2], out[3]);
-    return;
-  }
-  *reinterpret_cast<uint2*>(p.codes + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
-      make_uint2(words[0], words[1]);
-  if (lane == 0) p.scales[block * p.scale_stride + token] = decode_e8m0(scale_code);
+  *reinterpret_cast<uint4*>(p.rounded + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
+      make_uint4(out[0], out[1], out[2], out[3]);
 }
 
 }  // namespace
 
-Status quantize_input(const QuantizeInputParams& p, cudaStream_t stream) {
+Status round_input(const RoundInputParams& p, cudaStream_t stream) {
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const auto grid = static_cast<unsigned>((items + kBlocksPerGroup - 1) / kBlocksPerGroup);
-  return launch_pdl(quantize_input_kernel, {.grid = dim3(grid), .threads = kThreads}, stream, p);
+  return launch_pdl(round_input_kernel, {.grid = dim3(grid), .threads = kThreads}, stream, p);
 }
 
 }  // namespace dsv4rt::cuda
