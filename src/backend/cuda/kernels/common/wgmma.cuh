@@ -1,6 +1,6 @@
 // wgmma: the matrix instruction of Hopper, issued by a warpgroup (128 threads) and asynchronous.
 //
-// D [64 x N] += A [64 x K] * B [K x N], 32 bytes of K a step (32 E4M3 or 16 BF16 values), FP32 accumulation. Both
+// D [64 x N] += A [64 x K] * B [K x N], 32 bytes of K a step (16 BF16 values), FP32 accumulation. Both
 // operands are K-major: A rows and B columns are rows of 128 bytes in shared memory, in the 128-byte swizzle (unit u of
 // row r lies at unit u ^ (r % 8); eight rows follow one another every 1024 bytes). A may come from registers instead.
 //
@@ -74,12 +74,6 @@ struct Wgmma;
 #define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP)                                               \
   template <>                                                                                                  \
   struct Wgmma<N> {                                                                                            \
-    __device__ static void fp8(float (&d)[COUNT], std::uint64_t a, std::uint64_t b, bool add) {                \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                             \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" DSV4RT_REGISTERS_##COUNT "}, " \
-                   A ", " B ", p, 1, 1;\n}\n"                                                                  \
-                   : DSV4RT_D##COUNT(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
-    }                                                                                                          \
     __device__ static void bf16(float (&d)[COUNT], std::uint64_t a, std::uint64_t b, bool add) {               \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                             \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" DSV4RT_REGISTERS_##COUNT "}, " \
