@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Builds and tests under sanitizers: scripts/sanitize.sh [asan-ubsan|tsan]... [-- <ctest argument>...]
+# Builds and tests under sanitizers:
+#   scripts/sanitize.sh [asan-ubsan|tsan]... [--only TEST,...] [-- <ctest argument>...]
 # Without a name both run. Without ctest arguments the CPU tests run: unit, golden and property under
-# ASan and UBSan; unit and golden under TSan.
+# ASan and UBSan; unit and golden under TSan. --only builds and runs just these test programs.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 presets=()
+programs=()
 while (($# > 0)) && [[ $1 != -- ]]; do
   case "$1" in
     asan-ubsan | tsan) presets+=("$1") ;;
-    *) echo "usage: $0 [asan-ubsan|tsan]... [-- <ctest argument>...]" >&2; exit 2 ;;
+    --only) IFS=, read -ra programs <<<"${2:-}"; shift ;;
+    *) echo "usage: $0 [asan-ubsan|tsan]... [--only TEST,...] [-- <ctest argument>...]" >&2; exit 2 ;;
   esac
   shift
 done
@@ -17,8 +20,10 @@ done
 
 declare -A labels=([asan-ubsan]='^(unit|golden|property)$' [tsan]='^(unit|golden)$')
 for preset in "${presets[@]}"; do
-  build_preset "$preset"
-  if (($# > 0)); then
+  build_preset "$preset" "${programs[@]}"
+  if ((${#programs[@]} > 0)); then
+    ctest --preset "$preset" --parallel "$(nproc)" -R "^($(IFS='|'; echo "${programs[*]}"))\$" "$@"
+  elif (($# > 0)); then
     ctest --preset "$preset" --parallel "$(nproc)" "$@"
   else
     ctest --preset "$preset" --parallel "$(nproc)" -L "${labels[$preset]}"
