@@ -10,15 +10,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
 
 class ChunkingGolden : public testing::TestWithParam<const char*> {
  protected:
@@ -160,4 +153,4 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, ChunkingGolden, testing::Values("tiny-fp8"
 });
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -5,18 +5,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::join_rows;
-using test::LayerRows;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
-using test::slice_rows;
 
 constexpr std::int64_t kBranchTokens = 140;  // longer than the window: every cached row gets replaced or reread
 
@@ -176,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, ForkGolden, testing::Values("tiny-fp8", "t
 });
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -4,15 +4,8 @@
 
 #include "seed_compressor.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::relative_distance;
-using test::seed_entry;
-using test::seed_rotate;
-using test::SeedCompressor;
-using test::SeedEquation;
-using test::SeedStream;
 
 std::vector<double> entries(SeedCompressor& seed, const SeedStream& stream, SeedEquation equation) {
   std::vector<double> all;
@@ -78,4 +71,4 @@ TEST(Seed000, HcaPoolsItsBlockWithoutOverlap) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

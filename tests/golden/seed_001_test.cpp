@@ -4,12 +4,8 @@
 
 #include "seed_compressor.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::relative_distance;
-using test::SeedCompressor;
-using test::SeedStream;
 
 void expect_golden(SeedCompressor& seed) {
   for (const SeedStream& stream : seed.streams()) {
@@ -52,8 +48,8 @@ TEST(Seed001Mixed, TheRotationIsThatOfTheLastTokenAndKeysHaveNone) {
   const auto with_anchor = [&](const SeedStream& stream, std::int64_t offset) {
     std::vector<double> all;
     for (std::int64_t block = 0; block < seed.length() / stream.ratio() && block < 40; ++block) {
-      auto entry = test::seed_entry(stream, seed.hidden(), block);
-      if (offset >= 0) test::seed_rotate(entry, block * stream.ratio() + offset);
+      auto entry = seed_entry(stream, seed.hidden(), block);
+      if (offset >= 0) seed_rotate(entry, block * stream.ratio() + offset);
       all.insert(all.end(), entry.begin(), entry.end());
     }
     return all;
@@ -72,4 +68,4 @@ TEST(Seed001Mixed, TheRotationIsThatOfTheLastTokenAndKeysHaveNone) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -6,13 +6,8 @@
 #include "support/layer_rig.h"
 #include "support/recording_ops.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::GoldenCase;
-using test::LayerRig;
-using test::RecordingOps;
-using test::SeedCompressor;
 
 // Layers of tiny-bf16: 0 is heavily compressed, 1 sparse.
 class Seed002 : public testing::TestWithParam<int> {
@@ -96,4 +91,4 @@ TEST(Seed002Rows, Fp8RowsKeepTheirBoundAndTheirRotatedPart) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -5,12 +5,8 @@
 
 #include "seed_compressor.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::relative_distance;
-using test::SeedCompressor;
-using test::SeedStream;
 
 TEST(Seed003, RingsHoldTheCurrentAndThePreviousBlock) {
   SeedCompressor seed(RowFormat::kFp8Row, IndexKeyFormat::kNvfp4);
@@ -179,4 +175,4 @@ TEST(Seed003, HcaTailIsEmptyAfterAFlush) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -3,12 +3,8 @@
 
 #include "seed_compressor.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::seed_entry;
-using test::SeedCompressor;
-using test::SeedStream;
 
 TEST(Seed004, PackedProjectionsAreTheSeparateOnesSideBySide) {
   SeedCompressor seed(RowFormat::kBf16, IndexKeyFormat::kBf16);
@@ -66,4 +62,4 @@ TEST(Seed004, EntryZeroHasNoPreviousBlock) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

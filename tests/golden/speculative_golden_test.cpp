@@ -6,14 +6,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::make_engine;
-using test::SequenceFeeder;
 
 constexpr std::int32_t kDraftBudgetTokens = 7;  // verify steps of up to 8 tokens
 
@@ -115,18 +109,18 @@ TEST_P(SpeculativeGolden, RejectingBeyondTheBudgetIsRefused) {
   const StepEntry entry{sequence.id, 20};
   const auto step = engine->prepare({&entry, 1});
   ASSERT_OK(step);
-  const auto x = test::slice_rows(golden_.inputs, 200, 20, golden_.hidden());
+  const auto x = slice_rows(golden_.inputs, 200, 20, golden_.hidden());
   std::vector<Bf16Bits> out(x[0].size());
   for (std::size_t i = 0; i < engine->layers().size(); ++i) {
     ASSERT_OK(engine->forward_layer_from_host(*step, engine->layers()[i], x[i].data(), out.data()));
     sequence.outputs[i].insert(sequence.outputs[i].end(), out.begin(), out.end());
   }
   const std::int32_t too_few = 20 - kDraftBudgetTokens - 6;
-  EXPECT_TRUE(test::fails_with(engine->commit(*step, {&too_few, 1}), StatusCode::kInvalidArgument, {}));
+  EXPECT_TRUE(fails_with(engine->commit(*step, {&too_few, 1}), StatusCode::kInvalidArgument, {}));
   const std::int32_t negative = -1;
-  EXPECT_TRUE(test::fails_with(engine->commit(*step, {&negative, 1}), StatusCode::kInvalidArgument, {}));
+  EXPECT_TRUE(fails_with(engine->commit(*step, {&negative, 1}), StatusCode::kInvalidArgument, {}));
   const std::int32_t too_many = 21;
-  EXPECT_TRUE(test::fails_with(engine->commit(*step, {&too_many, 1}), StatusCode::kInvalidArgument, {}));
+  EXPECT_TRUE(fails_with(engine->commit(*step, {&too_many, 1}), StatusCode::kInvalidArgument, {}));
   ASSERT_OK(engine->commit(*step));
   sequence.length += 20;
   feeder.feed_to(sequence, golden_.tokens());
@@ -166,4 +160,4 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, SpeculativeGolden, testing::Values("tiny-f
                          });
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

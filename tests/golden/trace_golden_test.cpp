@@ -9,11 +9,8 @@
 #include "runtime/trace_run.h"
 #include "support/golden_case.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::GoldenCase;
-using test::make_engine;
 
 struct CheckedRun {
   std::unique_ptr<Engine> engine;
@@ -172,4 +169,4 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, TraceGolden, testing::Values("tiny-fp8", "
 });
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -8,10 +8,8 @@
 #include "support/count_allocations.h"
 #include "support/golden_case.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::GoldenCase;
 
 // Holds the stream back until it is opened.
 struct Gate {
@@ -21,7 +19,7 @@ struct Gate {
   }
 };
 
-class CapturedSteadyGpuTest : public test::GpuTest {};
+class CapturedSteadyGpuTest : public GpuTest {};
 
 // Decode steps behind a closed gate: were any call to wait for the device, the test would not end.
 TEST_F(CapturedSteadyGpuTest, NoWaitAndNoAllocation) {
@@ -32,7 +30,7 @@ TEST_F(CapturedSteadyGpuTest, NoWaitAndNoAllocation) {
   options.backend = "cuda";
   options.limits = {.max_sequences = 4, .max_context_tokens = 4096, .max_step_tokens = 16, .pool_tokens = 0};
   options.draft_budget_tokens = 3;
-  const auto engine = test::make_engine(options);
+  const auto engine = make_engine(options);
   std::vector<StepEntry> entries;
   for (int i = 0; i < 4; ++i) entries.push_back({*engine->create_sequence(), 1});
   auto stream = static_cast<cudaStream_t>(engine->stream());
@@ -62,7 +60,7 @@ TEST_F(CapturedSteadyGpuTest, NoWaitAndNoAllocation) {
   std::size_t total = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
   const std::int64_t captures = engine->graph_stats().captures;
-  const std::uint64_t allocations = test::allocations;
+  const std::uint64_t allocations = allocations;
   for (int done = 0; done < kSteps; done += kStepsBehindGate) {
     Gate gate;
     ASSERT_EQ(cudaLaunchHostFunc(stream, Gate::wait, &gate), cudaSuccess);
@@ -71,11 +69,11 @@ TEST_F(CapturedSteadyGpuTest, NoWaitAndNoAllocation) {
     gate.open = true;
     ASSERT_OK(engine->synchronize());  // the gate lives in this scope
   }
-  EXPECT_EQ(test::allocations, allocations);
+  EXPECT_EQ(allocations, allocations);
   ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
   EXPECT_EQ(free_after, free_before);
   EXPECT_EQ(engine->graph_stats().captures, captures);
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

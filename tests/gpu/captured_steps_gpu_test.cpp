@@ -12,11 +12,8 @@
 #include "runtime/step_shape.h"
 #include "support/golden_case.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::GoldenCase;
-using test::make_engine;
 
 constexpr std::int32_t kDraftBudget = 7;
 constexpr std::int64_t kContext = 700;
@@ -110,7 +107,7 @@ struct Pair {
   std::int64_t length = 0;
 };
 
-class CapturedStepsGpuTest : public test::GpuTest, public ::testing::WithParamInterface<const char*> {
+class CapturedStepsGpuTest : public GpuTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void make_runners() {
     golden_ = GoldenCase::open(GetParam());
@@ -243,7 +240,7 @@ TEST_P(CapturedStepsGpuTest, EveryBucket) {
 INSTANTIATE_TEST_SUITE_P(Golden, CapturedStepsGpuTest, ::testing::Values("tiny-fp8", "tiny-bf16"),
                          [](const auto& info) { return std::string(info.param).substr(5); });
 
-class GraphCacheGpuTest : public test::GpuTest {};
+class GraphCacheGpuTest : public GpuTest {};
 
 // Graphs that push each other out are reported, and results stay right.
 TEST_F(GraphCacheGpuTest, ThrashingIsReported) {
@@ -280,10 +277,9 @@ TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
     static_cast<void>(cudaStreamSynchronize(static_cast<cudaStream_t>(output.stream)));
     return {};
   };
-  EXPECT_TRUE(
-      test::fails_with(engine->step(*step, engine->input(), waits), StatusCode::kFailedPrecondition, {"captur"}));
+  EXPECT_TRUE(fails_with(engine->step(*step, engine->input(), waits), StatusCode::kFailedPrecondition, {"captur"}));
   const auto fails = [](const LayerOutput&) -> Status { return {StatusCode::kNotFound, "expert 7"}; };
-  EXPECT_TRUE(test::fails_with(engine->step(*step, engine->input(), fails), StatusCode::kNotFound, {"expert 7"}));
+  EXPECT_TRUE(fails_with(engine->step(*step, engine->input(), fails), StatusCode::kNotFound, {"expert 7"}));
   const auto fine = [](const LayerOutput&) -> Status { return {}; };
   EXPECT_OK(engine->step(*step, engine->input(), fine));
   EXPECT_OK(engine->synchronize());
@@ -291,4 +287,4 @@ TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

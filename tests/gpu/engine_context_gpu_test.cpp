@@ -6,13 +6,8 @@
 #include "support/engine_pair.h"
 #include "support/synthetic_model.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::EnginePair;
-using test::PairedPart;
-using test::PairedSequence;
-using test::SyntheticModel;
 
 const SyntheticModel kSparse{.config = "deepseek-v4-flash", .first_layer = 2};
 const SyntheticModel kHeavy{.config = "deepseek-v4-flash", .first_layer = 3};
@@ -65,7 +60,7 @@ void compare_at_the_end_of_the_pool(const EngineOptions& cpu, const EngineOption
   for (std::int32_t i = 0; i + 1 < gpu.limits.max_sequences; ++i) {
     const auto occupant = pair.gpu().create_sequence();
     ASSERT_OK(occupant);
-    test::append_uncomputed(pair.gpu(), *occupant, context, gpu.limits.max_step_tokens);
+    append_uncomputed(pair.gpu(), *occupant, context, gpu.limits.max_step_tokens);
     ASSERT_FALSE(testing::Test::HasFatalFailure());
   }
   PairedSequence sequence = pair.create();
@@ -94,4 +89,4 @@ TEST(EnginePoolGpu, RowsAndKeysBeyondTwoGibibytes) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -12,15 +12,8 @@
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
-using test::FedSequence;
-using test::GoldenCase;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
 
 EngineOptions cuda_options() {
   EngineOptions options = GoldenCase::open("tiny-bf16").options();
@@ -83,8 +76,8 @@ TEST(EngineErrorsGpu, DevicesThatDoNotExist) {
 
 TEST(EngineErrorsGpu, HeadCountsWithoutAKernel) {
   for (const std::int64_t heads : {6, 12, 136}) {
-    const test::SyntheticModel model{.config = "tiny", .first_layer = 0, .layer_count = 1, .heads = 8};
-    const test::TempDirectory directory;
+    const SyntheticModel model{.config = "tiny", .first_layer = 0, .layer_count = 1, .heads = 8};
+    const TempDirectory directory;
     std::filesystem::copy(model.directory(), directory.path());
     ModelConfig config = ModelConfig::from_file(directory / "config.json").value();
     config.num_attention_heads = heads;
@@ -111,14 +104,13 @@ TEST(EngineErrorsGpu, ComputeCapabilities) {
 }
 
 TEST(EngineErrorsGpu, FaultLatches) {
-  const test::ChildResult child = test::run_in_child("DISABLED_ChildOfEngineErrorsGpu.PoisonedBlockTable");
+  const ChildResult child = run_in_child("DISABLED_ChildOfEngineErrorsGpu.PoisonedBlockTable");
   EXPECT_EQ(child.exit_code, 0) << child.output;
   EXPECT_NE(child.output.find("[  PASSED  ] 1 test"), std::string::npos) << child.output;
 }
 
 TEST(EngineErrorsGpu, MachineWithoutAGpu) {
-  const test::ChildResult child =
-      test::run_in_child("DISABLED_ChildOfEngineErrorsGpu.NoDevice", "CUDA_VISIBLE_DEVICES=");
+  const ChildResult child = run_in_child("DISABLED_ChildOfEngineErrorsGpu.NoDevice", "CUDA_VISIBLE_DEVICES=");
   // The message is not repeated here: ctest takes it for a reason to skip.
   EXPECT_EQ(child.exit_code, 0);
   EXPECT_NE(child.output.find("[  PASSED  ] 1 test"), std::string::npos);
@@ -175,4 +167,4 @@ TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -5,13 +5,8 @@
 #include "support/engine_pair.h"
 #include "support/synthetic_model.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::EnginePair;
-using test::PairedPart;
-using test::PairedSequence;
-using test::SyntheticModel;
 
 constexpr std::int32_t kDraftBudgetTokens = 7;
 
@@ -23,6 +18,17 @@ EngineOptions tiny_options(std::int32_t sequences, WeightEncoding encoding = Wei
   options.csa_rows_per_block = 32;
   options.hca_rows_per_block = 2;
   return options;
+}
+
+// One sequence: a prompt in chunks, then single tokens; caches and outputs as on the CPU.
+void compare_one_sequence(const EngineOptions& options, std::int64_t prompt, std::int64_t chunk, std::int64_t length) {
+  EnginePair pair(options);
+  PairedSequence sequence = pair.create();
+  pair.feed_to(sequence, prompt, chunk);
+  pair.feed_to(sequence, length, 1);
+  ASSERT_FALSE(testing::Test::HasFatalFailure());
+  pair.expect_close_caches(sequence);
+  pair.expect_close_outputs();
 }
 
 class EngineGpuEncodings : public testing::TestWithParam<WeightEncoding> {};
@@ -59,13 +65,7 @@ TEST_P(EngineGpuFormats, EveryCacheFormat) {
   EngineOptions options = tiny_options(1, WeightEncoding::kBf16);
   options.row_format = GetParam().rows;
   options.index_format = GetParam().keys;
-  EnginePair pair(options);
-  PairedSequence sequence = pair.create();
-  pair.feed_to(sequence, 521, 130);
-  pair.feed_to(sequence, 530, 1);
-  ASSERT_FALSE(HasFatalFailure());
-  pair.expect_close_caches(sequence);
-  pair.expect_close_outputs();
+  compare_one_sequence(options, 521, 130, 530);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, EngineGpuFormats,
@@ -81,13 +81,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, EngineGpuFormats,
 TEST(EngineGpu, SeedProfile) {
   EngineOptions options = tiny_options(1, WeightEncoding::kBf16);
   options.profile = "seed";
-  EnginePair pair(options);
-  PairedSequence sequence = pair.create();
-  pair.feed_to(sequence, 390, 127);
-  pair.feed_to(sequence, 400, 1);
-  ASSERT_FALSE(HasFatalFailure());
-  pair.expect_close_caches(sequence);
-  pair.expect_close_outputs();
+  compare_one_sequence(options, 390, 127, 400);
 }
 
 // Little work that passes through every kernel, for tools that slow a program down a hundred times: a verify
@@ -116,13 +110,7 @@ TEST(EngineGpu, OddHeadCounts) {
                                            .index_heads = index_heads}
                                 .options();
     options.limits = tiny_options(1).limits;
-    EnginePair pair(options);
-    PairedSequence sequence = pair.create();
-    pair.feed_to(sequence, 300, 140);
-    pair.feed_to(sequence, 305, 1);
-    ASSERT_FALSE(HasFatalFailure());
-    pair.expect_close_caches(sequence);
-    pair.expect_close_outputs();
+    compare_one_sequence(options, 300, 140, 305);
   }
 }
 
@@ -234,4 +222,4 @@ TEST(EngineGpu, MixedBatchesWithPadding) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

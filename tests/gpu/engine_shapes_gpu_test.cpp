@@ -6,18 +6,8 @@
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::EnginePair;
-using test::FedSequence;
-using test::FeedPart;
-using test::make_engine;
-using test::PairedPart;
-using test::PairedSequence;
-using test::random_rows;
-using test::SequenceFeeder;
-using test::SyntheticModel;
 
 struct Shape {
   const char* name;
@@ -112,4 +102,4 @@ INSTANTIATE_TEST_SUITE_P(Layers, EngineShapesGpu,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -6,12 +6,9 @@
 #include "support/layer_rig.h"
 #include "support/recording_ops.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
 
-using test::GoldenCase;
-using test::LayerRig;
-using test::RecordingOps;
 using Calls = std::vector<std::string>;
 
 constexpr CacheLimits kLimits{.max_sequences = 1, .max_context_tokens = 64, .max_step_tokens = 16, .pool_tokens = 0};
@@ -197,11 +194,11 @@ TEST_F(AttentionLayerTest, TheFirstFailureEndsTheLayer) {
     ASSERT_OK(layer.rig().manager().release(entry.sequence));
     complete = status.ok();
     if (complete) continue;
-    EXPECT_TRUE(test::fails_with(status, StatusCode::kInternal, {"call " + std::to_string(failing)}));
+    EXPECT_TRUE(fails_with(status, StatusCode::kInternal, {"call " + std::to_string(failing)}));
     EXPECT_EQ(static_cast<int>(ops.calls.size()), failing + 1);
   }
   EXPECT_GT(failing, 6);
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

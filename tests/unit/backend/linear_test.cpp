@@ -1,10 +1,10 @@
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <tuple>
+
+#include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/cpu_features.h"
@@ -16,13 +16,8 @@
 #include <immintrin.h>
 #endif
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::chain;
-using test::fill_matrix;
-using test::random_bf16;
-using test::TestMatrix;
 
 constexpr WeightEncoding kEncodings[] = {WeightEncoding::kBf16, WeightEncoding::kFp8Block128, WeightEncoding::kNvfp4};
 
@@ -443,4 +438,4 @@ TEST(CpuLinear, MismatchedCallsAreProgrammingErrors) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -4,10 +4,9 @@
 #include "cache_fixture.h"
 #include "support/count_allocations.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
 
-using test::allocations;
 using testing_cache::make_cache;
 using testing_cache::model_config;
 using testing_cache::TestCache;
@@ -79,4 +78,4 @@ TEST(SteadyPath, CopiesOfSharedBlocksAllocateNothing) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -10,10 +10,8 @@
 #include "support/golden_case.h"
 #include "support/temp_directory.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
 
 using Tensors = std::vector<TensorDeclaration>;
 using Metadata = std::map<std::string, std::string>;
@@ -24,7 +22,7 @@ class AttentionTraceTest : public testing::Test {
   static constexpr std::int64_t kTokens = 10;
 
   AttentionTraceTest()
-      : config_(ModelConfig::from_file(test::golden_path("tiny-bf16") / "config.json").value()),
+      : config_(ModelConfig::from_file(golden_path("tiny-bf16") / "config.json").value()),
         path_(directory_ / "trace.safetensors") {}
 
   static TensorDeclaration input(int layer, std::int64_t tokens = kTokens, std::int64_t width = 128) {
@@ -46,14 +44,14 @@ class AttentionTraceTest : public testing::Test {
     return AttentionTrace::open(path_, config_, LayerId(1), LayerId(1));
   }
 
-  test::TempDirectory directory_;
+  TempDirectory directory_;
   ModelConfig config_;
   std::filesystem::path path_;
 };
 
 TEST_F(AttentionTraceTest, ReadsEveryFieldOfTheLayersAskedFor) {
   const auto trace =
-      AttentionTrace::open(test::golden_path("tiny-bf16") / "trace.safetensors", config_, LayerId(1), LayerId(2));
+      AttentionTrace::open(golden_path("tiny-bf16") / "trace.safetensors", config_, LayerId(1), LayerId(2));
   ASSERT_OK(trace);
   EXPECT_EQ(trace->prefill_tokens, 333);
   EXPECT_EQ(trace->decode_tokens, 60);
@@ -88,7 +86,7 @@ TEST_F(AttentionTraceTest, AFileThatIsNoTraceIsNamed) {
 }
 
 TEST_F(AttentionTraceTest, ATruncatedTraceIsRefused) {
-  std::filesystem::copy_file(test::golden_path("tiny-bf16") / "trace.safetensors", path_);
+  std::filesystem::copy_file(golden_path("tiny-bf16") / "trace.safetensors", path_);
   std::filesystem::resize_file(path_, 100000);
   EXPECT_TRUE(fails_with(AttentionTrace::open(path_, config_, LayerId(0), LayerId(0)), StatusCode::kBadInput,
                          {"trace.safetensors"}));
@@ -152,4 +150,4 @@ TEST_F(AttentionTraceTest, HugeCountsWithoutDataAreRefused) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -8,17 +8,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::LayerRows;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
 
 bool all_nan(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isnan(value); });
@@ -303,4 +294,4 @@ TEST_F(EngineGuardDeathTest, Lesson6DestructionChecksEdgesAndNullBlocks) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -4,17 +4,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::LayerRows;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
 
 class EngineCancelTest : public testing::Test {
  protected:
@@ -200,4 +191,4 @@ TEST_F(EngineCancelTest, RefusedStepsLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

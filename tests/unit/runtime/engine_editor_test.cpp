@@ -7,14 +7,8 @@
 #include "support/recording_ops.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
-using test::FedSequence;
-using test::GoldenCase;
-using test::make_engine;
-using test::SequenceFeeder;
 
 class EngineEditorTest : public testing::Test {
  protected:
@@ -98,7 +92,7 @@ TEST_F(EngineEditorTest, LayersRunThroughOtherOperations) {
   const StepEntry entry{sequence, 6};
   const Step step = engine_->prepare({&entry, 1}).value();
   EngineEditor editor(*engine_);
-  test::RecordingOps ops(&editor.backend_ops());
+  RecordingOps ops(&editor.backend_ops());
   std::vector<Bf16Bits> out(static_cast<std::size_t>(6 * golden_.hidden()));
   for (std::size_t i = 0; i < 3; ++i) {
     ASSERT_OK(editor.forward_layer_with(ops, step, engine_->layers()[i], golden_.inputs[i].data(), out.data()));
@@ -108,4 +102,4 @@ TEST_F(EngineEditorTest, LayersRunThroughOtherOperations) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

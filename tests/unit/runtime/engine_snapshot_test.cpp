@@ -5,18 +5,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::LayerRows;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
-using test::slice_rows;
 
 constexpr std::int32_t kDraftBudget = 5;
 constexpr std::int64_t kContext = 560;
@@ -80,6 +70,14 @@ class EngineSnapshotTest : public testing::Test {
     ASSERT_EQ(a.length, b.length);
     EXPECT_TRUE(a.outputs == b.outputs) << "outputs differ";
     EXPECT_EQ(one.digests(a), other.digests(b));
+  }
+  // Feeds `one` and `other` the same, compares them and releases `one`.
+  void expect_same_future(SequenceFeeder& feeder, FedSequence& one, FedSequence& other) const {
+    go_on(feeder, one);
+    go_on(feeder, other);
+    ASSERT_FALSE(HasFatalFailure());
+    expect_same(feeder, one, feeder, other);
+    feeder.release(one);
   }
 
   GoldenCase golden_;
@@ -161,11 +159,8 @@ TEST_F(EngineSnapshotTest, Lesson1SnapshotsAfterARollbackHoldNoRejectedRow) {
     const auto snapshot = save(*engine, rolled_back);
     EXPECT_EQ(snapshot, save(*engine, growing));
     FedSequence restored = restore(*engine, rolled_back, snapshot);
-    go_on(feeder, rolled_back);
-    go_on(feeder, restored);
-    expect_same(feeder, restored, feeder, rolled_back);
+    expect_same_future(feeder, restored, rolled_back);
     feeder.release(rolled_back);
-    feeder.release(restored);
   }
 }
 
@@ -274,9 +269,7 @@ TEST_F(EngineSnapshotTest, EveryFormatAndASubsetOfLayers) {
     feeder.feed_to(plain, 130);
     use_up(feeder, 3);
     FedSequence restored = restore(*engine, plain, save(*engine, plain));
-    go_on(feeder, plain);
-    go_on(feeder, restored);
-    expect_same(feeder, restored, feeder, plain);
+    expect_same_future(feeder, restored, plain);
   }
 }
 
@@ -351,4 +344,4 @@ TEST_F(EngineSnapshotTest, OnlyLiveSequencesBetweenSteps) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

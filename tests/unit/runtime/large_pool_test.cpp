@@ -9,15 +9,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::FedSequence;
-using test::FeedPart;
-using test::GoldenCase;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
 
 std::int64_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
@@ -78,4 +71,4 @@ TEST(LargePool, BlocksBeyondFourGibibytesGiveTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

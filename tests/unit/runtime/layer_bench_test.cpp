@@ -4,10 +4,8 @@
 
 #include "support/golden_case.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::GoldenCase;
 
 constexpr LayerBenchOptions kSmall{
     .prefill_tokens = 20, .prefill_repeats = 2, .context_tokens = 30, .decode_steps = 3, .batch = 1, .seed = 4};
@@ -22,7 +20,7 @@ TEST(LayerBench, TimesEveryLayerAndChecksItsResult) {
   for (const std::int32_t batch : {1, 3}) {
     LayerBenchOptions options = kSmall;
     options.batch = batch;
-    const auto engine = test::make_engine(bench_engine(options));
+    const auto engine = make_engine(bench_engine(options));
     const auto results = bench_layers(*engine, options);
     ASSERT_OK(results);
     ASSERT_EQ(results->size(), 3U);
@@ -45,9 +43,8 @@ TEST(LayerBench, LimitsCoverThePromptAndTheContext) {
 }
 
 TEST(LayerBench, OptionsThatAreNotPositiveAreNamed) {
-  const auto engine = test::make_engine(bench_engine(kSmall));
+  const auto engine = make_engine(bench_engine(kSmall));
   const auto refused = [&](LayerBenchOptions options) { return bench_layers(*engine, options).status(); };
-  using test::fails_with;
   LayerBenchOptions options = kSmall;
   options.batch = 0;
   EXPECT_TRUE(fails_with(refused(options), StatusCode::kInvalidArgument, {"batch", "0"}));
@@ -61,11 +58,11 @@ TEST(LayerBench, OptionsThatAreNotPositiveAreNamed) {
 
 // An engine made for less refuses, and the bench passes that on.
 TEST(LayerBench, AnEngineThatIsTooSmallIsReported) {
-  const auto engine = test::make_engine(bench_engine(kSmall));
+  const auto engine = make_engine(bench_engine(kSmall));
   LayerBenchOptions larger = kSmall;
   larger.context_tokens = 500;
   EXPECT_FALSE(bench_layers(*engine, larger).ok());
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -8,15 +8,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::fails_with;
-using test::FedSequence;
-using test::GoldenCase;
-using test::make_engine;
-using test::random_rows;
-using test::SequenceFeeder;
 
 using Bytes = std::vector<std::byte>;
 constexpr std::size_t kChecksumBytes = sizeof(Sha256::Digest);
@@ -336,4 +329,4 @@ TEST(SnapshotIds, FingerprintCoversEveryConfigField) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -10,13 +10,8 @@
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::FedSequence;
-using test::GoldenCase;
-using test::make_engine;
-using test::SequenceFeeder;
 
 // What a layer's kind leaves out. A single token's window row enters the ring with the other rows.
 bool has_stage(const LayerSpec& spec, Stage stage, std::int32_t tokens) {
@@ -120,4 +115,4 @@ TEST(StageTimerTest, EarlierObserversHearTheSame) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

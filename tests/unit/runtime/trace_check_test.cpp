@@ -8,10 +8,8 @@
 
 #include "support/golden_case.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::GoldenCase;
 
 // A run of 40 tokens of a CSA layer, and a trace that records exactly what it gave.
 class TraceCheck : public testing::Test {
@@ -23,7 +21,7 @@ class TraceCheck : public testing::Test {
     trace_ = golden_.trace;
     trace_.prefill_tokens = kTokens;
     trace_.decode_tokens = 0;
-    engine_ = test::make_engine(golden_.options());
+    engine_ = make_engine(golden_.options());
     auto run = run_trace(*engine_, trace_, {}, {});
     EXPECT_OK(run);
     run_ = std::move(run).value();
@@ -202,10 +200,10 @@ TEST_F(TraceCheck, WhatIsNotRecordedIsNotCompared) {
 }
 
 TEST_F(TraceCheck, RunOptionsOutOfRangeNameTheOption) {
-  EXPECT_TRUE(test::fails_with(run_trace(*engine_, trace_, {.chunk_tokens = -1, .decode_from = -1}, {}),
-                               StatusCode::kInvalidArgument, {"chunk -1"}));
-  EXPECT_TRUE(test::fails_with(run_trace(*engine_, trace_, {.chunk_tokens = 0, .decode_from = 41}, {}),
-                               StatusCode::kInvalidArgument, {"decode-from 41", "40"}));
+  EXPECT_TRUE(fails_with(run_trace(*engine_, trace_, {.chunk_tokens = -1, .decode_from = -1}, {}),
+                         StatusCode::kInvalidArgument, {"chunk -1"}));
+  EXPECT_TRUE(fails_with(run_trace(*engine_, trace_, {.chunk_tokens = 0, .decode_from = 41}, {}),
+                         StatusCode::kInvalidArgument, {"decode-from 41", "40"}));
 }
 
 TEST_F(TraceCheck, ProgressCountsEveryStep) {
@@ -224,4 +222,4 @@ TEST_F(TraceCheck, ProgressCountsEveryStep) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test
