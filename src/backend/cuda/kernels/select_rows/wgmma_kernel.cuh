@@ -188,23 +188,27 @@ __device__ inline void start_products(float (&d)[32], const KeyFragment& keys, s
 // A lane's partial sums: [row r or r + 8][two of even groups of eight heads, two of odd groups].
 using HeadSums = float[2][4];
 
-// `weights`: of the lane's columns of the tile. Heads that do not exist have queries of zeros, which add
-// nothing to finite keys; BF16 keys may be infinite, and such heads are left out by their weight.
-template <bool kF16>
-__device__ inline void add_heads(const float (&d)[32], const float* weights, HeadSums& sum) {
+// Weights of a lane's columns of a tile.
+using HeadWeights = float[16];
+__device__ inline void load_weights(const float* from, HeadWeights& weights) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float4 four = reinterpret_cast<const float4*>(weights)[i];
-    const float weight[4] = {four.x, four.y, four.z, four.w};
+    const float4 four = reinterpret_cast<const float4*>(from)[i];
+    weights[4 * i] = four.x, weights[4 * i + 1] = four.y, weights[4 * i + 2] = four.z, weights[4 * i + 3] = four.w;
+  }
+}
+
+// Heads that do not exist have queries of zeros, which add
+// nothing to finite keys; BF16 keys may be infinite, and such heads are left out by their weight.
+template <bool kF16>
+__device__ inline void add_heads(const float (&d)[32], const HeadWeights& weights, HeadSums& sum) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int first = 4 * (2 * i + e / 2) + e % 2;
-      if (!kF16 && __float_as_uint(weight[e]) == kNoHead) continue;
+  for (int i = 0; i < 16; ++i) {
+    if (!kF16 && __float_as_uint(weights[i]) == kNoHead) continue;
 #pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        float& chain = sum[below][e];
-        chain = __fmaf_rn(positive_part<kF16>(d[first + 2 * below]), weight[e], chain);
-      }
+    for (int below = 0; below < 2; ++below) {
+      float& chain = sum[below][i % 4];
+      chain = __fmaf_rn(positive_part<kF16>(d[i / 2 * 4 + i % 2 + 2 * below]), weights[i], chain);
     }
   }
 }
@@ -300,30 +304,39 @@ struct LanePlace {
 template <IndexKeyFormat kFormat>
 __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring, int tile, int end, float* out) {
   using Operand = KeyOperand<kFormat>;
-  int left = warp_uniform((end - tile + kScoreGroups - 1) / kScoreGroups);
+  int left = warp_uniform((end - tile + kScoreGroups - 1) / kScoreGroups);  // tiles whose products are not formed
   if (left <= 0) return;
   const LanePlace place;
   const std::uint32_t queries = shared_address_of(memory.queries);
-  const float* const weights = memory.weights + place.column * 16;
+  const float* const weights_from = memory.weights + place.column * 16;
+  HeadWeights weights;
+  if constexpr (Operand::kF16) load_weights(weights_from, weights);
   out += tile * kTileKeys + place.reported_row();
   KeyFragment keys;
   typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
   float factor;
+  const auto read_next = [&] {
+    if (--left > 0) raw = Operand::read(ring.wait(), place.row, place.column);
+  };
+  // The next tile's bytes and the weights are in registers before this tile is summed where they fit.
+  constexpr bool kAhead = Operand::kF16;
   // Products of the keys just read.
   const auto start = [&](float(&d)[32]) {
     factor = Operand::convert(raw, place.column, keys);
     ring.release();
     start_products<kFormat>(d, keys, queries);
+    if constexpr (kAhead) read_next();
   };
   const auto step = [&](float(&now)[32], float(&next)[32]) {
-    const bool more = --left > 0;
-    if (more) raw = Operand::read(ring.wait(), place.row, place.column);
+    if constexpr (!kAhead) read_next();
     wgmma_wait<0>();
     wgmma_hold(now);
     hold_keys(keys);
     const float own_factor = factor;
+    const bool more = left > 0;
     if (more) start(next);
     HeadSums sum = {};
+    if constexpr (!Operand::kF16) load_weights(weights_from, weights);
     add_heads<Operand::kF16>(now, weights, sum);
     const float score = finish_score(sum, own_factor);
     if (place.reports()) *out = score;
@@ -362,7 +375,8 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
       start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes);
     };
     const auto step = [&](float(&now)[32], float(&next)[32]) {
-      const float* const weights = memory.weights + query_tile * kTileHeads + place.column * 16;
+      HeadWeights weights;
+      load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
       ++query_tile;
       const bool more = query_tile < query_tiles;
       wgmma_wait<0>();
