@@ -53,7 +53,6 @@ struct E2m1Table {
   std::uint32_t low = 0x3e3c3800U;   // 0, 0.5, 1, 1.5
   std::uint32_t high = 0x46444240U;  // 2, 3, 4, 6
 
-  // -13 <= shift <= 13 keeps all values normal; smaller shifts give zero.
   // -13 <= shift <= 13 keeps all values normal. Smaller shifts give values of that size, 2^-14 or less.
   __device__ static E2m1Table shifted(int shift) {
     const auto steps = static_cast<std::uint32_t>(max(shift, -14));

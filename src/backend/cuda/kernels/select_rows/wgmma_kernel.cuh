@@ -198,8 +198,8 @@ __device__ inline void load_weights(const float* from, HeadWeights& weights) {
   }
 }
 
-// Heads that do not exist have queries of zeros, which add
-// nothing to finite keys; BF16 keys may be infinite, and such heads are left out by their weight.
+// Heads that do not exist have queries of zeros, which add nothing to finite keys; BF16 keys may be infinite, and
+// such heads are left out by their weight.
 template <bool kF16>
 __device__ inline void add_heads(const float (&d)[32], const HeadWeights& weights, HeadSums& sum) {
 #pragma unroll
