@@ -20,12 +20,15 @@ endif()
 
 # DSV4RT_HAVE_CUDA: whether the CUDA backend is built. Its kernels take minutes to compile, so AUTO builds them
 # where they can run: with a toolkit and a GPU in this machine.
+# The toolkit's parts in use: nvcc, the static runtime, the headers of the driver, of NVTX and of cuBLASLt. The library
+# libcublasLt.so is loaded by programs that ask for it (EngineOptions::deterministic), never linked. 12.9 brought its
+# scales of 128x128 blocks.
 set(DSV4RT_HAVE_CUDA OFF)
 if(DSV4RT_CUDA STREQUAL "ON")
-  find_package(CUDAToolkit REQUIRED)
+  find_package(CUDAToolkit 12.9 REQUIRED)
   set(DSV4RT_HAVE_CUDA ON)
 elseif(DSV4RT_CUDA STREQUAL "AUTO")
-  find_package(CUDAToolkit QUIET)
+  find_package(CUDAToolkit 12.9 QUIET)
   if(CUDAToolkit_FOUND AND EXISTS "/dev/nvidia0")
     set(DSV4RT_HAVE_CUDA ON)
   endif()
@@ -39,6 +42,8 @@ if(DSV4RT_HAVE_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(CMAKE_CUDA_COMPILER nvcc HINTS "${CUDAToolkit_BIN_DIR}" REQUIRED)
   endif()
+  find_path(DSV4RT_CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+  mark_as_advanced(DSV4RT_CUBLASLT_INCLUDE_DIR)
   enable_language(CUDA)
   message(STATUS "dsv4rt: CUDA backend with toolkit ${CUDAToolkit_VERSION} in ${CUDAToolkit_BIN_DIR} "
           "for ${DSV4RT_CUDA_ARCHITECTURES}")

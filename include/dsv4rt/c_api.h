@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
-#define DSV4RT_C_API_VERSION 2
+#define DSV4RT_C_API_VERSION 3
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -81,6 +81,8 @@ typedef struct dsv4rt_engine_options {
   int32_t max_graphs;        // captured steps kept; 0: every step runs eagerly
   int64_t max_graph_tokens;  // steps of more tokens run eagerly
   void* stream;              // cudaStream_t, the caller's; null: the engine makes one
+  // Since version 3.
+  int64_t nondeterministic;  // 1: faster matrix products, EngineOptions::deterministic = false; 0: exact ones
 } dsv4rt_engine_options;
 
 // What the engine holds; total = weights + workspace + cache, and cache = regions + block tables +

@@ -62,6 +62,15 @@ struct EngineOptions {
   std::int32_t device = 0;
   void* stream = nullptr;
 
+  // Whether results are the same whatever a step's other sequences, padding, the cutting of a prompt into
+  // steps and capture. False relaxes that for speed, with backend "cuda" only: the library's exact matrix
+  // products give way to cuBLASLt's for BF16 weights and, on compute capability 9.0, for FP8 weights whose
+  // inputs are rounded. Their sums depend on the number of rows of x, and FP8 products are summed with about
+  // 14 bits, which moves outputs by up to about 2 %. Captured and eager runs of a step still agree. NVFP4
+  // weights, and FP8 ones elsewhere, stay exact: cuBLASLt has no product that leaves their values as they are.
+  // kUnsupported where the CUDA toolkit's libcublasLt is not installed. The CPU is always deterministic.
+  bool deterministic = true;
+
   GraphOptions graphs;
 
   // Name layers and stages to profilers (NVTX ranges around what eager steps enqueue). Backend cuda.
@@ -169,8 +178,8 @@ class Engine {
   // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
   // restored sequence are those of one that was never saved, byte for byte, if weights and profile
-  // are the same; a fingerprint covers the config, not the weights. Host memory: one block, or the
-  // whole snapshot without a sink. kFailedPrecondition while a step is outstanding.
+  // are the same and both engines are deterministic; a fingerprint covers the config, not the weights.
+  // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding.
   DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink);
   DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence);
   // What save_sequence would write.

@@ -112,9 +112,21 @@ class Backend {
     return std::unique_ptr<TimeMarks>(std::make_unique<HostTimeMarks>());
   }
 
+  // Memory that pack_linear takes for a matrix.
+  [[nodiscard]] virtual std::int64_t packed_bytes(const HostLinear& weight) const {
+    return static_cast<std::int64_t>(weight.weight.size() + weight.scale.size());
+  }
   // Repacks a checkpoint matrix for this backend; keeps its precision (FP8 stays FP8). The source
   // may be unmapped afterwards. Errors: kUnsupported/kBadInput naming the tensor.
   virtual Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) = 0;
+
+  // What Ops::linear takes of the memory below, with weights of up to so many inputs that are rounded and so many
+  // outputs.
+  [[nodiscard]] virtual std::int64_t linear_scratch_bytes(std::int32_t tokens, std::int64_t rounded_inputs,
+                                                          std::int64_t outputs) const {
+    static_cast<void>(tokens), static_cast<void>(rounded_inputs), static_cast<void>(outputs);
+    return 0;
+  }
 
   // Memory for intermediates of single operations, planned by the caller. Only at start. The CPU
   // backend keeps its own, which are small.

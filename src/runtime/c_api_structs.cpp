@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "base/try.h"
 #include "layout/row_format.h"
@@ -9,7 +10,7 @@
 namespace dsv4rt::c_api {
 
 // Of the present version: tail padding would make struct_size ambiguous.
-static_assert(sizeof(dsv4rt_engine_options) == 128);
+static_assert(sizeof(dsv4rt_engine_options) == 136);
 static_assert(sizeof(dsv4rt_memory) == kFirstBytes<dsv4rt_memory>);
 static_assert(sizeof(dsv4rt_memory_region) == kFirstBytes<dsv4rt_memory_region>);
 static_assert(sizeof(dsv4rt_step_options) == 32);
@@ -36,6 +37,7 @@ dsv4rt_engine_options default_engine_options() {
   options.max_graphs = defaults.graphs.max_graphs;
   options.max_graph_tokens = defaults.graphs.max_tokens;
   options.stream = defaults.stream;
+  options.nondeterministic = defaults.deterministic ? 0 : 1;
   return options;
 }
 
@@ -71,6 +73,11 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
   options.graphs.max_tokens =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(known.max_graph_tokens, -1, INT32_MAX));
   options.stream = known.stream;
+  if (known.nondeterministic != 0 && known.nondeterministic != 1) {
+    return Status{StatusCode::kInvalidArgument, "dsv4rt_engine_options.nondeterministic: " +
+                                                    std::to_string(known.nondeterministic) + "; accepted: 0 or 1"};
+  }
+  options.deterministic = known.nondeterministic == 0;
   return options;
 }
 

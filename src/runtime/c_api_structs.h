@@ -15,7 +15,8 @@ namespace dsv4rt::c_api {
 // Larger than any struct will become: a struct_size beyond it is an uninitialised field.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
-// Bytes of each struct in the version that brought it: no caller has a shorter one.
+// Bytes of each struct in the version that brought it: no caller has a shorter one. A struct that grew more than
+// once has a version in between.
 template <class T>
 inline constexpr std::size_t kFirstBytes = 0;
 template <>
@@ -30,11 +31,15 @@ template <>
 inline constexpr std::size_t kFirstBytes<dsv4rt_graph_stats> = 48;
 
 template <class T>
+inline constexpr std::size_t kBetweenBytes = kFirstBytes<T>;
+template <>
+inline constexpr std::size_t kBetweenBytes<dsv4rt_engine_options> = 128;
+
+template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, struct_size) == 0);
   static_assert(kFirstBytes<T> > 0 && sizeof(T) >= kFirstBytes<T> && sizeof(T) <= kMaxStructBytes);
-  // A shorter struct is that of an older version, of which there is one so far.
-  const bool older = struct_bytes == kFirstBytes<T>;
+  const bool older = struct_bytes == kFirstBytes<T> || struct_bytes == kBetweenBytes<T>;
   if (older || (struct_bytes >= sizeof(T) && struct_bytes <= kMaxStructBytes)) return {};
   return {StatusCode::kInvalidArgument, std::string(name) + ".struct_size: " + std::to_string(struct_bytes) +
                                             "; accepted: sizeof(" + name + "), here " + std::to_string(sizeof(T))};

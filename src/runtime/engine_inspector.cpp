@@ -38,6 +38,9 @@ IndexKeyFormat EngineInspector::index_format() const noexcept {
 bool EngineInspector::quantized_linears() const noexcept {
   return impl_.quantized_linears;
 }
+bool EngineInspector::deterministic() const noexcept {
+  return impl_.options.deterministic || impl_.backend->uses_host_memory();
+}
 const LayerSpec& EngineInspector::layer_spec(LayerId layer) const {
   return impl_.schedule.layers()[impl_.local_layer(layer).value()];
 }

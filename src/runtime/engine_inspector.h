@@ -36,6 +36,8 @@ class EngineInspector {
   [[nodiscard]] IndexKeyFormat index_format() const noexcept;
   // Whether any linear rounds its input or weights to fewer bits than BF16.
   [[nodiscard]] bool quantized_linears() const noexcept;
+  // Whether equal tokens give equal bytes in steps of any shape: EngineOptions::deterministic, or the CPU backend.
+  [[nodiscard]] bool deterministic() const noexcept;
   // Precondition: the layer is loaded.
   [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;
   [[nodiscard]] std::int64_t layer_weight_bytes(LayerId layer) const;  // as packed

@@ -32,7 +32,8 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
   if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
   if (options.backend == "cuda") {
 #if defined(DSV4RT_HAVE_CUDA)
-    return create_cuda_backend({.device = options.device, .stream = options.stream});
+    return create_cuda_backend(
+        {.device = options.device, .stream = options.stream, .deterministic = options.deterministic});
 #else
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
 #endif
@@ -63,35 +64,35 @@ Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, R
   return buffer;
 }
 
-std::int64_t linear_bytes(const HostLinear& linear) {
-  return static_cast<std::int64_t>(linear.weight.size() + linear.scale.size());
-}
-
-std::int64_t compressor_bytes(const HostCompressor& compressor) {
-  return linear_bytes(compressor.wkv) + linear_bytes(compressor.wgate) +
+std::int64_t compressor_bytes(const Backend& backend, const HostCompressor& compressor) {
+  return backend.packed_bytes(compressor.wkv) + backend.packed_bytes(compressor.wgate) +
          static_cast<std::int64_t>(compressor.ape.size_bytes() + compressor.norm.size_bytes());
 }
 
-// What the layer takes in the checkpoint; packing changes the order, not the size.
-std::int64_t host_weight_bytes(const HostAttentionWeights& host) {
-  std::int64_t total = linear_bytes(host.wq_a) + linear_bytes(host.wq_b) + linear_bytes(host.wkv) +
-                       linear_bytes(host.wo_a) + linear_bytes(host.wo_b);
-  total +=
+// What the layer will take.
+std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeights& host) {
+  std::int64_t total =
       static_cast<std::int64_t>(host.attn_sink.size_bytes() + host.q_norm.size_bytes() + host.kv_norm.size_bytes());
-  if (host.compressor) total += compressor_bytes(*host.compressor);
+  for (const HostLinear* linear : {&host.wq_a, &host.wq_b, &host.wkv, &host.wo_a, &host.wo_b}) {
+    total += backend.packed_bytes(*linear);
+  }
+  if (host.compressor) total += compressor_bytes(backend, *host.compressor);
   if (host.indexer) {
-    total += linear_bytes(host.indexer->wq_b) + linear_bytes(host.indexer->weights_proj) +
-             compressor_bytes(host.indexer->compressor);
+    total += backend.packed_bytes(host.indexer->wq_b) + backend.packed_bytes(host.indexer->weights_proj) +
+             compressor_bytes(backend, host.indexer->compressor);
   }
   return total;
 }
 
-// Device memory for intermediates of single operations: rounded inputs of a linear, or index scores
-// of as many tokens as fit (never of a whole prompt at a long context).
-std::size_t kernel_scratch_bytes(const ModelConfig& config, const LayerSchedule& schedule, const CacheLimits& limits) {
+// Device memory for intermediates of single operations: what a linear takes, or index scores of as many tokens as
+// fit (never of a whole prompt at a long context).
+std::size_t kernel_scratch_bytes(const Backend& backend, const ModelConfig& config, const LayerSchedule& schedule,
+                                 const CacheLimits& limits) {
   constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
   const std::int64_t widest = std::max({config.hidden_size, config.q_lora_rank, config.o_groups * config.o_lora_rank});
-  const std::int64_t rounded = std::int64_t{limits.max_step_tokens} * widest * std::int64_t{sizeof(bf16)};
+  const std::int64_t outputs = std::max({config.hidden_size, config.num_attention_heads * std::int64_t{kHeadDim},
+                                         config.index_n_heads * std::int64_t{kIndexHeadDim}});
+  const std::int64_t linear = backend.linear_scratch_bytes(limits.max_step_tokens, widest, outputs);
   std::int64_t scores = 0;
   for (const LayerSpec& spec : schedule.layers()) {
     if (!spec.indexer) continue;
@@ -99,7 +100,7 @@ std::size_t kernel_scratch_bytes(const ModelConfig& config, const LayerSchedule&
     const std::int64_t all = rows * limits.max_step_tokens * std::int64_t{sizeof(float)};
     scores = std::max(scores, std::max(rows * std::int64_t{sizeof(float)}, std::min(all, kScoreBytes)));
   }
-  return static_cast<std::size_t>(std::max(rounded, scores));
+  return static_cast<std::size_t>(std::max(linear, scores));
 }
 
 // One line a part, for the error that refuses the plan.
@@ -140,12 +141,11 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<HostAttentionWeights> host,
                           load_attention_weights(checkpoint, settings.config, specs));
+  DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
   for (const HostAttentionWeights& weights : host) {
-    memory.weight_bytes += host_weight_bytes(weights);
+    memory.weight_bytes += layer_weight_bytes(*backend, weights);
     quantized_linears |= weights.wq_b.encoding != WeightEncoding::kBf16;
   }
-
-  DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
   if (options.profiler_ranges) {
     stage_ranges = std::make_unique<StageRanges>(*backend);
     stage_observer = stage_ranges.get();
@@ -174,7 +174,7 @@ Status Engine::Impl::plan_and_allocate() {
   const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = static_cast<std::int64_t>(workspace_bytes(shape)) + 2 * hidden_bytes;
-  const std::size_t scratch_bytes = kernel_scratch_bytes(settings.config, schedule, options.limits);
+  const std::size_t scratch_bytes = kernel_scratch_bytes(*backend, settings.config, schedule, options.limits);
   if (!backend->uses_host_memory()) memory.workspace_bytes += static_cast<std::int64_t>(scratch_bytes);
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes;
   if (options.memory_limit_bytes > 0 && memory.total_bytes > options.memory_limit_bytes) {

@@ -8,6 +8,7 @@
 #include "base/bfloat16.h"
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
+#include "runtime/bench_check.h"
 #include "runtime/engine_inspector.h"
 
 namespace dsv4rt {
@@ -60,8 +61,7 @@ class PrefillBench {
     DSV4RT_RETURN_IF_ERROR(step(halves, second));
     DSV4RT_ASSIGN_OR_RETURN(const std::vector<bf16> actual, output(0, second));
     DSV4RT_RETURN_IF_ERROR(engine_.release(halves));
-    const auto same = [](bf16 a, bf16 b) { return a.bits == b.bits; };
-    if (std::equal(expected.begin(), expected.end(), actual.begin(), same)) return {};
+    if (agree(expected, actual, inspector_.deterministic())) return {};
     return {StatusCode::kMismatch, "the last layer's output for a prompt of " + std::to_string(tokens_) +
                                        " tokens changes when it is prefilled in two halves"};
   }

@@ -189,7 +189,9 @@ constexpr IndexKeyFormat kRecordedKeys = IndexKeyFormat::kMxfp4;
 }  // namespace
 
 TraceTolerance default_tolerance(Engine& engine) {
-  return EngineInspector(engine).quantized_linears() ? TraceTolerance::fp8_linears() : TraceTolerance::bf16_linears();
+  const EngineInspector inspector(engine);
+  if (!inspector.quantized_linears()) return TraceTolerance::bf16_linears();
+  return inspector.deterministic() ? TraceTolerance::fp8_linears() : TraceTolerance::coarse_fp8_linears();
 }
 
 Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace& trace, const TraceRun& run,

@@ -22,6 +22,9 @@ struct TraceTolerance {
 
   static TraceTolerance bf16_linears() { return {.output_relative_error = 4e-3}; }
   static TraceTolerance fp8_linears() { return {.output_relative_error = 1e-2}; }
+  // EngineOptions::deterministic is off: FP8 products summed with about 14 bits were seen to move 0.9 % of the
+  // window codes and the outputs by 1.8 %.
+  static TraceTolerance coarse_fp8_linears() { return {.output_relative_error = 3e-2, .row_code_fraction = 0.02}; }
 };
 
 // De-quantized rows against recorded ones.
@@ -48,7 +51,7 @@ struct LayerCheck {
   std::vector<std::string> not_compared;   // what was recorded but cannot be compared, and why
 };
 
-// Tolerance for the engine's weights: FP8 linears or not.
+// Tolerance for the engine's weights, FP8 linears or not, and for its matrix products.
 TraceTolerance default_tolerance(Engine& engine);
 
 // One entry per layer of the run. kBadInput when a layer has nothing recorded: a check that compares

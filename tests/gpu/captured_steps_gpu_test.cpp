@@ -11,6 +11,7 @@
 #include "runtime/sha256.h"
 #include "runtime/step_shape.h"
 #include "support/golden_case.h"
+#include "support/synthetic_model.h"
 
 namespace dsv4rt::test {
 namespace {
@@ -41,9 +42,9 @@ class Runner {
 
   // Runs the step and returns the outputs of all layers, valid rows only. Padding rows are NaN.
   std::vector<Bf16Bits> run(std::span<const StepEntry> entries, const std::vector<Bf16Bits>& rows,
-                            std::span<const std::int32_t> accepted) {
+                            std::span<const std::int32_t> accepted, std::int32_t pad_to_tokens = 0) {
     const auto hidden = static_cast<std::size_t>(engine_->config().hidden_size);
-    const auto step = engine_->prepare(entries, {.pad_to_tokens = 0, .capture = capture_});
+    const auto step = engine_->prepare(entries, {.pad_to_tokens = pad_to_tokens, .capture = capture_});
     EXPECT_OK(step);
     if (!step.ok()) return {};
     auto stream = static_cast<cudaStream_t>(engine_->stream());
@@ -263,6 +264,32 @@ TEST_F(GraphCacheGpuTest, ThrashingIsReported) {
   EXPECT_EQ(captured.engine().graph_stats().evictions, 6);
   ASSERT_EQ(warnings.size(), 3U);  // the first, second and fourth
   EXPECT_NE(warnings[0].find("max_graphs"), std::string::npos);
+}
+
+// cuBLASLt takes a full-size layer's wq_b and wo_b from 128 rows on. Its sums depend on the number of rows, which is
+// the bucket's in both engines; padding rows are NaN.
+TEST_F(GraphCacheGpuTest, NondeterministicStepsOfABucketAgree) {
+  EngineOptions options =
+      test::SyntheticModel{.config = "deepseek-v4-flash", .first_layer = 2, .layer_count = 1}.options();
+  options.backend = "cuda";
+  options.limits = {.max_sequences = 2, .max_context_tokens = 1200, .max_step_tokens = kMaxTokens, .pool_tokens = 0};
+  options.deterministic = false;
+  Runner captured(options, true);
+  Runner eager(options, false);
+  const auto hidden = static_cast<std::size_t>(eager.engine().config().hidden_size);
+  const auto a = captured.engine().create_sequence();
+  const auto b = eager.engine().create_sequence();
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const std::int32_t tokens : {128, 3, 200, 129, 1, 256, 128, 200}) {
+    std::vector<Bf16Bits> x(static_cast<std::size_t>(tokens) * hidden);
+    for (Bf16Bits& value : x) value = to_bf16(normal(random)).bits;
+    const StepEntry of_a{*a, tokens};
+    const StepEntry of_b{*b, tokens};
+    ASSERT_EQ(captured.run({&of_a, 1}, x, {}), eager.run({&of_b, 1}, x, {}, token_bucket(tokens))) << "T " << tokens;
+  }
+  EXPECT_EQ(captured.digest(*a), eager.digest(*b));
+  EXPECT_GT(captured.engine().graph_stats().replays, 0);
 }
 
 // A hook that does what a capture cannot hold is refused, and the engine goes on.

@@ -117,6 +117,7 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
   report["steps"] = run.steps;
   report["row_format"] = row_format_name(inspector.row_format());
   report["index_format"] = index_key_format_name(inspector.index_format());
+  report["deterministic"] = inspector.deterministic();
   report["memory_bytes"] = engine.memory().total_bytes;
   for (std::size_t i = 0; i < run.layers.size(); ++i) {
     const LayerRun& layer = run.layers[i];

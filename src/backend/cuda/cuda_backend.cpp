@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cuda_runtime_api.h>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "backend/cuda/device/handles.h"
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
+#include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "base/try.h"
 
@@ -23,14 +25,20 @@ using cuda::CapturedGraph;
 using cuda::create_stream;
 using cuda::CudaOps;
 using cuda::EventMarks;
+using cuda::LibraryLinear;
+using cuda::RowCopies;
 using cuda::Scratch;
 using cuda::StepUpload;
 using cuda::Stream;
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, Stream owned, cudaStream_t stream)
-      : device_(device), owned_stream_(std::move(owned)), stream_(stream), ops_(stream_, scratch_) {}
+  CudaBackend(int device, Stream owned, cudaStream_t stream, RowCopies copies, std::unique_ptr<LibraryLinear> library)
+      : device_(device),
+        owned_stream_(std::move(owned)),
+        stream_(stream),
+        row_copies_(copies),
+        ops_(stream_, scratch_, std::move(library)) {}
   ~CudaBackend() override {
     static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaFree(scratch_memory_));
@@ -78,6 +86,12 @@ class CudaBackend final : public Backend {
     return std::unique_ptr<TimeMarks>(std::make_unique<EventMarks>(stream_));
   }
 
+  [[nodiscard]] std::int64_t linear_scratch_bytes(std::int32_t tokens, std::int64_t rounded_inputs,
+                                                  std::int64_t outputs) const override {
+    const std::int64_t rounded = tokens * rounded_inputs * std::int64_t{sizeof(bf16)};
+    if (row_copies_ == RowCopies::kNone) return rounded;
+    return std::max(rounded, LibraryLinear::scratch_bytes(tokens, rounded_inputs, outputs));
+  }
   Status reserve_scratch(std::size_t bytes) override {
     DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_));
     DSV4RT_CUDA_TRY(cudaFree(scratch_memory_));
@@ -88,8 +102,11 @@ class CudaBackend final : public Backend {
     return {};
   }
 
+  [[nodiscard]] std::int64_t packed_bytes(const HostLinear& weight) const override {
+    return Backend::packed_bytes(weight) + cuda::row_copy_bytes(weight, row_copies_);
+  }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
-    return cuda::pack_linear(*this, weight);
+    return cuda::pack_linear(*this, weight, row_copies_);
   }
 
   Ops& ops() noexcept override {
@@ -119,6 +136,7 @@ class CudaBackend final : public Backend {
   int device_;
   Stream owned_stream_;  // empty when the caller gave one
   cudaStream_t stream_;
+  RowCopies row_copies_;  // for cuBLASLt
   StepUpload step_upload_;
   void* scratch_memory_ = nullptr;
   Scratch scratch_;
@@ -151,7 +169,18 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     DSV4RT_ASSIGN_OR_RETURN(owned, create_stream());
     stream = owned.get();
   }
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(options.device, std::move(owned), stream));
+  RowCopies copies = RowCopies::kNone;
+  std::unique_ptr<LibraryLinear> library;
+  if (!options.deterministic) {
+    copies = properties.major == 9 ? RowCopies::kBf16AndFp8 : RowCopies::kBf16;
+    auto created = LibraryLinear::create();
+    if (!created.ok()) {
+      return Status{created.status().code(), "backend cuda: deterministic = false: " + created.status().message()};
+    }
+    library = std::move(created).value();
+  }
+  return std::unique_ptr<Backend>(
+      std::make_unique<CudaBackend>(options.device, std::move(owned), stream, copies, std::move(library)));
 }
 
 }  // namespace dsv4rt

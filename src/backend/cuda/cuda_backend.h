@@ -11,11 +11,13 @@ struct CudaBackendOptions {
   int device = 0;  // CUDA ordinal
   // cudaStream_t that all work is enqueued on; it outlives the backend. Null: a stream of its own.
   void* stream = nullptr;
+  // False: EngineOptions::deterministic is off; pack_linear and Ops::linear use cuBLASLt where it has a product.
+  bool deterministic = true;
 };
 
-// Errors: kUnsupported without a usable driver or device, or for a compute capability that the
-// build holds no code for; kInvalidArgument for an ordinal that does not exist (says how many do);
-// kResourceExhausted.
+// Errors: kUnsupported without a usable driver or device, for a compute capability that the build holds
+// no code for, or without cuBLASLt where it is needed; kInvalidArgument for an ordinal that does not exist (says how
+// many do); kResourceExhausted.
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& options);
 
 }  // namespace dsv4rt

@@ -4,16 +4,20 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <memory>
 
 #include "backend/cuda/scratch.h"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
 
+class LibraryLinear;
+
 class CudaOps final : public Ops {
  public:
-  // `scratch` and the stream outlive the object.
-  CudaOps(cudaStream_t stream, Scratch& scratch) : stream_(stream), scratch_(scratch) {}
+  // `scratch` and the stream outlive the object. library: runs what it takes; null: nothing.
+  CudaOps(cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library);
+  ~CudaOps() override;
 
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
   Status rms_norm(const RmsNormParams& params) override;
@@ -33,6 +37,7 @@ class CudaOps final : public Ops {
  private:
   cudaStream_t stream_;
   Scratch& scratch_;
+  std::unique_ptr<LibraryLinear> library_;
 };
 
 }  // namespace dsv4rt::cuda

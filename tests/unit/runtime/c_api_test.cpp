@@ -288,6 +288,18 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
 }
 
 // A program built against version 1 has shorter structs.
+TEST_F(CApiTest, OptionsOfOlderVersionsAreAccepted) {
+  const std::string path = checkpoint();
+  for (const std::size_t bytes : {104, 128}) {
+    dsv4rt_engine_options older = options(path.c_str());
+    older.struct_size = bytes;
+    older.nondeterministic = 99;  // not read
+    dsv4rt_engine* engine = nullptr;
+    EXPECT_EQ(dsv4rt_engine_create(&older, &engine, nullptr, 0), DSV4RT_OK) << bytes;
+    EXPECT_EQ(dsv4rt_engine_destroy(engine), DSV4RT_OK);
+  }
+}
+
 TEST_F(CApiTest, StructsOfVersionOneAreAccepted) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};

@@ -1,26 +1,22 @@
-// Linear layers of DeepSeek-V4-Flash on the GPU against memory bandwidth and tensor-core rate, and beside cuBLASLt.
+// Linear layers of DeepSeek-V4-Flash on the GPU against memory bandwidth and tensor-core rate.
 //
 //   bench_linear_gpu [tokens...]      default: 1 8 32 64 128 256 512 2048 8192
 //
-// cuBLASLt runs the same shapes without block scales and without rounding x (its time is a lower bound of a
-// linear built on it), FP8 as plain per-tensor FP8, and a problem's parts one after the other.
-#include <cuda_runtime_api.h>
-#if __has_include(<cublasLt.h>)
-#include <cublasLt.h>
-#define DSV4RT_BENCH_CUBLAS 1
-#endif
-
+// Every problem runs twice, rounding of x included: with the exact products, and by cuBLASLt where it can take the
+// weight. The crossover gives LibraryLinear::kLeastWork, from which EngineOptions::deterministic = false uses cuBLASLt.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cuda_runtime_api.h>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "base/bfloat16.h"
 #include "graph_timing.h"
@@ -143,86 +139,47 @@ T* device_array(std::size_t count) {
   std::exit(1);
 }
 
-#if DSV4RT_BENCH_CUBLAS
-// y[T, out] = x[T, in] * W^T as cuBLASLt likes it: column-major, W transposed.
-class CublasLinear {
- public:
-  CublasLinear(cublasLtHandle_t handle, const Part& part, std::int32_t tokens, void* workspace, std::size_t bytes)
-      : handle_(handle), workspace_(workspace), workspace_bytes_(bytes) {
-    const bool fp8 = part.encoding == kFp8 && part.activation == kRounded;
-    const cudaDataType_t type = fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
-    const cudaDataType_t out = part.output == OutputType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
-    const cublasOperation_t transpose = CUBLAS_OP_T;
-    const auto columns = static_cast<std::uint64_t>(tokens < 16 && fp8 ? 16 : tokens);
-    cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
-    const auto in = static_cast<std::uint64_t>(part.in);
-    const auto rows = static_cast<std::uint64_t>(part.out);
-    cublasLtMatrixLayoutCreate(&a_, type, in, rows, part.in);
-    cublasLtMatrixLayoutCreate(&b_, type, in, columns, part.in);
-    cublasLtMatrixLayoutCreate(&d_, out, rows, columns, part.out);
-    cublasLtMatmulPreference_t preference = nullptr;
-    cublasLtMatmulPreferenceCreate(&preference);
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes_,
-                                         sizeof workspace_bytes_);
-    int found = 0;
-    cublasLtMatmulHeuristicResult_t result{};
-    const auto status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_, b_, d_, d_, preference, 1, &result, &found);
-    usable_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
-    algorithm_ = result.algo;
-    cublasLtMatmulPreferenceDestroy(preference);
-  }
-  [[nodiscard]] bool usable() const { return usable_; }
-  void run(const void* weight, const void* x, void* y, cudaStream_t stream) const {
-    const float one = 1.0F;
-    const float zero = 0.0F;
-    if (cublasLtMatmul(handle_, operation_, &one, weight, a_, x, b_, &zero, y, d_, y, d_, &algorithm_, workspace_,
-                       workspace_bytes_, stream) != CUBLAS_STATUS_SUCCESS) {
-      fail("cublasLtMatmul failed");
-    }
-  }
-
- private:
-  cublasLtHandle_t handle_;
-  void* workspace_;
-  std::size_t workspace_bytes_;
-  cublasLtMatmulDesc_t operation_ = nullptr;
-  cublasLtMatrixLayout_t a_ = nullptr;
-  cublasLtMatrixLayout_t b_ = nullptr;
-  cublasLtMatrixLayout_t d_ = nullptr;
-  cublasLtMatmulAlgo_t algorithm_{};
-  bool usable_ = false;
+// A backend, the operations that it runs, and its copies of the weights.
+struct Machine {
+  std::unique_ptr<Backend> backend;
+  cuda::Scratch scratch;
+  std::unique_ptr<cuda::CudaOps> ops;
+  std::vector<std::unique_ptr<PackedLinear>> weights;  // [set][part]
 };
-#endif
 
 class LinearBench {
  public:
   LinearBench() {
-    auto backend = create_cuda_backend({.device = 0});
-    if (!backend.ok()) fail(backend.status().to_string());
-    backend_ = std::move(backend).value();
     require_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
     require_cuda(cudaMalloc(&scratch_memory_, kScratchBytes), "scratch");
-    scratch_ = cuda::Scratch(static_cast<std::byte*>(scratch_memory_), kScratchBytes);
-    ops_ = std::make_unique<cuda::CudaOps>(stream_, scratch_);
-#if DSV4RT_BENCH_CUBLAS
-    cublasLtCreate(&cublas_);
-    require_cuda(cudaMalloc(&cublas_workspace_, kCublasWorkspaceBytes), "cuBLASLt workspace");
-#endif
+    auto backend = create_cuda_backend({.device = 0, .stream = nullptr});
+    if (!backend.ok()) fail(backend.status().to_string());
+    prepare_machine(exact_, std::move(backend).value(), nullptr);
+    auto fast = create_cuda_backend({.device = 0, .stream = nullptr, .deterministic = false});
+    auto library = cuda::LibraryLinear::create(0);
+    if (fast.ok() && library.ok()) {
+      prepare_machine(fast_, std::move(fast).value(), std::move(library).value());
+    } else {
+      std::printf("# without cuBLASLt: %s\n", fast.status().to_string().c_str());
+    }
   }
 
   void run(const Problem& problem, const std::vector<std::int32_t>& token_counts) {
     prepare(problem);
     for (const std::int32_t tokens : token_counts) measure(problem, tokens);
-    weights_.clear();
-    for (void* copy : raw_) require_cuda(cudaFree(copy), "free");
-    raw_.clear();
+    exact_.weights.clear();
+    fast_.weights.clear();
   }
 
  private:
   static constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
-  static constexpr std::size_t kCublasWorkspaceBytes = std::size_t{64} << 20;
+
+  void prepare_machine(Machine& machine, std::unique_ptr<Backend> backend,
+                       std::unique_ptr<cuda::LibraryLinear> library) {
+    machine.backend = std::move(backend);
+    machine.scratch = cuda::Scratch(static_cast<std::byte*>(scratch_memory_), kScratchBytes);
+    machine.ops = std::make_unique<cuda::CudaOps>(stream_, machine.scratch, std::move(library));
+  }
 
   void prepare(const Problem& problem) {
     matrices_ = std::vector<HostMatrix>(problem.parts.size());
@@ -233,35 +190,22 @@ class LinearBench {
     }
     sets_ = static_cast<int>(static_cast<double>(kColdBytes) / weight_bytes_) + 1;
     const auto begin = std::chrono::steady_clock::now();
-    for (int set = 0; set < sets_; ++set) {
-      for (const HostMatrix& matrix : matrices_) {
-        auto packed = backend_->pack_linear(matrix.host);
-        if (!packed.ok()) fail(packed.status().to_string());
-        weights_.push_back(std::move(packed).value());
-      }
-    }
+    pack_sets(exact_);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    if (fast_.backend != nullptr) pack_sets(fast_);
     std::printf("# %s: %.1f MB of weights, %d sets, packed at %.2f GB/s\n", problem.name.c_str(), weight_bytes_ * 1e-6,
                 sets_, weight_bytes_ * sets_ * 1e-9 / seconds.count());
-#if DSV4RT_BENCH_CUBLAS
+  }
+
+  void pack_sets(Machine& machine) {
     for (int set = 0; set < sets_; ++set) {
-      for (std::size_t i = 0; i < matrices_.size(); ++i) {
-        const Part& part = problem.parts[i];
-        const bool wide = part.encoding == kFp8 && part.activation == kPlain;  // BF16 for cuBLASLt
-        void* copy = nullptr;
-        require_cuda(cudaMalloc(&copy, matrices_[i].weight.size() * (wide ? 2 : 1)), "cuBLASLt weight");
-        std::vector<bf16> widened;
-        if (wide) {
-          for (std::size_t k = 0; k < matrices_[i].weight.size(); ++k) widened.push_back(random_value(random_));
-        }
-        const void* source = wide ? static_cast<const void*>(widened.data()) : matrices_[i].weight.data();
-        require_cuda(cudaMemcpy(copy, source, matrices_[i].weight.size() * (wide ? 2 : 1), cudaMemcpyHostToDevice),
-                     "copy");
-        raw_.push_back(copy);
-        if (wide) break;  // one group stands for all; see measure_cublas
+      for (const HostMatrix& matrix : matrices_) {
+        auto packed = machine.backend->pack_linear(matrix.host);
+        if (!packed.ok()) fail(packed.status().to_string());
+        machine.weights.push_back(std::move(packed).value());
       }
     }
-#endif
+    if (const Status ready = machine.backend->synchronize(); !ready.ok()) fail(ready.to_string());
   }
 
   void measure(const Problem& problem, std::int32_t tokens) {
@@ -275,44 +219,50 @@ class LinearBench {
     double bytes = weight_bytes_ + static_cast<double>(x_count) * 2;
     double seconds_of_flops = 0;
     for (const Part& part : problem.parts) {
-      const std::size_t y_bytes =
-          static_cast<std::size_t>(tokens * part.out) * (part.output == OutputType::kF32 ? 4 : 2);
-      outputs.push_back(device_array<std::byte>(y_bytes));
-      require_cuda(cudaMemset(outputs.back(), 0xff, y_bytes), "poison");
+      outputs.push_back(device_array<std::byte>(output_bytes(part, tokens)));
       const double part_flops = 2.0 * tokens * static_cast<double>(part.out) * static_cast<double>(part.in);
       const bool fp8 = part.encoding == kFp8 && part.activation == kRounded;
       seconds_of_flops += part_flops / (fp8 ? kFp8FlopsPerSecond : kBf16FlopsPerSecond);
       flops += part_flops;
-      bytes += static_cast<double>(y_bytes);
+      bytes += static_cast<double>(output_bytes(part, tokens));
     }
-    const auto work = [&](int i) {
-      std::vector<LinearCall> calls;
-      for (std::size_t p = 0; p < problem.parts.size(); ++p) {
-        const Part& part = problem.parts[p];
-        // Groups that read different columns write beside one another.
-        calls.push_back({device_x + part.x_column, problem.x_width,
-                         weights_[static_cast<std::size_t>(i % sets_) * problem.parts.size() + p].get(), outputs[p],
-                         part.out, part.output});
-      }
-      const Status status = ops_->linear(tokens, calls);
-      if (!status.ok()) fail(status.to_string());
-    };
-    work(0);
-    require_cuda(cudaStreamSynchronize(stream_), "linear");
-    const double error = sampled_error(problem, x, outputs, tokens);
-    const int repetitions = tokens >= 2048 ? 4 : 2 * sets_;
-    const GraphTime time = time_in_graph(stream_, repetitions, 20, work);
     const double floor = 1e6 * std::max(bytes / kReadBytesPerSecond, seconds_of_flops);
-    const double cublas = measure_cublas(problem, tokens, device_x, outputs);
-    std::printf(
-        "%-15s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  cuBLASLt %9.2f  nodes %zu  error "
-        "%.1e%s\n",
-        problem.name.c_str(), tokens, time.microseconds, floor, time.microseconds / floor,
-        bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, cublas, time.nodes, error,
-        error < 1e-2 ? "" : "  WRONG");
-    std::fflush(stdout);
+    for (Machine* machine : {&exact_, &fast_}) {
+      if (machine->backend == nullptr) continue;
+      for (std::size_t p = 0; p < outputs.size(); ++p) {
+        require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
+      }
+      const auto work = [&](int i) { enqueue(*machine, problem, tokens, i % sets_, device_x, outputs); };
+      work(0);
+      require_cuda(cudaStreamSynchronize(stream_), "linear");
+      const double error = sampled_error(problem, x, outputs, tokens);
+      const GraphTime time = time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work);
+      std::printf(
+          "%-15s %-8s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  nodes %zu  error %.1e%s\n",
+          problem.name.c_str(), machine == &exact_ ? "exact" : "cuBLASLt", tokens, time.microseconds, floor,
+          time.microseconds / floor, bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, time.nodes,
+          error, error < 1e-2 ? "" : "  WRONG");
+      std::fflush(stdout);
+    }
     require_cuda(cudaFree(device_x), "free");
     for (void* y : outputs) require_cuda(cudaFree(y), "free");
+  }
+
+  void enqueue(Machine& machine, const Problem& problem, std::int32_t tokens, int set, const bf16* x,
+               const std::vector<void*>& outputs) {
+    std::vector<LinearCall> calls;
+    for (std::size_t p = 0; p < problem.parts.size(); ++p) {
+      const Part& part = problem.parts[p];
+      calls.push_back({x + part.x_column, problem.x_width,
+                       machine.weights[static_cast<std::size_t>(set) * problem.parts.size() + p].get(), outputs[p],
+                       part.out, part.output});
+    }
+    const Status status = machine.ops->linear(tokens, calls);
+    if (!status.ok()) fail(status.to_string());
+  }
+
+  static std::size_t output_bytes(const Part& part, std::int32_t tokens) {
+    return static_cast<std::size_t>(tokens * part.out) * (part.output == OutputType::kF32 ? 4 : 2);
   }
 
   // Relative L2 of outputs sampled over rows, columns and parts, against FP64.
@@ -323,7 +273,7 @@ class LinearBench {
     for (std::size_t p = 0; p < problem.parts.size(); ++p) {
       const Part& part = problem.parts[p];
       const bool is_float = part.output == OutputType::kF32;
-      std::vector<std::byte> y(static_cast<std::size_t>(tokens * part.out) * (is_float ? 4 : 2));
+      std::vector<std::byte> y(output_bytes(part, tokens));
       require_cuda(cudaMemcpy(y.data(), outputs[p], y.size(), cudaMemcpyDeviceToHost), "download");
       for (int sample = 0; sample < 24; ++sample) {
         const auto t = static_cast<std::int64_t>(next_random(random_) % static_cast<std::uint64_t>(tokens));
@@ -355,58 +305,11 @@ class LinearBench {
     return std::sqrt(error / norm);
   }
 
-  double measure_cublas(const Problem& problem, std::int32_t tokens, const void* x, const std::vector<void*>& outputs) {
-#if DSV4RT_BENCH_CUBLAS
-    if (problem.name == "wo_a") return 0;  // eight strided products; see "bf16 4096x4096" for the rate
-    // FP8 and BF16 parts as one product each, what a fused weight would allow.
-    std::vector<CublasLinear> products;
-    for (const Part& part : problem.parts) {
-      products.emplace_back(cublas_, part, tokens, cublas_workspace_, kCublasWorkspaceBytes);
-      if (!products.back().usable()) return -1;
-    }
-    if (tokens < 16) return measure_cublas_padded(problem, products);
-    const auto work = [&](int i) {
-      for (std::size_t p = 0; p < products.size(); ++p) {
-        products[p].run(raw_[static_cast<std::size_t>(i % sets_) * products.size() + p], x, outputs[p], stream_);
-      }
-    };
-    work(0);
-    return time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work).microseconds;
-#else
-    static_cast<void>(problem), static_cast<void>(tokens), static_cast<void>(x), static_cast<void>(outputs);
-    return 0;
-#endif
-  }
-
-#if DSV4RT_BENCH_CUBLAS
-  // FP8 products take 16 columns at least: inputs and outputs of that size.
-  double measure_cublas_padded(const Problem& problem, const std::vector<CublasLinear>& products) {
-    void* x = device_array<bf16>(static_cast<std::size_t>(16 * problem.x_width));
-    require_cuda(cudaMemset(x, 0x35, static_cast<std::size_t>(32 * problem.x_width)), "fill");
-    void* y = device_array<float>(16 * 32768);
-    const auto work = [&](int i) {
-      for (std::size_t p = 0; p < products.size(); ++p) {
-        products[p].run(raw_[static_cast<std::size_t>(i % sets_) * products.size() + p], x, y, stream_);
-      }
-    };
-    work(0);
-    const double time = time_in_graph(stream_, 2 * sets_, 20, work).microseconds;
-    require_cuda(cudaFree(x), "free");
-    require_cuda(cudaFree(y), "free");
-    return time;
-  }
-  cublasLtHandle_t cublas_ = nullptr;
-  void* cublas_workspace_ = nullptr;
-#endif
-
-  std::unique_ptr<Backend> backend_;
   cudaStream_t stream_ = nullptr;
   void* scratch_memory_ = nullptr;
-  cuda::Scratch scratch_;
-  std::unique_ptr<cuda::CudaOps> ops_;
+  Machine exact_;
+  Machine fast_;  // empty without cuBLASLt
   std::vector<HostMatrix> matrices_;
-  std::vector<std::unique_ptr<PackedLinear>> weights_;  // [set][part]
-  std::vector<void*> raw_;                              // the same, as cuBLASLt takes them
   double weight_bytes_ = 0;
   int sets_ = 1;
   std::uint64_t random_ = 0x9e3779b97f4a7c15ULL;

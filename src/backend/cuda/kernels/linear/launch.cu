@@ -3,6 +3,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/linear/instantiate.cuh"
+#include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "backend/cuda/kernels/linear/tile_launch.h"
 #include "base/try.h"
@@ -127,17 +128,21 @@ Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
   DSV4RT_RETURN_IF_ERROR(require(tokens >= 0, "linear", "tokens", tokens, "0 and more"));
   for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
   if (tokens == 0) return {};
-  // Both use the scratch: tiles run first, lanes in stream order after them.
+  const auto exact = [&](const LinearCall& call) { return library_ == nullptr || !library_->takes(tokens, call); };
+  const auto in_tiles = [](const LinearCall& call) {
+    return static_cast<const CudaPackedLinear&>(*call.weight).in_tiles();
+  };
+  // All use the scratch: tiles run first, lanes and cuBLASLt in stream order after them.
   TileLauncher tiles(tokens, scratch_, stream_);
   for (const LinearCall& call : calls) {
-    if (static_cast<const CudaPackedLinear&>(*call.weight).in_tiles()) DSV4RT_RETURN_IF_ERROR(tiles.add(call));
+    if (exact(call) && in_tiles(call)) DSV4RT_RETURN_IF_ERROR(tiles.add(call));
   }
   DSV4RT_RETURN_IF_ERROR(tiles.flush());
   LaneLauncher lanes(tokens, scratch_, stream_);
   for (const LinearCall& call : calls) {
-    if (!static_cast<const CudaPackedLinear&>(*call.weight).in_tiles()) DSV4RT_RETURN_IF_ERROR(lanes.run(call));
+    if (exact(call) && !in_tiles(call)) DSV4RT_RETURN_IF_ERROR(lanes.run(call));
   }
-  return {};
+  return library_ == nullptr ? Status{} : library_->run(tokens, calls, scratch_, stream_);
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,4 +1,4 @@
-// Host side of packing: bytes ready for upload in either order of packed_linear.h.
+// Host side of packing: bytes ready for upload in each order of packed_linear.h.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,9 @@ struct PackedBytes {
 // The kind of tiles that can hold the weight; nothing when lanes must. Does not look at the device.
 std::optional<TileKind> tile_kind_of(const HostLinear& weight);
 
-// Both throw std::bad_alloc. The stored arrays are long enough.
+// All throw std::bad_alloc. The stored arrays are long enough.
 PackedBytes pack_tiles(const HostLinear& weight, TileKind kind);
 PackedBytes pack_lanes(const HostLinear& weight);
+PackedBytes pack_rows(const HostLinear& weight);
 
 }  // namespace dsv4rt::cuda

@@ -71,11 +71,16 @@ CudaPackedLinear::CudaPackedLinear(const HostLinear& host, std::optional<TileKin
   bytes_ = static_cast<std::int64_t>(codes_.size() + scales_.size());
 }
 
+void CudaPackedLinear::hold_rows(Buffer codes, Buffer scales) {
+  row_codes_ = std::move(codes);
+  row_scales_ = std::move(scales);
+}
+
 std::int64_t CudaPackedLinear::padded_inputs() const noexcept {
   return round_up<std::int64_t>(in_features_, kInputPadding);
 }
 
-Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight) {
+Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight, RowCopies copies) {
   DSV4RT_RETURN_IF_ERROR(check_stored(weight));
   DSV4RT_ASSIGN_OR_RETURN(const bool has_wgmma, device_has_wgmma());
   std::optional<TileKind> tiles;
@@ -87,8 +92,17 @@ Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLi
     if (packed.scales.size > 0) {
       DSV4RT_ASSIGN_OR_RETURN(scales, upload_bytes(backend, packed.scales, weight.name + " scales"));
     }
-    return std::unique_ptr<PackedLinear>(
-        std::make_unique<CudaPackedLinear>(weight, tiles, std::move(codes), std::move(scales)));
+    auto linear = std::make_unique<CudaPackedLinear>(weight, tiles, std::move(codes), std::move(scales));
+    if (held_as_rows(weight, copies)) {
+      const PackedBytes rows = pack_rows(weight);
+      DSV4RT_ASSIGN_OR_RETURN(Buffer row_codes, upload_bytes(backend, rows.codes, weight.name + " rows"));
+      Buffer row_scales;
+      if (rows.scales.size > 0) {
+        DSV4RT_ASSIGN_OR_RETURN(row_scales, upload_bytes(backend, rows.scales, weight.name + " row scales"));
+      }
+      linear->hold_rows(std::move(row_codes), std::move(row_scales));
+    }
+    return std::unique_ptr<PackedLinear>(std::move(linear));
   } catch (const std::bad_alloc&) {
     return Status{StatusCode::kResourceExhausted, weight.name + ": host memory for packing"};
   }

@@ -17,6 +17,9 @@
 // Inputs are padded with zeros to 64, outputs to 16.
 //   FP8 scales     float [ceil(out / 16)][ceil(in / 128)]: the 128x128 block that holds the group
 //   NVFP4 scales   E4M3 [groups][k / 16][16]: of each row's 16 inputs
+//
+// Where results need not be deterministic a weight may be held a second time, as rows: what cuBLASLt takes.
+//   BF16 [out][in], or E4M3 codes [out][in] with scales float [ceil(out / 128)][product_scale_stride(in)]
 #pragma once
 
 #include <memory>
@@ -39,6 +42,14 @@ constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
   return kind == TileKind::kFp8 ? kMaxSegments / 2 : kMaxSegments;
 }
 
+// Which weights are held as rows too, provided that their shape fits.
+enum class RowCopies : std::uint8_t {
+  kNone,
+  kBf16,
+  kBf16AndFp8,  // Hopper: cuBLASLt has the checkpoints' block scales there alone
+};
+
+// bytes() is that of the first copy: a step reads one of the two.
 class CudaPackedLinear final : public PackedLinear {
  public:
   // tiles: the kind when packed in tiles, nothing when packed in lanes.
@@ -57,6 +68,10 @@ class CudaPackedLinear final : public PackedLinear {
   // Precondition: not in_tiles().
   [[nodiscard]] std::int64_t padded_inputs() const noexcept;
 
+  void hold_rows(Buffer codes, Buffer scales);
+  [[nodiscard]] const std::byte* row_codes() const noexcept { return row_codes_.data(); }  // null without rows
+  [[nodiscard]] const float* row_scales() const noexcept { return row_scales_.as<float>(); }
+
  private:
   WeightEncoding encoding_;
   ActivationRounding activation_;
@@ -64,10 +79,16 @@ class CudaPackedLinear final : public PackedLinear {
   float global_scale_;
   Buffer codes_;
   Buffer scales_;
+  Buffer row_codes_;
+  Buffer row_scales_;
 };
+
+bool held_as_rows(const HostLinear& weight, RowCopies copies);
+// Of the second copy; 0 without one.
+std::int64_t row_copy_bytes(const HostLinear& weight, RowCopies copies);
 
 // Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16,
 // kBadInput when the stored arrays are too short.
-Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight);
+Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight, RowCopies copies);
 
 }  // namespace dsv4rt::cuda

@@ -1,0 +1,185 @@
+#include "backend/cuda/kernels/linear/library_linear.h"
+
+#include <new>
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/round_input.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+constexpr int kUnitBytes = 16;
+
+// Products that are kept. A server that prefills chunks of every length meets more; then all are made again.
+constexpr std::size_t kMaxProducts = 4096;
+
+// FP8 products take rows in fours: the scales of x must lie whole 16-byte units apart.
+constexpr std::int32_t kRowUnit = 4;
+
+// How the scratch memory is cut. Whole units of rows come first in codes and scales; up to three rows that remain are
+// the last unit's, whose outputs are computed apart because y has no rows for the rest of it.
+struct ScratchParts {
+  std::int64_t codes = 0;      // offset of E4M3 [T, K]
+  std::int64_t scales = 0;     // offset of float [K / 128, T] of the whole units, then [K / 128, 4]
+  std::int64_t last_unit = 0;  // offset of its outputs [4, N]
+  std::int64_t bytes = 0;      // of all; the workspace comes first
+};
+
+ScratchParts scratch_parts(std::int32_t tokens, std::int64_t inputs, std::int64_t outputs) {
+  const std::int64_t rows = round_up<std::int64_t>(tokens, kRowUnit);
+  ScratchParts parts;
+  parts.codes = kProductWorkspaceBytes;
+  parts.scales = parts.codes + round_up(rows * inputs, kAlignment);
+  parts.last_unit =
+      parts.scales + round_up(rows * (inputs / kScaleBlockInputs) * std::int64_t{sizeof(float)}, kAlignment);
+  parts.bytes = parts.last_unit + kRowUnit * outputs * std::int64_t{sizeof(float)};
+  return parts;
+}
+
+std::int64_t value_bytes(OutputType output) {
+  return output == OutputType::kF32 ? 4 : 2;
+}
+
+const CudaPackedLinear& packed(const LinearCall& call) {
+  return static_cast<const CudaPackedLinear&>(*call.weight);
+}
+
+bool aligned(std::int64_t offset) {
+  return offset % kUnitBytes == 0;
+}
+
+bool aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % kUnitBytes == 0;
+}
+
+bool same_input(const LinearCall& a, const LinearCall& b) {
+  return a.x == b.x && a.x_stride == b.x_stride && a.weight->in_features() == b.weight->in_features();
+}
+
+// Codes and scales of x, of the whole units of rows and of the last one.
+Status encode(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream) {
+  const std::int64_t inputs = call.weight->in_features();
+  const auto blocks = static_cast<std::int32_t>(inputs / kScaleBlockInputs);
+  const ScratchParts parts = scratch_parts(tokens, inputs, call.weight->out_features());
+  const std::int32_t whole = tokens / kRowUnit * kRowUnit;
+  EncodeInputParams params{.x = call.x,
+                           .x_stride = call.x_stride,
+                           .codes = reinterpret_cast<std::uint8_t*>(memory + parts.codes),
+                           .scales = reinterpret_cast<float*>(memory + parts.scales),
+                           .scale_stride = whole,
+                           .tokens = whole,
+                           .blocks = blocks};
+  if (whole > 0) DSV4RT_RETURN_IF_ERROR(encode_input(params, stream));
+  if (whole == tokens) return {};
+  params.x += whole * call.x_stride;
+  params.codes += whole * inputs;
+  params.scales += std::int64_t{whole} * blocks;
+  params.scale_stride = kRowUnit;
+  params.tokens = tokens - whole;
+  return encode_input(params, stream);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LibraryLinear>> LibraryLinear::create(std::int64_t least_work) {
+  DSV4RT_ASSIGN_OR_RETURN(const CublasLt lt, load_cublaslt());
+  DSV4RT_ASSIGN_OR_RETURN(CublasLtHandle handle, create_cublaslt_handle(lt));
+  return std::unique_ptr<LibraryLinear>(new LibraryLinear(lt, std::move(handle), least_work));
+}
+
+std::int64_t LibraryLinear::scratch_bytes(std::int32_t tokens, std::int64_t inputs, std::int64_t outputs) {
+  return scratch_parts(tokens, inputs, outputs).bytes;
+}
+
+bool LibraryLinear::takes(std::int32_t tokens, const LinearCall& call) const {
+  const std::int64_t work = tokens * call.weight->in_features() * call.weight->out_features();
+  return work >= least_work_ && packed(call).row_codes() != nullptr && aligned(call.x) && aligned(call.y) &&
+         aligned(call.x_stride * std::int64_t{sizeof(bf16)}) && aligned(call.y_stride * value_bytes(call.output));
+}
+
+Result<const LibraryProduct*> LibraryLinear::product(const ProductShape& shape, const ProductOperands& example) {
+  if (const auto found = products_.find(shape); found != products_.end()) return &found->second;
+  try {
+    if (products_.size() >= kMaxProducts) products_.clear();
+    DSV4RT_ASSIGN_OR_RETURN(LibraryProduct made, LibraryProduct::create(lt_, handle_.get(), shape, example));
+    return &products_.emplace(shape, std::move(made)).first->second;
+  } catch (const std::bad_alloc&) {
+    return Status{StatusCode::kResourceExhausted, "linear: host memory for a product of cuBLASLt"};
+  }
+}
+
+Status LibraryLinear::multiply(const ProductShape& shape, const ProductOperands& operands, cudaStream_t stream) {
+  DSV4RT_ASSIGN_OR_RETURN(const LibraryProduct* made, product(shape, operands));
+  return made->run(lt_, handle_.get(), operands, stream);
+}
+
+Status LibraryLinear::run_bf16(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream) {
+  return multiply({.outputs = call.weight->out_features(),
+                   .inputs = call.weight->in_features(),
+                   .tokens = tokens,
+                   .fp8 = false,
+                   .output = call.output,
+                   .x_stride = call.x_stride,
+                   .y_stride = call.y_stride},
+                  {.weight = packed(call).row_codes(), .x = call.x, .y = call.y, .workspace = memory}, stream);
+}
+
+Status LibraryLinear::run_fp8(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream) {
+  const std::int64_t inputs = call.weight->in_features();
+  const std::int64_t outputs = call.weight->out_features();
+  const ScratchParts parts = scratch_parts(tokens, inputs, outputs);
+  const std::int32_t whole = tokens / kRowUnit * kRowUnit;
+  ProductShape shape{.outputs = outputs,
+                     .inputs = inputs,
+                     .tokens = whole,
+                     .fp8 = true,
+                     .output = call.output,
+                     .x_stride = inputs,
+                     .y_stride = call.y_stride};
+  ProductOperands operands{.weight = packed(call).row_codes(),
+                           .x = memory + parts.codes,
+                           .y = call.y,
+                           .weight_scales = packed(call).row_scales(),
+                           .x_scales = reinterpret_cast<const float*>(memory + parts.scales),
+                           .workspace = memory};
+  if (whole > 0) DSV4RT_RETURN_IF_ERROR(multiply(shape, operands, stream));
+  if (whole == tokens) return {};
+  shape.tokens = kRowUnit;
+  shape.y_stride = outputs;
+  operands.x = memory + parts.codes + whole * inputs;
+  operands.x_scales += whole * (inputs / kScaleBlockInputs);
+  operands.y = memory + parts.last_unit;
+  DSV4RT_RETURN_IF_ERROR(multiply(shape, operands, stream));
+  const auto row_bytes = static_cast<std::size_t>(outputs * value_bytes(call.output));
+  const auto stride_bytes = static_cast<std::size_t>(call.y_stride * value_bytes(call.output));
+  DSV4RT_CUDA_TRY(cudaMemcpy2DAsync(static_cast<std::byte*>(call.y) + static_cast<std::size_t>(whole) * stride_bytes,
+                                    stride_bytes, operands.y, row_bytes, row_bytes,
+                                    static_cast<std::size_t>(tokens - whole), cudaMemcpyDeviceToDevice, stream));
+  return {};
+}
+
+Status LibraryLinear::run(std::int32_t tokens, std::span<const LinearCall> calls, const Scratch& scratch,
+                          cudaStream_t stream) {
+  const LinearCall* encoded = nullptr;  // the call whose input lies in scratch
+  for (const LinearCall& call : calls) {
+    if (!takes(tokens, call)) continue;
+    const bool fp8 = packed(call).encoding() == WeightEncoding::kFp8Block128;
+    const std::int64_t bytes =
+        fp8 ? scratch_bytes(tokens, call.weight->in_features(), call.weight->out_features()) : kProductWorkspaceBytes;
+    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch.take(static_cast<std::size_t>(bytes), "linear"));
+    if (!fp8) {
+      DSV4RT_RETURN_IF_ERROR(run_bf16(tokens, call, memory, stream));
+      continue;
+    }
+    if (encoded == nullptr || !same_input(*encoded, call)) DSV4RT_RETURN_IF_ERROR(encode(tokens, call, memory, stream));
+    encoded = &call;
+    DSV4RT_RETURN_IF_ERROR(run_fp8(tokens, call, memory, stream));
+  }
+  return {};
+}
+
+}  // namespace dsv4rt::cuda

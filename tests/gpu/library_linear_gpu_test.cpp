@@ -1,0 +1,298 @@
+// Linears by cuBLASLt, of a backend that need not be deterministic: against the CPU, and against themselves. Here it
+// takes products of every size.
+#include <algorithm>
+#include <cmath>
+#include <cuda_runtime_api.h>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cublaslt_library.h"
+#include "backend/cuda/kernels/linear/library_linear.h"
+#include "gpu/support/gpu.h"
+#include "support/expect_ok.h"
+#include "unit/backend/linear_matrix.h"
+
+namespace dsv4rt {
+namespace {
+
+using test::DeviceArray;
+using test::fill_matrix;
+using test::random_bf16;
+using test::TestMatrix;
+
+constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
+constexpr auto kBf16 = WeightEncoding::kBf16;
+constexpr auto kFp8 = WeightEncoding::kFp8Block128;
+constexpr auto kNvfp4 = WeightEncoding::kNvfp4;
+constexpr auto kPlain = ActivationRounding::kNone;
+constexpr auto kRounded = ActivationRounding::kFp8Block128;
+
+// Relative L2 against the CPU. BF16 products are exact and only the order of FP32 sums differs; of a sum of 128 FP8
+// products the tensor core keeps about 14 bits (seen: 3e-4 at 4096 inputs).
+double tolerance_of(WeightEncoding weight) {
+  return weight == kFp8 ? 1e-3 : 1e-5;
+}
+// BF16 outputs add their own rounding, 2^-9 of a value at most.
+constexpr double kOutputRounding = 2e-3;
+
+class LibraryLinearGpuTest : public test::GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    auto fast = create_cuda_backend({.device = 0, .stream = nullptr, .deterministic = false});
+    ASSERT_OK(fast);
+    fast_ = std::move(fast).value();
+    auto memory = fast_->allocate(kScratchBytes, "scratch");
+    ASSERT_OK(memory);
+    scratch_memory_ = std::move(memory).value();
+    scratch_ = cuda::Scratch(scratch_memory_.data(), scratch_memory_.size());
+    auto library = cuda::LibraryLinear::create(0);
+    ASSERT_OK(library);
+    ops_ = std::make_unique<cuda::CudaOps>(static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
+                                           std::move(library).value());
+    auto cpu = create_cpu_backend({});
+    ASSERT_OK(cpu);
+    cpu_ = std::move(cpu).value();
+  }
+
+  static std::unique_ptr<PackedLinear> pack(Backend& backend, const HostLinear& host) {
+    auto packed = backend.pack_linear(host);
+    EXPECT_OK(packed);
+    return packed.ok() ? std::move(packed).value() : nullptr;
+  }
+
+  static std::vector<bf16> random_inputs(std::int64_t count, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<bf16> x(static_cast<std::size_t>(count));
+    for (bf16& value : x) value = random_bf16(random, -6, 3);
+    return x;
+  }
+
+  // Compares some rows of y [T, out] with the CPU's of the same rows of x [T, in].
+  void expect_close(const PackedLinear& weight, const std::vector<bf16>& x, std::int64_t x_stride,
+                    const std::vector<float>& y, std::int64_t y_stride, std::int32_t tokens, double tolerance,
+                    const std::string& what) {
+    const auto in = static_cast<std::size_t>(weight.in_features());
+    const auto out = static_cast<std::size_t>(weight.out_features());
+    double error = 0;
+    double norm = 0;
+    for (std::int32_t t = 0; t < tokens; t = t < 3 || t >= tokens - 4 ? t + 1 : std::min(tokens - 4, t + 40)) {
+      const std::span row(x.data() + t * x_stride, in);
+      std::vector<float> expected(out);
+      const LinearCall call{row.data(),      weight.in_features(),  &weight,
+                            expected.data(), weight.out_features(), OutputType::kF32};
+      ASSERT_OK(cpu_->ops().linear(1, std::span(&call, 1)));
+      for (std::size_t n = 0; n < out; ++n) {
+        const double value = double{y[static_cast<std::size_t>(t * y_stride) + n]};
+        error += (value - double{expected[n]}) * (value - double{expected[n]});
+        norm += double{expected[n]} * double{expected[n]};
+      }
+    }
+    const double relative = std::sqrt(error / norm);
+    std::printf("[     INFO ] %s: %.1e\n", what.c_str(), relative);
+    EXPECT_LE(relative, tolerance) << what;
+  }
+
+  std::unique_ptr<Backend> fast_;
+  Buffer scratch_memory_;
+  cuda::Scratch scratch_;
+  std::unique_ptr<cuda::CudaOps> ops_;
+  std::unique_ptr<Backend> cpu_;
+};
+
+std::vector<float> widen(const std::vector<bf16>& values) {
+  std::vector<float> wide;
+  for (const bf16 value : values) wide.push_back(to_float(value));
+  return wide;
+}
+
+// The projections of V4-Flash: wq_a, wkv, wo_b and a slice of wq_b; the compressor and the index head weights.
+TEST_F(LibraryLinearGpuTest, AgreesWithTheCpu) {
+  struct Shape {
+    WeightEncoding weight;
+    std::int64_t out;
+    std::int64_t in;
+    OutputType output;
+  };
+  const Shape shapes[] = {
+      {kFp8, 1024, 4096, OutputType::kBf16}, {kFp8, 512, 4096, OutputType::kF32},
+      {kFp8, 4096, 8192, OutputType::kBf16}, {kFp8, 4096, 1024, OutputType::kBf16},
+      {kFp8, 192, 384, OutputType::kF32},    {kBf16, 1024, 4096, OutputType::kF32},
+      {kBf16, 64, 4096, OutputType::kBf16},  {kBf16, 320, 272, OutputType::kBf16},
+  };
+  std::uint32_t seed = 1;
+  for (const Shape& shape : shapes) {
+    TestMatrix matrix;
+    fill_matrix(matrix, shape.weight, shape.weight == kFp8 ? kRounded : kPlain, shape.out, shape.in, ++seed);
+    const auto device_weight = pack(*fast_, matrix.host);
+    const auto host_weight = pack(*cpu_, matrix.host);
+    for (const std::int32_t tokens : {1, 7, 128, 1000}) {
+      const auto x = random_inputs(tokens * shape.in, ++seed);
+      const DeviceArray<bf16> device_x(*fast_, x);
+      const auto count = static_cast<std::size_t>(tokens * shape.out);
+      // A row more than there are tokens stays as it is.
+      std::vector<float> y;
+      LinearCall call{device_x.data(), shape.in, device_weight.get(), nullptr, shape.out, shape.output};
+      if (shape.output == OutputType::kF32) {
+        const DeviceArray<float> device_y(*fast_,
+                                          std::vector<float>(count + static_cast<std::size_t>(shape.out), -1.5F));
+        call.y = device_y.data();
+        ASSERT_OK(ops_->linear(tokens, std::span(&call, 1)));
+        y = device_y.download();
+      } else {
+        const DeviceArray<bf16> device_y(
+            *fast_, std::vector<bf16>(count + static_cast<std::size_t>(shape.out), to_bf16(-1.5F)));
+        call.y = device_y.data();
+        ASSERT_OK(ops_->linear(tokens, std::span(&call, 1)));
+        y = widen(device_y.download());
+      }
+      EXPECT_TRUE(std::all_of(y.begin() + static_cast<std::ptrdiff_t>(count), y.end(),
+                              [](float value) { return value == -1.5F; }));
+      const double rounding = shape.output == OutputType::kF32 ? 0 : kOutputRounding;
+      expect_close(*host_weight, x, shape.in, y, shape.out, tokens, tolerance_of(shape.weight) + rounding,
+                   std::string(shape.weight == kFp8 ? "fp8" : "bf16") + " [" + std::to_string(shape.out) + ", " +
+                       std::to_string(shape.in) + "] T " + std::to_string(tokens));
+    }
+  }
+}
+
+// One operation with weights of every kind, those that stay exact among them; strided inputs and outputs.
+TEST_F(LibraryLinearGpuTest, StridedCallsOfEveryKind) {
+  struct Part {
+    WeightEncoding weight;
+    ActivationRounding activation;
+    std::int64_t out;
+  };
+  constexpr std::int64_t kIn = 1024;
+  constexpr std::int64_t kXStride = kIn + 64;
+  constexpr std::int64_t kYStride = 1024;
+  const Part parts[] = {{kFp8, kRounded, 192}, {kBf16, kPlain, 64},  {kNvfp4, kPlain, 128},
+                        {kFp8, kPlain, 128},   {kFp8, kRounded, 64}, {kBf16, kRounded, 64}};
+  for (const std::int32_t tokens : {1, 9, 130}) {
+    const auto x = random_inputs(tokens * kXStride, 3);
+    const DeviceArray<bf16> device_x(*fast_, x);
+    const DeviceArray<float> y(*fast_, std::vector<float>(static_cast<std::size_t>(tokens * kYStride), -1.5F));
+    std::vector<std::unique_ptr<PackedLinear>> host_weights;
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    std::vector<LinearCall> calls;
+    std::int64_t column = 0;
+    std::uint32_t seed = 40;
+    for (const Part& part : parts) {
+      TestMatrix matrix;
+      fill_matrix(matrix, part.weight, part.activation, part.out, kIn, ++seed);
+      weights.push_back(pack(*fast_, matrix.host));
+      host_weights.push_back(pack(*cpu_, matrix.host));
+      calls.push_back({device_x.data(), kXStride, weights.back().get(), y.data() + column, kYStride, OutputType::kF32});
+      column += part.out + 16;
+    }
+    ASSERT_OK(ops_->linear(tokens, calls));
+    const auto out = y.download();
+    column = 0;
+    for (std::size_t i = 0; i < std::size(parts); ++i) {
+      const std::vector<float> of_part(out.begin() + column, out.end());
+      expect_close(*host_weights[i], x, kXStride, of_part, kYStride, tokens, tolerance_of(parts[i].weight),
+                   "part " + std::to_string(i) + " T " + std::to_string(tokens));
+      column += parts[i].out + 16;
+      for (std::int32_t t = 0; t < tokens; ++t) {
+        for (std::int64_t n = column - 16; n < column; ++n) {
+          ASSERT_EQ(out[static_cast<std::size_t>(t * kYStride + n)], -1.5F) << "between outputs, T " << tokens;
+        }
+      }
+    }
+  }
+}
+
+// A capture is the first use of its shapes; its replays give the bytes of eager calls.
+TEST_F(LibraryLinearGpuTest, CapturedEqualsEager) {
+  constexpr std::int64_t kOut = 512;
+  constexpr std::int64_t kIn = 2048;
+  for (const WeightEncoding encoding : {kFp8, kBf16}) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding, encoding == kFp8 ? kRounded : kPlain, kOut, kIn, 5);
+    const auto weight = pack(*fast_, matrix.host);
+    for (const std::int32_t tokens : {1, 24, 136}) {
+      const DeviceArray<bf16> x(*fast_, random_inputs(tokens * kIn, 6));
+      const DeviceArray<float> captured_y(*fast_, static_cast<std::size_t>(tokens * kOut));
+      const DeviceArray<float> eager_y(*fast_, static_cast<std::size_t>(tokens * kOut));
+      LinearCall call{x.data(), kIn, weight.get(), captured_y.data(), kOut, OutputType::kF32};
+      ASSERT_OK(fast_->begin_capture());
+      EXPECT_OK(ops_->linear(tokens, std::span(&call, 1)));
+      const auto work = fast_->end_capture();
+      ASSERT_OK(work);
+      call.y = eager_y.data();
+      ASSERT_OK(ops_->linear(tokens, std::span(&call, 1)));
+      const auto expected = eager_y.download();
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        ASSERT_OK(fast_->launch(**work));
+        EXPECT_EQ(captured_y.download(), expected) << "T " << tokens;
+      }
+    }
+  }
+}
+
+// What cuBLASLt cannot take, or takes no faster, is computed exactly: the bytes of a deterministic backend.
+TEST_F(LibraryLinearGpuTest, OtherCallsStayExact) {
+  constexpr std::int64_t kOut = 128;
+  constexpr std::int64_t kIn = 256;
+  constexpr std::int32_t kTokens = 5;
+  TestMatrix matrix;
+  fill_matrix(matrix, kFp8, kRounded, kOut, kIn, 1);
+  const auto weight = pack(*fast_, matrix.host);
+  const DeviceArray<bf16> x(*fast_, random_inputs(kTokens * kIn, 2));
+  const DeviceArray<float> y(*fast_, std::vector<float>(kTokens * (kOut + 8)));
+  const auto outputs = [&](Ops& ops, std::int64_t column, std::int64_t y_stride) {
+    const LinearCall call{x.data(), kIn, weight.get(), y.data() + column, y_stride, OutputType::kF32};
+    EXPECT_OK(ops.linear(kTokens, std::span(&call, 1)));
+    return y.download();
+  };
+  ASSERT_OK(fast_->reserve_scratch(kScratchBytes));
+  ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
+  for (const auto& [column, y_stride] : {std::pair{0, 128}, std::pair{1, 128}, std::pair{0, 129}}) {
+    const auto expected = outputs(gpu().ops(), column, y_stride);
+    ASSERT_OK(gpu().synchronize());
+    EXPECT_EQ(outputs(fast_->ops(), column, y_stride), expected) << "too little work";
+    const bool unaligned = column != 0 || y_stride != kOut;
+    EXPECT_EQ(outputs(*ops_, column, y_stride) == expected, unaligned) << column << " " << y_stride;
+  }
+}
+
+TEST_F(LibraryLinearGpuTest, ScratchIsPlanned) {
+  TestMatrix matrix;
+  fill_matrix(matrix, kFp8, kRounded, 128, 256, 1);
+  const auto weight = pack(*fast_, matrix.host);
+  const DeviceArray<bf16> x(*fast_, random_inputs(7 * 256, 2));
+  const DeviceArray<float> y(*fast_, std::vector<float>(7 * 128));
+  const LinearCall call{x.data(), 256, weight.get(), y.data(), 128, OutputType::kF32};
+  const auto planned = static_cast<std::size_t>(fast_->linear_scratch_bytes(7, 256, 128));
+  ASSERT_LE(planned, kScratchBytes);
+  scratch_ = cuda::Scratch(scratch_memory_.data(), planned);
+  EXPECT_OK(ops_->linear(7, std::span(&call, 1)));
+  scratch_ = cuda::Scratch(scratch_memory_.data(), planned - 1);
+  EXPECT_EQ(ops_->linear(7, std::span(&call, 1)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(fast_->packed_bytes(matrix.host), 2 * 128 * 256 + 2 + 4 * 4);  // a second copy, four FP32 scales a row
+  EXPECT_EQ(gpu().packed_bytes(matrix.host), 128 * 256 + 2);
+}
+
+// Needs no GPU.
+TEST(CublasLtLibrary, FailuresNameCallAndPlace) {
+  const auto lt = cuda::load_cublaslt();
+  if (!lt.ok()) GTEST_SKIP() << lt.status().message();
+  const auto failing = [&]() -> Status {
+    DSV4RT_CUBLASLT_TRY(*lt, cublasLtMatmulDescSetAttribute, nullptr, CUBLASLT_MATMUL_DESC_TRANSA, nullptr, 0);
+    return {};
+  };
+  const Status status = failing();
+  EXPECT_EQ(status.code(), StatusCode::kFaulted);
+  for (const char* part :
+       {"cublasLtMatmulDescSetAttribute(nullptr", "CUBLAS_STATUS_", "library_linear_gpu_test.cpp:"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt
