@@ -82,7 +82,7 @@ typedef struct dsv4rt_engine_options {
   int64_t max_graph_tokens;  // steps of more tokens run eagerly
   void* stream;              // cudaStream_t, the caller's; null: the engine makes one
   // Since version 3.
-  int64_t nondeterministic;  // 1: faster matrix products, EngineOptions::deterministic = false; 0: exact ones
+  int64_t nondeterministic;  // 1: EngineOptions::deterministic = false, faster long steps; 0: true
 } dsv4rt_engine_options;
 
 // What the engine holds; total = weights + workspace + cache, and cache = regions + block tables +

@@ -62,13 +62,15 @@ struct EngineOptions {
   std::int32_t device = 0;
   void* stream = nullptr;
 
-  // Whether results are the same whatever a step's other sequences, padding, the cutting of a prompt into
-  // steps and capture. False relaxes that for speed, with backend "cuda" only: the library's exact matrix
-  // products give way to cuBLASLt's for BF16 weights and, on compute capability 9.0, for FP8 weights whose
-  // inputs are rounded. Their sums depend on the number of rows of x, and FP8 products are summed with about
-  // 14 bits, which moves outputs by up to about 2 %. Captured and eager runs of a step still agree. NVFP4
-  // weights, and FP8 ones elsewhere, stay exact: cuBLASLt has no product that leaves their values as they are.
-  // kUnsupported where the CUDA toolkit's libcublasLt is not installed. The CPU is always deterministic.
+  // Whether results are the same whatever a step's other sequences, its padding, the cutting of a prompt into
+  // steps and its capture. False relaxes that for speed, with backend "cuda" only: long steps multiply by
+  // cuBLASLt (products of 2^32 multiply-adds and more: from 128 rows on for the largest weights of V4-Flash)
+  // with BF16 weights and, on compute capability 9.0, FP8 weights whose inputs are rounded. Sums then depend on
+  // the number of rows, and those of FP8 products keep about 14 bits, which moves cached codes and with them
+  // outputs, by up to about 2 %. Short steps, NVFP4 weights, and FP8 weights elsewhere stay exact: cuBLASLt has
+  // no product that keeps their values. Captured and eager runs of the same rows still agree.
+  // It costs a second copy of those weights (EngineMemory::weight_bytes) and needs the CUDA toolkit's
+  // libcublasLt, which is loaded at create() (kUnsupported where it is not found). The CPU is always deterministic.
   bool deterministic = true;
 
   GraphOptions graphs;

@@ -101,6 +101,7 @@ TEST(EngineErrorsGpu, ComputeCapabilities) {
   EXPECT_OK(system.devices[0].usable);
   EXPECT_GT(system.devices[0].memory_bytes, 0);
   EXPECT_FALSE(system.architectures.empty());
+  EXPECT_EQ(system.cublaslt_version.empty(), !system.cublaslt_found.ok());
 }
 
 TEST(EngineErrorsGpu, FaultLatches) {

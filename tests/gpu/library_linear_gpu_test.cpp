@@ -2,7 +2,9 @@
 // takes products of every size.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cuda_runtime_api.h>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,8 +14,10 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cublaslt_library.h"
 #include "backend/cuda/kernels/linear/library_linear.h"
+#include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
 #include "support/expect_ok.h"
+#include "support/temp_directory.h"
 #include "unit/backend/linear_matrix.h"
 
 namespace dsv4rt {
@@ -245,16 +249,17 @@ TEST_F(LibraryLinearGpuTest, OtherCallsStayExact) {
   const auto weight = pack(*fast_, matrix.host);
   const DeviceArray<bf16> x(*fast_, random_inputs(kTokens * kIn, 2));
   const DeviceArray<float> y(*fast_, std::vector<float>(kTokens * (kOut + 8)));
+  ASSERT_OK(fast_->synchronize());  // the other backend has a stream of its own
   const auto outputs = [&](Ops& ops, std::int64_t column, std::int64_t y_stride) {
     const LinearCall call{x.data(), kIn, weight.get(), y.data() + column, y_stride, OutputType::kF32};
     EXPECT_OK(ops.linear(kTokens, std::span(&call, 1)));
+    EXPECT_OK(gpu().synchronize());
     return y.download();
   };
   ASSERT_OK(fast_->reserve_scratch(kScratchBytes));
   ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
   for (const auto& [column, y_stride] : {std::pair{0, 128}, std::pair{1, 128}, std::pair{0, 129}}) {
     const auto expected = outputs(gpu().ops(), column, y_stride);
-    ASSERT_OK(gpu().synchronize());
     EXPECT_EQ(outputs(fast_->ops(), column, y_stride), expected) << "too little work";
     const bool unaligned = column != 0 || y_stride != kOut;
     EXPECT_EQ(outputs(*ops_, column, y_stride) == expected, unaligned) << column << " " << y_stride;
@@ -292,6 +297,22 @@ TEST(CublasLtLibrary, FailuresNameCallAndPlace) {
        {"cublasLtMatmulDescSetAttribute(nullptr", "CUBLAS_STATUS_", "library_linear_gpu_test.cpp:"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
+}
+
+// A file that is no library stands before the real one.
+TEST(CublasLtLibrary, MissingIsUnsupported) {
+  const test::TempDirectory directory;
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  std::ofstream(directory / ("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000))) << "no library";
+  const test::ChildResult child = test::run_in_child(
+      "DISABLED_ChildOfCublasLtLibrary.Missing",
+      "LD_LIBRARY_PATH=" + directory.path().string() + (path != nullptr ? ":" + std::string(path) : std::string()));
+  EXPECT_EQ(child.exit_code, 0) << child.output;
+  EXPECT_NE(child.output.find("[  PASSED  ] 1 test"), std::string::npos) << child.output;
+}
+
+TEST(DISABLED_ChildOfCublasLtLibrary, Missing) {
+  EXPECT_TRUE(test::fails_with(cuda::load_cublaslt(), StatusCode::kUnsupported, {"cuBLASLt", "libcublasLt.so"}));
 }
 
 }  // namespace

@@ -104,6 +104,8 @@ Json cuda_report() {
   Json report{{"built", true},
               {"architectures", system.architectures},
               {"toolkit", system.toolkit_version},
+              {"cublaslt", system.cublaslt_version},
+              {"cublaslt_problem", problem(system.cublaslt_found)},
               {"driver_supports", system.driver_version},
               {"driver_module", driver_module_version()},
               {"problem", problem(system.devices_found)},
@@ -171,7 +173,9 @@ void print_cuda(const Json& cuda) {
     std::cout << "cuda: built for " << cuda["architectures"].get<std::string>() << ", toolkit "
               << cuda["toolkit"].get<std::string>()
               << "\ndriver: " << text_or(cuda["driver_module"], "no NVIDIA module") << ", serves CUDA "
-              << text_or(cuda["driver_supports"], "-") << "\n";
+              << text_or(cuda["driver_supports"], "-") << "\n"
+              << "for --no-deterministic: " << text_or(cuda["cublaslt_problem"], "cuBLASLt ")
+              << text_or(cuda["cublaslt"], "") << "\n";
   } else {
     std::cout << "driver: " << text_or(cuda["driver_module"], "no NVIDIA module") << "\n";
   }

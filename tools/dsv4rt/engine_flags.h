@@ -33,8 +33,9 @@ struct EngineFlags {
     command.add_option("--index-format", index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16; default by profile");
     command.add_option("--profile", profile, "deepseek-v4 or seed")->capture_default_str();
     command.add_option("--backend", backend, "cpu, or cuda where it is built in")->capture_default_str();
-    command.add_flag("--deterministic,!--no-deterministic", deterministic,
-                     "Results do not depend on the shape of steps; off: faster matrix products where there are some");
+    command.add_flag(
+        "--deterministic,!--no-deterministic", deterministic,
+        "Whether results do not depend on the shape of steps; without, long steps are faster (backend cuda)");
     command.add_flag("--profiler-ranges", profiler_ranges, "Name layers and stages to a profiler (NVTX; backend cuda)");
     command.add_option("--memory-limit", memory_limit, "Refuse to start beyond this many bytes, e.g. 24GiB");
   }

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "backend/cuda/device/cublaslt_library.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/kernel_image.h"
 #include "base/try.h"
@@ -48,6 +49,13 @@ CudaSystem inspect_cuda() {
   CudaSystem system;
   system.architectures = cuda::compiled_architectures();
   system.toolkit_version = version_text(CUDART_VERSION);
+  if (const Result<cuda::CublasLt> lt = cuda::load_cublaslt(); lt.ok()) {
+    const std::size_t version = lt->cublasLtGetVersion();  // 130100: 13.1.0
+    system.cublaslt_version = std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+                              std::to_string(version % 100);
+  } else {
+    system.cublaslt_found = lt.status();
+  }
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) system.driver_version = version_text(driver);
   int count = 0;

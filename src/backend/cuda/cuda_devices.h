@@ -22,10 +22,12 @@ struct CudaDevice {
 };
 
 struct CudaSystem {
-  std::string architectures;    // that the kernels were compiled for, as CMake names them: "90a-real 90-virtual"
-  std::string toolkit_version;  // "13.0": headers and runtime
-  std::string driver_version;   // the highest CUDA version the driver serves; empty without a driver
-  Status devices_found;         // or why there are none
+  std::string architectures;     // that the kernels were compiled for, as CMake names them: "90a-real 90-virtual"
+  std::string toolkit_version;   // "13.0": headers and runtime
+  std::string driver_version;    // the highest CUDA version the driver serves; empty without a driver
+  std::string cublaslt_version;  // of the library that CudaBackendOptions::deterministic = false needs: "13.1.0"
+  Status cublaslt_found;         // or why there is none
+  Status devices_found;          // or why there are none
   std::vector<CudaDevice> devices;
 };
 
