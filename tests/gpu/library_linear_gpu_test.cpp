@@ -239,6 +239,34 @@ TEST_F(LibraryLinearGpuTest, CapturedEqualsEager) {
   }
 }
 
+TEST_F(LibraryLinearGpuTest, NanAndInfinityStayInTheirRow) {
+  constexpr std::int64_t kOut = 128;
+  constexpr std::int64_t kIn = 1024;
+  constexpr std::int32_t kTokens = 14;
+  for (const WeightEncoding encoding : {kFp8, kBf16}) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding, encoding == kFp8 ? kRounded : kPlain, kOut, kIn, 81);
+    const auto weight = pack(*fast_, matrix.host);
+    const auto outputs = [&](const std::vector<bf16>& x) {
+      const DeviceArray<bf16> device_x(*fast_, x);
+      const DeviceArray<float> y(*fast_, static_cast<std::size_t>(kTokens * kOut));
+      const LinearCall call{device_x.data(), kIn, weight.get(), y.data(), kOut, OutputType::kF32};
+      EXPECT_OK(ops_->linear(kTokens, std::span(&call, 1)));
+      return y.download();
+    };
+    auto x = random_inputs(kTokens * kIn, 82);
+    const auto clean = outputs(x);
+    for (const std::size_t row : {3, 13}) x[row * kIn + 5] = {0xffc1};  // NaN with a payload
+    x[7 * kIn + 200] = {0x7f80};
+    const auto y = outputs(x);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const auto row = i / static_cast<std::size_t>(kOut);
+      if (row == 7) continue;
+      ASSERT_TRUE(row == 3 || row == 13 ? std::isnan(y[i]) : y[i] == clean[i]) << "row " << row;
+    }
+  }
+}
+
 // What cuBLASLt cannot take, or takes no faster, is computed exactly: the bytes of a deterministic backend.
 TEST_F(LibraryLinearGpuTest, OtherCallsStayExact) {
   constexpr std::int64_t kOut = 128;

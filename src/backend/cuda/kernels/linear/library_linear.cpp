@@ -3,8 +3,8 @@
 #include <new>
 
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/linear/encode_input.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
-#include "backend/cuda/kernels/linear/round_input.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 

@@ -14,37 +14,7 @@ __device__ inline float widen_bf16(std::uint32_t pair, int i) {
   return __uint_as_float(i == 0 ? pair << 16 : pair & 0xffff0000U);
 }
 
-// Four significant bits: the upper half is the value, and of a NaN it is one.
-__device__ inline void store(const RoundInputParams& p, std::int64_t token, std::int64_t block, int lane,
-                             const float (&scaled)[8], float scale) {
-  std::uint32_t out[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float low = round_e4m3(scaled[2 * i]) * scale;
-    const float high = round_e4m3(scaled[2 * i + 1]) * scale;
-    out[i] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
-  }
-  *reinterpret_cast<uint4*>(p.rounded + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
-      make_uint4(out[0], out[1], out[2], out[3]);
-}
-
-// cvt gives the codes of encode_e4m3: nearest, ties to even, saturating; NaN is 0x7f of either sign.
-__device__ inline void store(const EncodeInputParams& p, std::int64_t token, std::int64_t block, int lane,
-                             const float (&scaled)[8], float scale) {
-  std::uint32_t pairs[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    std::uint16_t pair = 0;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(scaled[2 * i + 1]), "f"(scaled[2 * i]));
-    pairs[i] = pair;
-  }
-  *reinterpret_cast<uint2*>(p.codes + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
-      make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
-  if (lane == 0) p.scales[block * p.scale_stride + token] = scale;
-}
-
-template <class Params>
-__global__ __launch_bounds__(kThreads) void round_input_kernel(const Params p) {
+__global__ __launch_bounds__(kThreads) void round_input_kernel(const RoundInputParams p) {
   allow_dependents();
   wait_for_predecessors();
   const std::int64_t item = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
@@ -67,27 +37,25 @@ __global__ __launch_bounds__(kThreads) void round_input_kernel(const Params p) {
   for (int offset = kLanes / 2; offset > 0; offset /= 2) amax = max(amax, __shfl_xor_sync(members, amax, offset));
   const std::uint8_t scale_code = e8m0_scale_for_e4m3(__uint_as_float(amax));
   const float reciprocal = __uint_as_float((254U - scale_code) << 23);  // exact: codes lie in 105 .. 247
-  float scaled[8];
+  const float scale = decode_e8m0(scale_code);
+  std::uint32_t out[4];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) scaled[i] = widen_bf16(pairs[i / 2], i % 2) * reciprocal;
-  store(p, token, block, lane, scaled, decode_e8m0(scale_code));
-}
-
-template <class Params>
-Status launch(const Params& p, cudaStream_t stream) {
-  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
-  const auto grid = static_cast<unsigned>((items + kBlocksPerGroup - 1) / kBlocksPerGroup);
-  return launch_pdl(round_input_kernel<Params>, {.grid = dim3(grid), .threads = kThreads}, stream, p);
+  for (int i = 0; i < 4; ++i) {
+    const float low = round_e4m3(widen_bf16(pairs[i], 0) * reciprocal) * scale;
+    const float high = round_e4m3(widen_bf16(pairs[i], 1) * reciprocal) * scale;
+    // Four significant bits: the upper half is the value, and of a NaN it is one.
+    out[i] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+  }
+  *reinterpret_cast<uint4*>(p.rounded + (token * p.blocks + block) * kScaleBlockInputs + lane * 8) =
+      make_uint4(out[0], out[1], out[2], out[3]);
 }
 
 }  // namespace
 
 Status round_input(const RoundInputParams& p, cudaStream_t stream) {
-  return launch(p, stream);
-}
-
-Status encode_input(const EncodeInputParams& p, cudaStream_t stream) {
-  return launch(p, stream);
+  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
+  const auto grid = static_cast<unsigned>((items + kBlocksPerGroup - 1) / kBlocksPerGroup);
+  return launch_pdl(round_input_kernel, {.grid = dim3(grid), .threads = kThreads}, stream, p);
 }
 
 }  // namespace dsv4rt::cuda

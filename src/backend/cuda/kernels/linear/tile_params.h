@@ -65,4 +65,13 @@ struct TileParams {
 };
 static_assert(sizeof(TileParams) <= 4096, "kernel parameters that every driver takes");
 
+// x rounded to E4M3 times a power of two, in blocks of 128 inputs.
+struct RoundInputParams {
+  const bf16* x = nullptr;  // [T, K], rows x_stride apart
+  std::int64_t x_stride = 0;
+  bf16* rounded = nullptr;  // [T, K]
+  std::int32_t tokens = 0;
+  std::int32_t blocks = 0;  // K / 128
+};
+
 }  // namespace dsv4rt::cuda
