@@ -269,8 +269,7 @@ TEST_F(GraphCacheGpuTest, ThrashingIsReported) {
 // cuBLASLt takes a full-size layer's wq_b and wo_b from 128 rows on. Its sums depend on the number of rows, which is
 // the bucket's in both engines; padding rows are NaN.
 TEST_F(GraphCacheGpuTest, NondeterministicStepsOfABucketAgree) {
-  EngineOptions options =
-      test::SyntheticModel{.config = "deepseek-v4-flash", .first_layer = 2, .layer_count = 1}.options();
+  EngineOptions options = SyntheticModel{.config = "deepseek-v4-flash", .first_layer = 2, .layer_count = 1}.options();
   options.backend = "cuda";
   options.limits = {.max_sequences = 2, .max_context_tokens = 1200, .max_step_tokens = kMaxTokens, .pool_tokens = 0};
   options.deterministic = false;

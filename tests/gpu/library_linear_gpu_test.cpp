@@ -20,13 +20,8 @@
 #include "support/temp_directory.h"
 #include "unit/backend/linear_matrix.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::DeviceArray;
-using test::fill_matrix;
-using test::random_bf16;
-using test::TestMatrix;
 
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
 constexpr auto kBf16 = WeightEncoding::kBf16;
@@ -43,7 +38,7 @@ double tolerance_of(WeightEncoding weight) {
 // BF16 outputs add their own rounding, 2^-9 of a value at most.
 constexpr double kOutputRounding = 2e-3;
 
-class LibraryLinearGpuTest : public test::GpuTest {
+class LibraryLinearGpuTest : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
@@ -329,10 +324,10 @@ TEST(CublasLtLibrary, FailuresNameCallAndPlace) {
 
 // A file that is no library stands before the real one.
 TEST(CublasLtLibrary, MissingIsUnsupported) {
-  const test::TempDirectory directory;
+  const TempDirectory directory;
   const char* path = std::getenv("LD_LIBRARY_PATH");
   std::ofstream(directory / ("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000))) << "no library";
-  const test::ChildResult child = test::run_in_child(
+  const ChildResult child = run_in_child(
       "DISABLED_ChildOfCublasLtLibrary.Missing",
       "LD_LIBRARY_PATH=" + directory.path().string() + (path != nullptr ? ":" + std::string(path) : std::string()));
   EXPECT_EQ(child.exit_code, 0) << child.output;
@@ -340,8 +335,8 @@ TEST(CublasLtLibrary, MissingIsUnsupported) {
 }
 
 TEST(DISABLED_ChildOfCublasLtLibrary, Missing) {
-  EXPECT_TRUE(test::fails_with(cuda::load_cublaslt(), StatusCode::kUnsupported, {"cuBLASLt", "libcublasLt.so"}));
+  EXPECT_TRUE(fails_with(cuda::load_cublaslt(), StatusCode::kUnsupported, {"cuBLASLt", "libcublasLt.so"}));
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

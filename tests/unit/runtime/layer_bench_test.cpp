@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/bench_check.h"
+#include "runtime/engine_inspector.h"
 #include "support/golden_case.h"
 
 namespace dsv4rt::test {
@@ -54,6 +56,31 @@ TEST(LayerBench, OptionsThatAreNotPositiveAreNamed) {
   options = kSmall;
   options.prefill_tokens = 0;
   EXPECT_TRUE(fails_with(refused(options), StatusCode::kInvalidArgument, {"prefill_tokens", "0"}));
+}
+
+// The CPU is deterministic whatever is asked of it.
+TEST(LayerBench, NothingIsGivenUpOnTheCpu) {
+  EngineOptions options = bench_engine(kSmall);
+  const std::int64_t planned = make_engine(options)->memory().total_bytes;
+  options.deterministic = false;
+  const auto engine = make_engine(options);
+  EXPECT_TRUE(EngineInspector(*engine).deterministic());
+  EXPECT_EQ(engine->memory().total_bytes, planned);
+  EXPECT_OK(bench_layers(*engine, kSmall));
+}
+
+TEST(BenchCheck, ComparesBytesOrValues) {
+  const std::vector<bf16> ones(100, to_bf16(1.0F));
+  std::vector<bf16> others = ones;
+  EXPECT_TRUE(agree(ones, others, true));
+  others[3] = to_bf16(1.5F);  // 5 % of the norm
+  EXPECT_FALSE(agree(ones, others, true));
+  EXPECT_TRUE(agree(ones, others, false));
+  others[4] = to_bf16(3.0F);
+  EXPECT_FALSE(agree(ones, others, false));
+  others[4] = {0x7fc0};  // NaN
+  EXPECT_FALSE(agree(ones, others, false));
+  EXPECT_FALSE(agree(ones, std::span(ones).first(99), false));
 }
 
 // An engine made for less refuses, and the bench passes that on.
