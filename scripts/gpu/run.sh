@@ -73,6 +73,8 @@ sanitized=(
   "racecheck engine_gpu_test EngineGpu.FewTokens"
   "initcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "synccheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
+  "memcheck library_linear_gpu_test LibraryLinearGpuTest.Strided*:*Captured*"
+  "initcheck library_linear_gpu_test LibraryLinearGpuTest.Strided*"
 )
 
 logs=$build/gpu-run
