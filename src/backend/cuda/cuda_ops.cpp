@@ -6,6 +6,7 @@
 
 namespace dsv4rt::cuda {
 
+CudaOps::CudaOps(cudaStream_t stream, Scratch& scratch) : CudaOps(stream, scratch, nullptr) {}
 CudaOps::CudaOps(cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library)
     : stream_(stream), scratch_(scratch), library_(std::move(library)) {}
 CudaOps::~CudaOps() = default;

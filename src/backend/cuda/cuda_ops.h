@@ -16,6 +16,7 @@ class LibraryLinear;
 class CudaOps final : public Ops {
  public:
   // `scratch` and the stream outlive the object. library: runs what it takes; null: nothing.
+  CudaOps(cudaStream_t stream, Scratch& scratch);
   CudaOps(cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library);
   ~CudaOps() override;
 
