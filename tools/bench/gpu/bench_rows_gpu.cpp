@@ -242,11 +242,13 @@ std::string compare_with_cpu(const Case& c, const SetLayout& at, const StepView&
 }
 
 struct Options {
+  std::string only;  // part of the name
   bool singles = false;
   bool check = true;
 };
 
 void run_case(const Case& c, const Options& options, cudaStream_t stream) {
+  if (c.name.find(options.only) == std::string::npos) return;
   std::vector<std::int32_t> ratios;
   if (!c.compressors.empty()) ratios.push_back(c.compressors.front().ratio);
   const TestStep step(c.parts, 0, ratios);
@@ -357,11 +359,12 @@ int main(int argc, char** argv) {
   Options options;
   app.add_option("--batches", batches, "sequences of a decode step")->delimiter(',');
   app.add_option("--chunk", chunk, "tokens of a prefill chunk; 0: none");
+  app.add_option("--only", options.only, "cases whose name contains this");
   app.add_flag("--singles", options.singles, "also the single operations");
   app.add_flag("!--no-check", options.check, "do not compare with the CPU");
   CLI11_PARSE(app, argc, argv);
 
-  const Options plain{.singles = false, .check = options.check};
+  const Options plain{.only = options.only, .singles = false, .check = options.check};
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   for (const std::int32_t batch : batches) {
