@@ -24,10 +24,12 @@ struct RowsLayer {
   IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
   Profile profile = Profile::deepseek_v4();
   std::int32_t draft_budget = 0;
+  std::int32_t csa_ratio = 4;
+  std::int32_t hca_ratio = 128;
 
   [[nodiscard]] std::vector<std::int32_t> ratios() const {
     if (kind == LayerKind::kSwa) return {};
-    return {kind == LayerKind::kCsa ? 4 : 128};
+    return {kind == LayerKind::kCsa ? csa_ratio : hca_ratio};
   }
 };
 
@@ -60,10 +62,10 @@ class RowsMemory {
     staged_ = take_poison(staged_shape().block_bytes);
     ring_ = take_poison(slots * ring_slot_bytes());
     if (layer.kind == LayerKind::kCsa) {
-      add({4, kHeadDim, true}, context_end);
-      add({4, kIndexHeadDim, true}, context_end);
+      add({layer.csa_ratio, kHeadDim, true}, context_end);
+      add({layer.csa_ratio, kIndexHeadDim, true}, context_end);
     } else if (layer.kind == LayerKind::kHca) {
-      add({128, kHeadDim, false}, context_end);
+      add({layer.hca_ratio, kHeadDim, false}, context_end);
     }
   }
 

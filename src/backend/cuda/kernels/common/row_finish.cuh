@@ -30,22 +30,17 @@ __device__ inline float sum_of_squares(const float* row, int dim) {
 }
 
 struct RowFinish {
-  float weight[4];
+  uint2 weights{};  // four BF16 values
   Rotation rotation[2];
   bool normalizes = false;
   bool rotates = false;
 
+  RowFinish() = default;
   // norm_weight [dim] or null. Called by whole warps of the dim / 4 threads.
   __device__ RowFinish(const bf16* norm_weight, const RopeParams& rope, std::int32_t position, int dim, int quad) {
     const int first_rotated = (dim - kRopeDim) / 4;  // a multiple of 16
     normalizes = norm_weight != nullptr;
-    if (normalizes) {
-      const uint2 packed = reinterpret_cast<const uint2*>(norm_weight)[quad];
-      weight[0] = low_value(packed.x);
-      weight[1] = high_value(packed.x);
-      weight[2] = low_value(packed.y);
-      weight[3] = high_value(packed.y);
-    }
+    if (normalizes) weights = reinterpret_cast<const uint2*>(norm_weight)[quad];
     rotates = rope.inverse_frequency != nullptr && quad >= first_rotated;
     // The last 16 lanes of the last warp rotate: every lane computes a pair, two of which each of them takes.
     if (rope.inverse_frequency == nullptr || __shfl_sync(kFullWarp, quad, 31) < first_rotated) return;
@@ -70,8 +65,10 @@ struct RowFinish {
       // Division by a power of two is an exact product.
       const float mean = __fmul_rn(sum_of_squares(row, dim), dim == kHeadDim ? 1.0F / kHeadDim : 1.0F / kIndexHeadDim);
       const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] = round_value(__fmul_rn(__fmul_rn(v[i], scale), weight[i]));
+      v[0] = round_value(__fmul_rn(__fmul_rn(v[0], scale), low_value(weights.x)));
+      v[1] = round_value(__fmul_rn(__fmul_rn(v[1], scale), high_value(weights.x)));
+      v[2] = round_value(__fmul_rn(__fmul_rn(v[2], scale), low_value(weights.y)));
+      v[3] = round_value(__fmul_rn(__fmul_rn(v[3], scale), high_value(weights.y)));
     }
     if (rotates) {
       rotate_pair(rotation[0], v[0], v[1]);

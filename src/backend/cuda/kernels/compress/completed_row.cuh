@@ -10,22 +10,21 @@
 
 namespace dsv4rt::cuda {
 
-// Calls body(token) for the tokens of [first, first + count) that complete a row, in order; count <= 32. The
-// same in every warp that asks for the same tokens.
-template <class Body>
-__device__ inline void for_each_completing(const CompressParams& p, std::int64_t first, int count, const Body& body) {
+// Which of `count` <= 32 tokens from `first` on complete a row: bit i stands for token first + i. The same in every
+// warp that asks for the same tokens.
+__device__ inline unsigned completing_tokens(const CompressParams& p, std::int64_t first, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t token = first + lane;
   const bool completes = lane < count && token < p.step.counts.tokens &&
                          p.step.valid_mask[p.input.ratio_class][token] != 0 && p.step.token_sequence[token] >= 0;
   // Broadcast, so that the compiler sees that the warp stays together.
-  unsigned left = __shfl_sync(kFullWarp, __ballot_sync(kFullWarp, completes), 0);
-  for (; left != 0; left &= left - 1) body(first + __ffs(static_cast<int>(left)) - 1);
+  return __shfl_sync(kFullWarp, __ballot_sync(kFullWarp, completes), 0);
 }
 
 // The row that a token completes, for the dim / 4 threads that finish it.
 class CompletedRow {
  public:
+  CompletedRow() = default;
   __device__ CompletedRow(const CompressParams& p, const TokenPlace& place, std::int64_t token, int quad)
       : row_(p.step.row_index[p.input.ratio_class][token]),
         table_index_(place.slot * p.rows.table_stride + row_ / p.rows.shape.rows),
@@ -59,9 +58,9 @@ class CompletedRow {
     return p.rows.blocks + block_ * p.rows.shape.block_bytes;
   }
 
-  std::int32_t row_;
-  std::int64_t table_index_;
-  std::int32_t block_row_;
+  std::int32_t row_ = 0;
+  std::int64_t table_index_ = 0;
+  std::int32_t block_row_ = 0;
   RowFinish finish_;
   std::int64_t block_ = 0;
 };

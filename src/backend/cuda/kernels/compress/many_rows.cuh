@@ -1,10 +1,12 @@
-// Blocks of any number of rows: a cluster of blocks pools a row, each block its channels, because a step waits for
-// the row and a single multiprocessor takes several microseconds to read its 128 x 512 pairs. The first block of
-// the cluster gathers the channels through distributed shared memory and finishes the row.
+// Blocks of up to kManyRows rows: a cluster of thread blocks pools a row, each its channels, because a step waits for
+// the row and a single multiprocessor takes several microseconds to read its 128 x 512 pairs. One of them gathers the
+// channels through distributed shared memory and finishes the row: each in its turn, so that none holds up the others.
+//
+// A lane pools two channels, a warp a run of rows that lie in registers: all loads are in flight at once, exponentials
+// are independent, and the sums in position order go from warp to warp.
 #pragma once
 
 #include <cstdint>
-#include <cuda_pipeline.h>
 
 #include "backend/cuda/kernels/common/cluster_gather.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -13,179 +15,178 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kManyRowsThreads = 256;
-inline constexpr int kClusterChannels = 32;  // of one block of a cluster: 16 blocks for a row of 512
-inline constexpr int kClusterQuads = kClusterChannels / 4;
-inline constexpr int kRowGroups = kManyRowsThreads / kClusterQuads;
+inline constexpr int kManyRows = 128;
+inline constexpr int kManyRowsWarps = kBlockThreads / 32;
+inline constexpr int kWarpRows = kManyRows / kManyRowsWarps;
+inline constexpr int kClusterChannels = 64;  // of one block: 8 blocks, what every device allows, for a row of 512
+static_assert(kClusterChannels == 2 * 32, "a lane pools two");
 
-// What one block of a cluster shares; PoolRow [rows], scores and kv values [rows][kClusterChannels] follow it.
-struct alignas(16) ManyRowsShared {
-  float pooled[kHeadDim];  // gathered in the first block of the cluster
-  float4 largest[kManyRowsThreads / 32][kClusterQuads];
-  float sums[2][kClusterChannels];
+struct ManyRowsShared {
+  TokenPlace places[32];
+  float pooled[kHeadDim];                 // gathered, where the block finishes the row
+  float2 largest[2][kManyRowsWarps][32];  // of a warp's rows; alternates, so that slow warps may still read the last
+  float4 sums[kManyRowsWarps][32];        // of two weights and two weighted values, up to the end of a warp's rows
+  std::uint32_t weighed[kBlockThreads];
   std::uint64_t gathered;  // barrier: `pooled` is complete
   std::uint32_t warp_amax[kRowQuads / 32];
 };
-constexpr std::size_t many_rows_shared_bytes(std::int32_t rows) {
-  return sizeof(ManyRowsShared) +
-         static_cast<std::size_t>(rows) * (sizeof(PoolRow) + 2 * kClusterChannels * sizeof(float));
-}
 
-// Scores and values of a block's channels in shared memory. Thread `quad` of group `group` moves and reads four
-// channels of rows begin + group, begin + group + kRowGroups, ... until all are weighed.
-struct ManyRowsTile {
-  float4* scores;
-  float4* values;
-  int quad;
-  int group;
+// One block's share of the rows that a cluster pools. All blocks of a cluster take the same tokens.
+class ManyRowsPool {
+ public:
+  __device__ ManyRowsPool(const CompressParams& params, ManyRowsShared& shared)
+      : p_(params),
+        shared_(shared),
+        warp_(__shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 32, 0)),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        rank_(static_cast<int>(cluster_block_rank())),
+        blocks_(params.input.dim / kClusterChannels) {}
 
-  [[nodiscard]] __device__ float4& score(int row) const { return scores[row * kClusterQuads + quad]; }
-  [[nodiscard]] __device__ float4& value(int row) const { return values[row * kClusterQuads + quad]; }
-
-  // Starts all copies, the scores first.
-  __device__ void start_loads(const PoolSource& source, const PoolRow* rows, int channel) const {
-    const int column = channel + 4 * quad;
-#pragma unroll 4
-    for (int i = source.begin + group; i < source.end; i += kRowGroups) {
-      __pipeline_memcpy_async(&score(i), rows[i].score + column, sizeof(float4));
+  // Pools the rows of the tokens in `left`, bit i standing for token first + i.
+  __device__ void run(std::int64_t first, unsigned left) {
+    if (threadIdx.x == 0) init_gather_barrier(&shared_.gathered);
+    // A lane looks up a token, so that rows do not wait for it one after the other.
+    if (warp_ == 0 && (left >> lane_ & 1U) != 0) shared_.places[lane_] = token_place(p_.step, first + lane_);
+    __syncthreads();
+    for (int count = 0; left != 0; left &= left - 1, ++count) {
+      const int index = __ffs(static_cast<int>(left)) - 1;
+      pool(first + index, shared_.places[index], count);
     }
-    __pipeline_commit();
-#pragma unroll 4
-    for (int i = source.begin + group; i < source.end; i += kRowGroups) {
-      __pipeline_memcpy_async(&value(i), rows[i].kv + column, sizeof(float4));
-    }
-    __pipeline_commit();
   }
 
-  // Completes the scores with their ape; `last_bias` is the last row's, the only fresh one of a decode step. Returns
-  // the largest score of each of the thread's channels over its rows.
-  __device__ float4 finish_scores(const PoolSource& source, int channel, const float4& last_bias) const {
-    __pipeline_wait_prior(1);
-    const float low = __int_as_float(static_cast<int>(0xff800000U));
-    float4 largest = make_float4(low, low, low, low);
-#pragma unroll 4
-    for (int i = source.begin + group; i < source.end; i += kRowGroups) {
-      float4 full = score(i);
-      if (i >= source.fresh) {
-        full = add_quads(full, i == source.end - 1 ? last_bias : load_quad(source.bias(i) + channel + 4 * quad));
-        score(i) = full;
-      }
-      largest = max_quads(largest, full);
+ private:
+  // The cluster's `count`-th row. Block count % blocks_ finishes it.
+  __device__ void pool(std::int64_t token, const TokenPlace& place, int count) {
+    // Once a turn arrival says: this block runs and has finished its row of the last turn, so that `pooled` may be
+    // written from outside.
+    const bool turn_begins = count % blocks_ == 0;
+    if (count == 0) {
+      arrive_at_cluster();
+    } else if (turn_begins) {
+      arrive_at_cluster_again();
     }
+    const PoolSource source(p_, place);
+    const bool finishes = count % blocks_ == rank_ && warp_ < (p_.is_index_key ? kKeyQuads : kRowQuads) / 32;
+    CompletedRow row;
+    if (finishes) row = CompletedRow(p_, place, token, static_cast<int>(threadIdx.x));
+    if (finishes && threadIdx.x == 0) expect_gathered(&shared_.gathered, p_.input.dim * 4);
+    const int channel = rank_ * kClusterChannels + 2 * lane_;
+    // The last row's, the only fresh one of a decode step.
+    const float2 last_bias = load_pair(source.bias(source.end - 1) + channel);
+    wait_for_predecessors();
+    if (finishes) row.locate(p_);
+
+    float2 score[kWarpRows];  // then weights
+    float2 value[kWarpRows];  // then weighted values
+    load(source, channel, last_bias, score, value);
+    const float2 largest = largest_of_block(score, shared_.largest[count % 2]);
+    if (turn_begins) wait_for_cluster();
+    std::uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kWarpRows; ++i) {
+      score[i] = make_float2(exp_nonpositive(__fsub_rn(score[i].x, largest.x)),
+                             exp_nonpositive(__fsub_rn(score[i].y, largest.y)));
+      value[i] = make_float2(__fmul_rn(score[i].x, value[i].x), __fmul_rn(score[i].y, value[i].y));
+      bits |= __float_as_uint(score[i].x) | __float_as_uint(score[i].y);
+      bits |= __float_as_uint(value[i].x) | __float_as_uint(value[i].y);
+    }
+    // Nobody reads it. Without it the compiler weighs rows only after the warp's turn to sum has come.
+    shared_.weighed[threadIdx.x] = bits;
+    const float4 sums = sum_after_other_warps(score, value);
+    if (warp_ == kManyRowsWarps - 1) {
+      const float2 pooled = make_float2(round_value(__fdiv_rn(sums.z, sums.x)), round_value(__fdiv_rn(sums.w, sums.y)));
+      gather_pair(reinterpret_cast<float2*>(shared_.pooled + channel), &shared_.gathered, count % blocks_, pooled);
+    }
+    if (finishes) {
+      wait_for_gathered(&shared_.gathered, count / blocks_ % 2);
+      if (p_.is_index_key) {
+        row.store_key(p_, shared_.pooled, lane_);
+      } else {
+        row.store(p_, shared_.pooled, RowGroup<kRowQuads>::own(), shared_.warp_amax);
+      }
+    }
+  }
+
+  // The warp's rows. A row that does not exist has weight 0, which changes no bit of a sum.
+  __device__ void load(const PoolSource& source, int channel, const float2& last_bias, float2 (&score)[kWarpRows],
+                       float2 (&value)[kWarpRows]) const {
+    const int first = warp_ * kWarpRows;
+#pragma unroll
+    for (int i = 0; i < kWarpRows; ++i) {
+      const PoolRow row = source.row(min(max(first + i, source.begin), source.end - 1));
+      score[i] = load_pair_once(row.score + channel);
+      value[i] = load_pair_once(row.kv + channel);
+    }
+    if (first + kWarpRows > source.fresh) {
+#pragma unroll
+      for (int i = 0; i < kWarpRows; ++i) {
+        const int row = first + i;
+        if (row < source.fresh || row < source.begin || row >= source.end) continue;
+        const float2 bias = row == source.end - 1 ? last_bias : load_pair(source.bias(row) + channel);
+        score[i] = make_float2(__fadd_rn(score[i].x, bias.x), __fadd_rn(score[i].y, bias.y));
+      }
+    }
+    if (first >= source.begin && first + kWarpRows <= source.end) return;
+    const float low = __int_as_float(static_cast<int>(0xff800000U));
+#pragma unroll
+    for (int i = 0; i < kWarpRows; ++i) {
+      if (first + i >= source.begin && first + i < source.end) continue;
+      score[i] = make_float2(low, low);
+      value[i] = float2{};
+    }
+  }
+  // Loads that stay together, of data that nobody reads again soon.
+  __device__ static float2 load_pair_once(const float* at) {
+    float2 pair;
+    asm volatile("ld.global.L1::no_allocate.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.x), "=f"(pair.y)
+                 : "l"(__cvta_generic_to_global(at)));
+    return pair;
+  }
+
+  __device__ float2 largest_of_block(const float2 (&score)[kWarpRows], float2 (&of_warps)[kManyRowsWarps][32]) const {
+    const auto larger = [](const float2& a, const float2& b) { return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y)); };
+    float2 largest = score[0];
+#pragma unroll
+    for (int i = 1; i < kWarpRows; ++i) largest = larger(largest, score[i]);
+    of_warps[warp_][lane_] = largest;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < kManyRowsWarps; ++warp) largest = larger(largest, of_warps[warp][lane_]);
     return largest;
   }
 
-  // Weights in place of the scores, weighted values in place of the values.
-  __device__ void weigh(const PoolSource& source, const float4& largest) const {
-    __pipeline_wait_prior(0);
-#pragma unroll 2
-    for (int i = source.begin + group; i < source.end; i += kRowGroups) {
-      const float4 full = score(i);
-      const float4 weight =
-          make_float4(exp_nonpositive(__fsub_rn(full.x, largest.x)), exp_nonpositive(__fsub_rn(full.y, largest.y)),
-                      exp_nonpositive(__fsub_rn(full.z, largest.z)), exp_nonpositive(__fsub_rn(full.w, largest.w)));
-      score(i) = weight;
-      value(i) = multiply_quads(weight, value(i));
+  // Sums over the rows up to the end of the warp's, in position order: a warp goes on where the one before ends.
+  __device__ float4 sum_after_other_warps(const float2 (&weight)[kWarpRows], const float2 (&weighted)[kWarpRows]) {
+    float4 sums{};
+    if (warp_ > 0) {
+      meet_previous(warp_);
+      sums = shared_.sums[warp_ - 1][lane_];
     }
+#pragma unroll
+    for (int i = 0; i < kWarpRows; ++i) {
+      sums = add_quads(sums, make_float4(weight[i].x, weight[i].y, weighted[i].x, weighted[i].y));
+    }
+    if (warp_ < kManyRowsWarps - 1) {
+      shared_.sums[warp_][lane_] = sums;
+      meet_previous(warp_ + 1);
+    }
+    return sums;
   }
+
+  // Warp - 1 and warp meet; the barriers before belong to row groups.
+  static constexpr int kFirstPairBarrier = 6;
+  static_assert(kFirstPairBarrier + kManyRowsWarps <= 16);
+  __device__ static void meet_previous(int warp) {
+    asm volatile("bar.sync %0, 64;" ::"r"(kFirstPairBarrier + warp) : "memory");
+  }
+
+  const CompressParams& p_;
+  ManyRowsShared& shared_;
+  int warp_;
+  int lane_;
+  int rank_;
+  int blocks_;
 };
-
-// The largest of each channel over the row groups of a warp.
-__device__ inline float4 max_over_groups(float4 quad) {
-#pragma unroll
-  for (int distance = kClusterQuads; distance < 32; distance *= 2) {
-    quad = max_quads(
-        quad, make_float4(__shfl_xor_sync(kFullWarp, quad.x, distance), __shfl_xor_sync(kFullWarp, quad.y, distance),
-                          __shfl_xor_sync(kFullWarp, quad.z, distance), __shfl_xor_sync(kFullWarp, quad.w, distance)));
-  }
-  return quad;
-}
-
-// Sum of one column of a tile in position order. Loads run ahead of the additions, which wait for each other.
-__device__ inline float sum_column(const PoolSource& source, const float* column) {
-  constexpr int kAhead = 16;
-  const auto load = [&](int row) { return row < source.end ? column[row * kClusterChannels] : 0.0F; };
-  float ahead[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) ahead[i] = load(source.begin + i);
-  float sum = 0.0F;
-  for (int first = source.begin; first < source.end; first += kAhead) {
-    float current[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      current[i] = ahead[i];
-      ahead[i] = load(first + kAhead + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) sum = __fadd_rn(sum, current[i]);  // + 0 after the last row changes no bit
-  }
-  return sum;
-}
-
-// Once per block, before the first row.
-__device__ inline void prepare_many_rows(ManyRowsShared& shared) {
-  if (threadIdx.x == 0) init_gather_barrier(&shared.gathered);
-}
-
-// Pools the row that `token` completes, the `count`-th of the cluster. All blocks of a cluster come here for the same
-// tokens.
-__device__ inline void compress_many_rows(const CompressParams& p, std::int64_t token, int count,
-                                          ManyRowsShared& shared) {
-  const int rank = static_cast<int>(cluster_block_rank());
-  if (rank == 0 && threadIdx.x == 0) expect_gathered(&shared.gathered, p.input.dim * 4);
-  // Arrival says: this block runs and has finished its last row, so `pooled` may be written from outside.
-  arrive_at_cluster();
-  const int thread = static_cast<int>(threadIdx.x);
-  const TokenPlace place = token_place(p.step, token);
-  const PoolSource source(p, place);
-  auto* const scores = reinterpret_cast<float4*>(&shared + 1);
-  float4* const values = scores + source.end * kClusterQuads;
-  auto* const rows = reinterpret_cast<PoolRow*>(values + source.end * kClusterQuads);
-  const ManyRowsTile tile{scores, values, thread % kClusterQuads, thread / kClusterQuads};
-  const int first_channel = rank * kClusterChannels;
-  for (int i = source.begin + thread; i < source.end; i += kManyRowsThreads) rows[i] = source.row(i);
-  const float4 last_bias = load_quad(source.bias(source.end - 1) + first_channel + 4 * tile.quad);
-  __syncthreads();
-  wait_for_predecessors();
-
-  tile.start_loads(source, rows, first_channel);
-  const float4 own_largest = max_over_groups(tile.finish_scores(source, first_channel, last_bias));
-  if (thread % 32 < kClusterQuads) shared.largest[thread / 32][tile.quad] = own_largest;
-  __syncthreads();
-  float4 largest = shared.largest[0][tile.quad];
-#pragma unroll
-  for (int warp = 1; warp < kManyRowsThreads / 32; ++warp) {
-    largest = max_quads(largest, shared.largest[warp][tile.quad]);
-  }
-  tile.weigh(source, largest);
-  __syncthreads();
-  static_assert(kManyRowsThreads >= 2 * kClusterChannels && kClusterChannels % 32 == 0);
-  const int channel = thread % kClusterChannels;
-  if (thread < 2 * kClusterChannels) {
-    const bool weighted = thread >= kClusterChannels;
-    const float* column = reinterpret_cast<const float*>(weighted ? tile.values : tile.scores) + channel;
-    shared.sums[weighted ? 1 : 0][channel] = sum_column(source, column);
-  }
-  __syncthreads();
-  wait_for_cluster();
-  if (thread < kClusterChannels) {
-    const float value = round_value(__fdiv_rn(shared.sums[1][channel], shared.sums[0][channel]));
-    gather_value(&shared.pooled[first_channel + channel], &shared.gathered, value);
-  }
-  const auto group = RowGroup<kRowQuads>::own();
-  if (rank != 0 || group.index != 0) return;
-  if (p.is_index_key) {
-    if (__shfl_sync(kFullWarp, thread, 0) != 0) return;
-    CompletedRow row(p, place, token, thread);
-    row.locate(p);
-    wait_for_gathered(&shared.gathered, count % 2);
-    row.store_key(p, shared.pooled, thread);
-  } else {
-    CompletedRow row(p, place, token, thread);
-    row.locate(p);
-    wait_for_gathered(&shared.gathered, count % 2);
-    row.store(p, shared.pooled, group, shared.warp_amax);
-  }
-}
 
 }  // namespace dsv4rt::cuda

@@ -60,17 +60,14 @@ class PoolSource {
   int end = 0;
   int fresh = 0;
 
-  // Where kv and score of row `row` lie, from channel 0 on.
+  // Where kv and score of row `row` lie, from channel 0 on. Without a branch, so that many rows load at once.
   [[nodiscard]] __device__ PoolRow row(int row) const {
-    const std::int32_t column = row >= current_ ? dim_ : 0;
-    if (row >= fresh) {
-      const std::int64_t offset = std::int64_t{row} * stride_ + column;
-      return {.kv = kv_ + offset, .score = score_ + offset};
-    }
+    const bool is_fresh = row >= fresh;
     std::int32_t ring_row = first_ring_row_ + row;
     ring_row = ring_row >= ring_rows_ ? ring_row - ring_rows_ : ring_row;
-    const float* stored = ring_ + std::int64_t{ring_row} * (2 * width_) + column;
-    return {.kv = stored, .score = stored + width_};
+    const std::int64_t offset =
+        std::int64_t{is_fresh ? row : ring_row} * (is_fresh ? stride_ : 2 * width_) + (row >= current_ ? dim_ : 0);
+    return {.kv = (is_fresh ? kv_ : ring_) + offset, .score = (is_fresh ? score_ : ring_ + width_) + offset};
   }
   // The ape that is added to the score of a fresh row. Blocks start at multiples of the ratio.
   [[nodiscard]] __device__ const float* bias(int row) const {
@@ -87,20 +84,16 @@ class PoolSource {
   std::int32_t dim_, width_, stride_, ring_rows_, first_ring_row_;
 };
 
+__device__ inline float2 load_pair(const float* at) {
+  return *reinterpret_cast<const float2*>(at);
+}
+
 __device__ inline float4 load_quad(const float* at) {
   return *reinterpret_cast<const float4*>(at);
 }
 
 __device__ inline float4 add_quads(const float4& a, const float4& b) {
   return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
-}
-
-__device__ inline float4 max_quads(const float4& a, const float4& b) {
-  return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
-}
-
-__device__ inline float4 multiply_quads(const float4& a, const float4& b) {
-  return make_float4(__fmul_rn(a.x, b.x), __fmul_rn(a.y, b.y), __fmul_rn(a.z, b.z), __fmul_rn(a.w, b.w));
 }
 
 }  // namespace dsv4rt::cuda

@@ -7,7 +7,7 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr std::int32_t kMaxHeads = 1 << 16;
-constexpr std::int32_t kMaxPooledRows = 256;
+constexpr std::int32_t kMaxPooledRows = 128;
 
 Status check_heads(std::int32_t heads, const char* operation, const char* field) {
   return require(heads >= 1 && heads <= kMaxHeads, operation, field, heads, "1 to 65536");
@@ -70,7 +70,7 @@ Status check_compress(const CompressParams& params, const char* operation) {
   DSV4RT_RETURN_IF_ERROR(require(!params.hadamard || params.is_index_key, operation, "hadamard", 1, "index keys only"));
   const std::int64_t pooled = std::int64_t{input.ratio} * (input.overlap ? 2 : 1);
   DSV4RT_RETURN_IF_ERROR(require_supported(pooled <= kMaxPooledRows, operation, "input.ratio", input.ratio,
-                                           "at most 256 pooled rows (128 tokens with overlap)"));
+                                           "at most 128 pooled rows (64 tokens with overlap)"));
   DSV4RT_RETURN_IF_ERROR(require(params.state.ring_rows >= pooled, operation, "state.ring_rows", params.state.ring_rows,
                                  "the rows that a block pools or more"));
   if (params.norm_weight != nullptr) {

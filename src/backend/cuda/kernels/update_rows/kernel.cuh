@@ -5,6 +5,7 @@
 // is read (ring_keeps_needed_rows).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -18,7 +19,7 @@
 
 namespace dsv4rt::cuda {
 
-static_assert(kRowThreads == kBlockThreads && kRowThreads == kHeadDim / 2 && kRowThreads == kManyRowsThreads);
+static_assert(kRowThreads == kBlockThreads && kRowThreads == kHeadDim / 2);
 
 // What a block keeps in shared memory; the parts never meet in one.
 template <Pooling kPooling>
@@ -37,16 +38,8 @@ template <>
 union RowShared<Pooling::kManyRows> {
   QueryHeadsShared query[kRowWarps];
   WindowRowShared window[kRowThreads / kRowQuads];
-  ManyRowsShared many_rows;  // its tile follows it
+  ManyRowsShared many_rows;
 };
-
-// Dynamic shared memory of a launch; `rows` are the most that it pools.
-template <Pooling kPooling>
-constexpr std::size_t row_shared_bytes(std::int32_t rows) {
-  const std::size_t all = sizeof(RowShared<kPooling>);
-  if (kPooling != Pooling::kManyRows) return all;
-  return many_rows_shared_bytes(rows) > all ? many_rows_shared_bytes(rows) : all;
-}
 
 // Heads are handed out to warps in groups, token by token.
 struct HeadGroup {
@@ -59,18 +52,25 @@ __device__ inline HeadGroup head_group(std::int64_t warp, int heads, int heads_o
   return {.token = token, .first_head = static_cast<int>(warp - token * groups) * heads_of_warp};
 }
 
+// The rows or keys that tokens first .. first + count - 1 complete.
+template <int kDim>
+__device__ inline void compress_tokens(const CompressParams& p, std::int64_t first, int count,
+                                       const RowGroup<kDim / 2>& group, FewRowsShared<kDim>& shared) {
+  for (unsigned left = completing_tokens(p, first, count); left != 0; left &= left - 1) {
+    compress_few_rows(p, first + __ffs(static_cast<int>(left)) - 1, group, shared);
+  }
+}
+
 template <Pooling kPooling>
 __device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
   if constexpr (kPooling == Pooling::kManyRows) {
     const std::uint32_t cluster = block / static_cast<std::uint32_t>(p.compress.input.dim / kClusterChannels);
-    int count = 0;
-    prepare_many_rows(shared.many_rows);
-    for_each_completing(p.compress, std::int64_t{cluster} * p.compress_tokens, p.compress_tokens,
-                        [&](std::int64_t token) { compress_many_rows(p.compress, token, count++, shared.many_rows); });
+    const std::int64_t first = std::int64_t{cluster} * p.compress_tokens;
+    const unsigned tokens = completing_tokens(p.compress, first, p.compress_tokens);
+    if (tokens != 0) ManyRowsPool(p.compress, shared.many_rows).run(first, tokens);
   } else if constexpr (kPooling == Pooling::kFewRows) {
-    const auto group = RowGroup<kRowThreads>::own();
-    for_each_completing(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
-                        [&](std::int64_t token) { compress_few_rows(p.compress, token, group, shared.few_rows); });
+    compress_tokens(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
+                    RowGroup<kRowThreads>::own(), shared.few_rows);
   }
 }
 
@@ -78,21 +78,23 @@ template <Pooling kPooling>
 __device__ inline void index_compress_part(const RowLaunch& p, std::uint32_t block, RowShared<kPooling>& shared) {
   if constexpr (kPooling == Pooling::kFewRows) {
     const auto group = RowGroup<kIndexHeadDim / 2>::own();
-    const std::int64_t first = std::int64_t{block} * kBlockIndexKeys + group.index;
-    for_each_completing(
-        p.index_compress, first * p.index_compress_tokens, p.index_compress_tokens,
-        [&](std::int64_t token) { compress_few_rows(p.index_compress, token, group, shared.index_keys[group.index]); });
+    const std::int64_t first = (std::int64_t{block} * kBlockIndexKeys + group.index) * p.index_compress_tokens;
+    compress_tokens(p.index_compress, first, p.index_compress_tokens, group, shared.index_keys[group.index]);
   }
 }
 
-// Blocks of a multiprocessor that registers must allow; without pooling more of them make long chunks slower.
+// Blocks of a multiprocessor that registers must allow; without pooling more of them make long chunks slower, and
+// many rows lie in registers.
 template <Pooling kPooling>
-inline constexpr int kMinRowBlocks = kPooling == Pooling::kNone ? 3 : 4;
+inline constexpr int kMinRowBlocks = kPooling == Pooling::kNone      ? 3
+                                     : kPooling == Pooling::kFewRows ? 4
+                                                                     : 2;
 
 template <Pooling kPooling>
 __global__ __launch_bounds__(kRowThreads,
                              kMinRowBlocks<kPooling>) void row_kernel(const __grid_constant__ RowLaunch p) {
-  extern __shared__ float4 shared_memory[];
+  __shared__ alignas(RowShared<kPooling>)
+      std::byte shared_memory[sizeof(RowShared<kPooling>)];  // nobody initialises it
   auto& shared = *reinterpret_cast<RowShared<kPooling>*>(shared_memory);
   allow_dependents();
   const std::uint32_t block = blockIdx.x;

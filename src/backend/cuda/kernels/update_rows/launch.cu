@@ -9,9 +9,8 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMaxClusters = 28;  // about what fits the device at once; more tokens share clusters
+constexpr std::int64_t kMaxClusters = 32;  // about what fits the device at once; more tokens share clusters
 constexpr std::int64_t kMaxTokensPerCluster = 32;
-constexpr std::int32_t kMaxTileRows = 256;
 
 std::int64_t groups_of(std::int64_t items, std::int64_t size) {
   return (items + size - 1) / size;
@@ -71,15 +70,9 @@ class RowPlan {
  private:
   template <Pooling kPooling>
   [[nodiscard]] Status launch_as(cudaStream_t stream) const {
-    const CompressorInput& input = launch_.compress.input;
-    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]),
-                      .threads = kRowThreads,
-                      .shared_bytes = row_shared_bytes<kPooling>(pooled_rows(input))};
+    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]), .threads = kRowThreads};
     if constexpr (kPooling == Pooling::kManyRows) {
-      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(row_shared_bytes<kPooling>(kMaxTileRows))));
-      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-      shape.cluster_blocks = static_cast<unsigned>(input.dim / kClusterChannels);
+      shape.cluster_blocks = static_cast<unsigned>(launch_.compress.input.dim / kClusterChannels);
       shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
     }
     return launch_pdl(row_kernel<kPooling>, shape, stream, launch_);
