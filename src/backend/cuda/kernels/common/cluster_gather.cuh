@@ -39,16 +39,15 @@ __device__ inline void expect_gathered(std::uint64_t* barrier, int bytes) {
                : "memory");
 }
 
-// Stores `values` at `place` of block `rank`, 8 bytes at its `barrier`; both are named by their place in the own block.
-__device__ inline void gather_pair(float2* place, std::uint64_t* barrier, int rank, float2 values) {
+// Stores `value` at `place` of block `rank`, 4 bytes at its `barrier`; both are named by their place in the own block.
+__device__ inline void gather_value(float* place, std::uint64_t* barrier, int rank, float value) {
   std::uint32_t remote_place;
   std::uint32_t remote_barrier;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_place) : "r"(own_shared_address(place)), "r"(rank));
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_barrier) : "r"(own_shared_address(barrier)), "r"(rank));
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(remote_place),
-      "f"(values.x), "f"(values.y), "r"(remote_barrier)
-      : "memory");
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote_place),
+               "r"(__float_as_uint(value)), "r"(remote_barrier)
+               : "memory");
 }
 
 // In the block that gathers: the values of phase `parity` (0, 1, 0, ...) have arrived and are visible.

@@ -5,7 +5,6 @@
 // is read (ring_keeps_needed_rows).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -93,8 +92,7 @@ inline constexpr int kMinRowBlocks = kPooling == Pooling::kNone      ? 3
 template <Pooling kPooling>
 __global__ __launch_bounds__(kRowThreads,
                              kMinRowBlocks<kPooling>) void row_kernel(const __grid_constant__ RowLaunch p) {
-  __shared__ alignas(RowShared<kPooling>)
-      std::byte shared_memory[sizeof(RowShared<kPooling>)];  // nobody initialises it
+  extern __shared__ float4 shared_memory[];
   auto& shared = *reinterpret_cast<RowShared<kPooling>*>(shared_memory);
   allow_dependents();
   const std::uint32_t block = blockIdx.x;

@@ -9,7 +9,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMaxClusters = 32;  // about what fits the device at once; more tokens share clusters
+constexpr std::int64_t kMaxClusters = 28;  // about what fits the device at once; more tokens share clusters
 constexpr std::int64_t kMaxTokensPerCluster = 32;
 
 std::int64_t groups_of(std::int64_t items, std::int64_t size) {
@@ -70,8 +70,11 @@ class RowPlan {
  private:
   template <Pooling kPooling>
   [[nodiscard]] Status launch_as(cudaStream_t stream) const {
-    LaunchShape shape{.grid = dim3(launch_.end[kRowParts - 1]), .threads = kRowThreads};
+    LaunchShape shape{
+        .grid = dim3(launch_.end[kRowParts - 1]), .threads = kRowThreads, .shared_bytes = sizeof(RowShared<kPooling>)};
     if constexpr (kPooling == Pooling::kManyRows) {
+      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shape.shared_bytes)));
       shape.cluster_blocks = static_cast<unsigned>(launch_.compress.input.dim / kClusterChannels);
       shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
     }
