@@ -94,11 +94,19 @@ class ManyRowsPool {
   __device__ void load(const PoolSource& source, int channel, const float2& last_bias, float2 (&score)[kWarpRows],
                        float2 (&value)[kWarpRows]) const {
     const int first = warp_ * kWarpRows;
-    const auto existing = [&](int row) { return source.row(min(max(row, source.begin), source.end - 1)); };
+    if (const int step = source.even_step(first, kWarpRows); step != 0) {
+      const PoolRow row = source.row(first);
 #pragma unroll
-    for (int i = 0; i < kWarpRows; ++i) score[i] = load_pair_once(existing(first + i).score + channel);
+      for (int i = 0; i < kWarpRows; ++i) score[i] = load_pair_once(row.score + channel + i * step);
 #pragma unroll
-    for (int i = 0; i < kWarpRows; ++i) value[i] = load_pair_once(existing(first + i).kv + channel);
+      for (int i = 0; i < kWarpRows; ++i) value[i] = load_pair_once(row.kv + channel + i * step);
+    } else {
+      const auto existing = [&](int row) { return source.row(min(max(row, source.begin), source.end - 1)); };
+#pragma unroll
+      for (int i = 0; i < kWarpRows; ++i) score[i] = load_pair_once(existing(first + i).score + channel);
+#pragma unroll
+      for (int i = 0; i < kWarpRows; ++i) value[i] = load_pair_once(existing(first + i).kv + channel);
+    }
     if (first + kWarpRows > source.fresh) {
 #pragma unroll
       for (int i = 0; i < kWarpRows; ++i) {

@@ -69,6 +69,15 @@ class PoolSource {
         std::int64_t{is_fresh ? row : ring_row} * (is_fresh ? stride_ : 2 * width_) + (row >= current_ ? dim_ : 0);
     return {.kv = (is_fresh ? kv_ : ring_) + offset, .score = (is_fresh ? score_ : ring_ + width_) + offset};
   }
+  // Values from row to row where rows [first, first + count) exist and lie evenly; 0 where they do not.
+  [[nodiscard]] __device__ int even_step(int first, int count) const {
+    const int past = first + count;
+    const int ring_row = first_ring_row_ + first;
+    const bool stored = past <= fresh && (ring_row >= ring_rows_ || ring_row + count <= ring_rows_);
+    const bool same_block = past <= current_ || first >= current_;
+    if (first < begin || past > end || !same_block) return 0;
+    return stored ? 2 * width_ : first >= fresh ? stride_ : 0;
+  }
   // The ape that is added to the score of a fresh row. Blocks start at multiples of the ratio.
   [[nodiscard]] __device__ const float* bias(int row) const {
     const bool current = row >= current_;
