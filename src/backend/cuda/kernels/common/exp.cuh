@@ -16,7 +16,7 @@ __device__ inline float exp_nonpositive(float x) {
 
   const float shifted = __fadd_rn(__fmul_rn(x, kLog2E), kRoundMagic);
   const float n = __fsub_rn(shifted, kRoundMagic);
-  float r = __fsub_rn(x, __fmul_rn(n, kLn2High));
+  float r = __fmaf_rn(n, -kLn2High, x);  // one rounding as there: the product is exact
   r = __fsub_rn(r, __fmul_rn(n, kLn2Low));
   const auto step = [r](float p, float coefficient) { return __fadd_rn(__fmul_rn(p, r), coefficient); };
   float p = 0x1.a01a02p-13F;     // 1/5040

@@ -2,8 +2,8 @@
 // still runs. What it does before wait_for_predecessors() (dependent_launch.cuh) overlaps with that kernel.
 //
 // Every thread of a kernel launched this way calls wait_for_predecessors() before it touches memory that
-// earlier work of the stream reads or writes, and no block ends without that call: a later kernel concludes
-// from this kernel's end that everything before it has ended too.
+// earlier work of the stream reads or writes, and a block that always runs does so even without such memory: a later
+// kernel concludes from this kernel's end that everything before it has ended too.
 #pragma once
 
 #include <cstddef>

@@ -94,12 +94,16 @@ class ManyRowsPool {
   __device__ void load(const PoolSource& source, int channel, const float2& last_bias, float2 (&score)[kWarpRows],
                        float2 (&value)[kWarpRows]) const {
     const int first = warp_ * kWarpRows;
-    if (const int step = source.even_step(first, kWarpRows); step != 0) {
+    const int step = first + kWarpRows <= source.end ? source.even_step(first, kWarpRows - 1) : 0;
+    if (step != 0) {
+      const PoolRow last = source.row(first + kWarpRows - 1);
       const PoolRow row = source.row(first);
 #pragma unroll
-      for (int i = 0; i < kWarpRows; ++i) score[i] = load_pair_once(row.score + channel + i * step);
+      for (int i = 0; i + 1 < kWarpRows; ++i) score[i] = load_pair_once(row.score + channel + i * step);
+      score[kWarpRows - 1] = load_pair_once(last.score + channel);
 #pragma unroll
-      for (int i = 0; i < kWarpRows; ++i) value[i] = load_pair_once(row.kv + channel + i * step);
+      for (int i = 0; i + 1 < kWarpRows; ++i) value[i] = load_pair_once(row.kv + channel + i * step);
+      value[kWarpRows - 1] = load_pair_once(last.kv + channel);
     } else {
       const auto existing = [&](int row) { return source.row(min(max(row, source.begin), source.end - 1)); };
 #pragma unroll
@@ -107,7 +111,10 @@ class ManyRowsPool {
 #pragma unroll
       for (int i = 0; i < kWarpRows; ++i) value[i] = load_pair_once(existing(first + i).kv + channel);
     }
-    if (first + kWarpRows > source.fresh) {
+    if (step != 0 && first + kWarpRows == source.fresh + 1 && first + kWarpRows == source.end) {  // decode
+      float2& own = score[kWarpRows - 1];
+      own = make_float2(__fadd_rn(own.x, last_bias.x), __fadd_rn(own.y, last_bias.y));
+    } else if (first + kWarpRows > source.fresh) {
 #pragma unroll
       for (int i = 0; i < kWarpRows; ++i) {
         const int row = first + i;

@@ -82,12 +82,14 @@ __device__ inline void index_compress_part(const RowLaunch& p, std::uint32_t blo
   }
 }
 
-// Blocks of a multiprocessor that registers must allow; without pooling more of them make long chunks slower, and
-// many rows lie in registers.
+// Blocks of a multiprocessor that registers must allow: without pooling more of them make long chunks slower, and many
+// rows lie in registers.
 template <Pooling kPooling>
-inline constexpr int kMinRowBlocks = kPooling == Pooling::kNone      ? 3
-                                     : kPooling == Pooling::kFewRows ? 4
-                                                                     : 2;
+inline constexpr int kMinRowBlocks = 3;
+template <>
+inline constexpr int kMinRowBlocks<Pooling::kFewRows> = 4;
+template <>
+inline constexpr int kMinRowBlocks<Pooling::kManyRows> = 2;
 
 template <Pooling kPooling>
 __global__ __launch_bounds__(kRowThreads,
@@ -127,7 +129,8 @@ __global__ __launch_bounds__(kRowThreads,
       index_query_heads(p.index_query, group.token, group.first_head);
     }
   }
-  wait_for_predecessors();  // also where a block had nothing to do: the grid's end implies its predecessors' end
+  // Blocks that had nothing to do make room at once, but the grid's end must imply its predecessors' end.
+  if (block == 0) wait_for_predecessors();
 }
 
 }  // namespace dsv4rt::cuda
