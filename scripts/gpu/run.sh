@@ -74,6 +74,7 @@ sanitized=(
   "racecheck engine_gpu_test EngineGpu.FewTokens"
   "initcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "synccheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
+  "synccheck rows_gpu_test RowsGpuTest.EveryFormatAndPosition:RowsGpuTest.OtherRatios"
   "memcheck library_linear_gpu_test LibraryLinearGpuTest.Strided*:*Captured*"
   "initcheck library_linear_gpu_test LibraryLinearGpuTest.Strided*"
 )

@@ -9,7 +9,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMaxClusters = 28;  // about what fits the device at once; more tokens share clusters
+constexpr std::int64_t kMaxClusters = 28;  // an H200 holds 30 at once; more tokens share clusters
 constexpr std::int64_t kMaxTokensPerCluster = 32;
 
 std::int64_t groups_of(std::int64_t items, std::int64_t size) {
