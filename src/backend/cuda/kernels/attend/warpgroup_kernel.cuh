@@ -46,7 +46,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
     const int index = thread + i * kThreads;
     row[i] = index;
     if (p.selected != nullptr && index < p.selected_stride) {
-      row[i] = __ldg(p.selected + token * p.selected_stride + index);
+      row[i] = load_index(p.selected + token * p.selected_stride + index);
     }
   }
   const TokenRows rows = token_rows(p, token);

@@ -14,12 +14,31 @@
 
 namespace dsv4rt::cuda {
 
-__device__ inline uint4 load_unit_once(const std::byte* address) {
+// Not through the read-only path, which the compiler would choose: with as little first-level cache as this kernel's
+// shared memory leaves, it has few loads under way (a tile's rows took four times as long).
+__device__ inline uint4 load_unit(const std::byte* address) {
   uint4 unit;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
                : "l"(__cvta_generic_to_global(address)));
   return unit;
+}
+__device__ inline uint2 load_scales(const std::byte* address) {
+  uint2 scales;
+  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];\n"
+               : "=r"(scales.x), "=r"(scales.y)
+               : "l"(__cvta_generic_to_global(address)));
+  return scales;
+}
+__device__ inline std::uint32_t load_scale(const std::byte* address) {
+  std::uint32_t scale;
+  asm volatile("ld.global.u8 %0, [%1];\n" : "=r"(scale) : "l"(__cvta_generic_to_global(address)));
+  return scale;
+}
+__device__ inline std::int32_t load_index(const std::int32_t* address) {
+  std::int32_t index;
+  asm volatile("ld.global.s32 %0, [%1];\n" : "=r"(index) : "l"(__cvta_generic_to_global(address)));
+  return index;
 }
 
 // Two bytes of `word` with their signs; a selector's digits with 8 added replicate the sign.
@@ -59,7 +78,7 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
 __device__ inline RowPlace place_of(const AttendParams& p, std::int32_t slot, std::int32_t row) {
   const int shift = __ffs(p.rows.shape.rows) - 1;
   const auto block =
-      static_cast<std::uint32_t>(__ldg(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
+      static_cast<std::uint32_t>(load_index(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
   return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
 }
 
@@ -179,13 +198,13 @@ class RowProducer {
   };
   __device__ void load_row(const Rows& rows, int tile_row, LoadedRow& loaded) const {
     const RowSource source = locate(rows, rows.begin + tile_row);
-    loaded.scales = __ldg(reinterpret_cast<const uint2*>(source.scales));
+    loaded.scales = load_scales(source.scales);
     const std::byte* from = source.data + unit_ * kUnitBytes;
 #pragma unroll
-    for (int cell = 0; cell < kCells - 1; ++cell) loaded.raw[cell] = load_unit_once(from + cell * kCellValues);
+    for (int cell = 0; cell < kCells - 1; ++cell) loaded.raw[cell] = load_unit(from + cell * kCellValues);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      loaded.rope[i] = load_unit_once(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
+      loaded.rope[i] = load_unit(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
     }
   }
   __device__ void decode_loaded(const Rows& rows, int tile_row, const LoadedRow& loaded, std::byte* slot) const {
@@ -216,7 +235,7 @@ class RowProducer {
     const std::int32_t row = rows.begin + kHalfRows + half_row_;
     const RowSource source = locate(rows, row);
     const bool exists = row < rows.end;  // otherwise codes and scales are zero
-    scales = exists ? __ldg(reinterpret_cast<const uint2*>(source.scales)) : uint2{};
+    scales = exists ? load_scales(source.scales) : uint2{};
     const std::byte* from = source.data + unit_ * kUnitBytes;
     const std::uint32_t first = shared_address(slot) + cell_offset(kHalfRows + half_row_, 2 * unit_);
     const std::uint32_t second = shared_address(slot) + cell_offset(kHalfRows + half_row_, 2 * unit_ + 1);
@@ -297,8 +316,8 @@ class RowProducer {
         const int cell = tile * kGroups + i;
         if (is_rope(cell)) continue;
         const int group = share_.rank * kGroups + i;
-        loaded.raw[cell] = load_unit_once(source.data + group * kCellValues + unit_ * kUnitBytes);
-        loaded.scale[cell] = __ldg(reinterpret_cast<const unsigned char*>(source.scales) + group);
+        loaded.raw[cell] = load_unit(source.data + group * kCellValues + unit_ * kUnitBytes);
+        loaded.scale[cell] = load_scale(source.scales + group);
       }
     }
   }
