@@ -40,16 +40,17 @@ struct TokenRows {
 
 __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token) {
   TokenRows rows;
+  // Read with the token's place, not after it; used whatever the place is, so that the read stays there.
+  const std::int32_t selected_count = p.selected != nullptr ? __ldg(p.selected_count + token) : 0;
   rows.place = token_place(p.step, token);
-  if (!rows.place.real) return rows;
-  rows.window = min(p.window, rows.place.position + 1);
   std::int32_t compressed = 0;
   if (p.ratio > 0) {
-    compressed = p.selected != nullptr ? p.selected_count[token] : (rows.place.position + 1) / p.ratio;
+    compressed = p.selected != nullptr ? selected_count : (rows.place.position + 1) / p.ratio;
     compressed = max(0, min(compressed, static_cast<std::int32_t>(most_compressed_rows(p))));
     if (p.selected != nullptr) rows.selected = p.selected + token * p.selected_stride;
   }
-  rows.count = rows.window + compressed;
+  rows.window = rows.place.real ? min(p.window, rows.place.position + 1) : 0;
+  rows.count = rows.place.real ? rows.window + compressed : 0;
   return rows;
 }
 

@@ -5,21 +5,16 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
-#include "backend/cuda/kernels/attend/warpgroup_mma.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
 
 namespace dsv4rt::cuda {
 
 inline constexpr int kConsumersBarrier = 1;
 inline constexpr int kOutputBarrier = 2;  // consumers and the warp that computes the rotations
 
-// Keeps the compiler from moving uses of registers across the end of asynchronous products.
-template <int kCount>
-__device__ inline void pin_registers(float (&d)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // exp(x) for x <= 0, to 2^-21 relative for x > -16; results below 2^-126 are zero.
 __device__ inline float exp_fast(float x) {
@@ -27,6 +22,13 @@ __device__ inline float exp_fast(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(x, kLog2E)));
   return power;
+}
+
+// 1 / x to 2^-23 relative, for x >= 1 or NaN.
+__device__ inline float reciprocal(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return inverse;
 }
 
 template <int kBlocks>
@@ -43,19 +45,14 @@ class HeadConsumer {
   static constexpr int kOutputStride = Share<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
   using Scores = float[kWarpgroupTiles][32];
 
-  __device__ HeadConsumer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
-                          std::int64_t token, int first_head, Shared& shared)
-      : p_(params), rows_(rows), share_(share), token_(token), first_head_(first_head), shared_(shared) {}
+  // `token`: of shared.work and what belongs to it.
+  __device__ HeadConsumer(const AttendParams& params, int token, Shared& shared)
+      : p_(params), token_(token), shared_(shared) {}
 
-  __device__ void run() {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int h = first_head_ + head(half);
-      sink_[half] = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
-    }
-    wait_for_copies();  // of the queries
-    fence_async_proxy();
-    named_sync(kConsumersBarrier, kConsumers);
+  // With one block, next(item) is called when q and the weights of the item are not needed any more.
+  template <class Next>
+  __device__ void run(const Next& next) {
+    barrier_wait(shared_address(&shared_.q_full), shared_.work[token_].parity);
     {
       Scores s;
       score(s);
@@ -63,15 +60,18 @@ class HeadConsumer {
       weigh(s);
     }
     publish_weights();
-    sum_values();
+    sum_values(next);
   }
 
  private:
   // --- scores of the share -------------------------------------------------------------------------------
 
   // Tile of this warpgroup's `j`-th score product; negative: none.
-  [[nodiscard]] __device__ int tile_of(int j) const {
-    return share_.tiles() - 1 - (2 * j + group_);
+  [[nodiscard]] __device__ int tile_of(const Share<kBlocks>& share, int j) const {
+    return share.tiles() - 1 - (2 * j + group_);
+  }
+  [[nodiscard]] __device__ Share<kBlocks> share() const {
+    return {shared_.work[token_], static_cast<int>(blockIdx.x) % kBlocks};
   }
 
   // Scaled scores, -infinity past the share's end, and their maxima in max_. Every product is made in s's last
@@ -80,27 +80,36 @@ class HeadConsumer {
     const std::uint64_t q = cell_descriptor(shared_address(shared_.q), 16);
     const std::uint64_t k = cell_descriptor(shared_address(shared_.slot[group_]), 16);
     float(&product)[32] = s[kWarpgroupTiles - 1];
+    // Otherwise they would count as values of the previous token, to be kept while its outputs need the registers.
+#pragma unroll
+    for (auto& tile : s) {
+#pragma unroll
+      for (float& value : tile) value = 0.0f;
+    }
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      if (tile_of(j) < 0) break;
-      barrier_wait(&shared_.full[group_], j & 1);
-      pin_registers(product);
+      const Share<kBlocks> share = this->share();
+      const int tile = tile_of(share, j);
+      if (tile < 0) break;
+      barrier_wait(shared_address(&shared_.full[group_]), (share.filled[group_] + j) & 1);
+      fence_async_proxy();
+      wgmma_hold(product);
 #pragma unroll 1
       for (int cell = 0; cell < kCells; ++cell) {
-        warpgroup_arrive();
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kCellValues / 16; ++i) {
           const int step = (cell * kCellBytes + i * 32) / 16;
-          multiply_shared_64(product, q + step, k + step, cell + i);
+          Wgmma<kTileRows>::bf16(product, q + step, k + step, cell + i > 0);
         }
-        warpgroup_commit();
+        wgmma_commit();
       }
-      warpgroup_wait();
-      pin_registers(product);
-      if (tile_of(j) >= share_.resident()) release(shared_.empty[group_], 2);
+      wgmma_wait<0>();
+      wgmma_hold(product);
+      if (tile >= share.resident()) release(shared_.empty[group_], 2);
       constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
       static_assert(kHeadDim == 512);
-      const int rows = share_.end() - share_.begin() - tile_of(j) * kTileRows - lane_ % 4 * 2;
+      const int rows = share.end() - share.begin() - tile * kTileRows - lane_ % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         s[j][i] = __fmul_rn(product[i], kScale);
@@ -112,13 +121,14 @@ class HeadConsumer {
 
   // Of this warp; `share` of the eight arrivals that free a slot.
   __device__ void release(std::uint64_t& empty, int share) {
-    if (lane_ == 0) barrier_arrive(&empty, share);
+    if (lane_ == 0) barrier_arrive_several(shared_address(&empty), share);
   }
 
   // --- the token's maximum -------------------------------------------------------------------------------
 
   // From the thread's maxima in max_ to the token's.
   __device__ void agree_on_max() {
+    const int rank = this->share().rank;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = max_[half];
@@ -128,15 +138,20 @@ class HeadConsumer {
     }
     named_sync(kConsumersBarrier, kConsumers);
     if constexpr (kBlocks > 1) {
-      for (int i = thread_; i < kBlocks * kTileHeads; i += kConsumers) {
-        const int block = i / kTileHeads;
-        const int h = i % kTileHeads;
-        const std::uint32_t to = shared_address(&shared_.share_max[share_.rank][h]);
-        store_remote(remote_address(to, block), fmaxf(shared_.row_max[0][h], shared_.row_max[1][h]));
-        __syncwarp();
-        if (lane_ == 0) barrier_arrive_remote(&shared_.max_ready, block);
+      constexpr int kHeadsEach = 4;
+      if (thread_ < kBlocks * kTileHeads / kHeadsEach) {
+        const int block = thread_ % kBlocks;
+        const int h = thread_ / kBlocks * kHeadsEach;
+        float largest[kHeadsEach];
+#pragma unroll
+        for (int i = 0; i < kHeadsEach; ++i) {
+          largest[i] = fmaxf(shared_.row_max[0][h + i], shared_.row_max[1][h + i]);
+        }
+        store_cluster(block_address(shared_address(&shared_.share_max[rank][h]), block),
+                      make_float4(largest[0], largest[1], largest[2], largest[3]),
+                      block_address(shared_address(&shared_.max_ready), block));
       }
-      barrier_wait_cluster(&shared_.max_ready, 0);
+      barrier_wait_cluster(shared_address(&shared_.max_ready), 0);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -154,9 +169,11 @@ class HeadConsumer {
   // p = exp(s - max): sums of steps unrounded, weights rounded and in the layout of a register operand: 16
   // bytes for each (16 rows, thread). In place of the queries.
   __device__ void weigh(Scores& s) {
+    const Share<kBlocks> share = this->share();
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      if (tile_of(j) < 0) break;
+      const int tile = tile_of(share, j);
+      if (tile < 0) break;
 #pragma unroll
       for (int i = 0; i < 32; ++i) s[j][i] = exp_fast(s[j][i] - max_[i % 4 / 2]);
 #pragma unroll
@@ -168,16 +185,16 @@ class HeadConsumer {
           for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[j][4 * i + 2 * half] + s[j][4 * i + 2 * half + 1];
           sum += __shfl_xor_sync(0xffffffffu, sum, 1);
           sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-          const int at = 2 * tile_of(j) + step;
-          if (lane_ % 4 == 0 && at < share_.own_steps()) shared_.step_sum[share_.own_step() + at][head(half)] = sum;
+          const int at = 2 * tile + step;
+          if (lane_ % 4 == 0 && at < share.own_steps()) shared_.step_sum[share.own_step() + at][head(half)] = sum;
         }
       }
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
         const float* v = &s[j][8 * i];
-        const int at = tile_of(j) * kProducts + i;
-        if (at < 2 * share_.own_steps()) {  // beyond lie the next block's
-          *reinterpret_cast<uint4*>(weights(2 * share_.own_step() + at)) =
+        const int at = tile * kProducts + i;
+        if (at < 2 * share.own_steps()) {  // beyond lie the next block's
+          *reinterpret_cast<uint4*>(weights(2 * share.own_step() + at)) =
               make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
         }
       }
@@ -190,23 +207,26 @@ class HeadConsumer {
   }
 
   __device__ void publish_weights() {
-    if (kBlocks > 1 && share_.gathers()) {
+    const Share<kBlocks> share = this->share();
+    if (kBlocks > 1 && share.gathers()) {
       fence_async_proxy();
       named_sync(kConsumersBarrier, kConsumers);
-      const int step = share_.first_step(share_.rank);
-      const int steps = share_.own_steps();
+      const int step = share.first_step(share.rank);
+      const int steps = share.own_steps();
       constexpr int kSumBytes = kTileHeads * 4;
-      if (thread_ == share_.rank) {
-        barrier_expect(&shared_.weights_here, (share_.steps - steps) * (kSumBytes + kWeightStepBytes));
+      const std::uint32_t here = shared_address(&shared_.weights_here);
+      if (thread_ == share.rank) {
+        barrier_arrive_expect(shared_address(&shared_.weights_here),
+                              (share.steps - steps) * (kSumBytes + kWeightStepBytes));
       } else if (thread_ < kBlocks && steps > 0) {
-        bulk_copy_remote(shared_.q + step * kWeightStepBytes, steps * kWeightStepBytes, &shared_.weights_here, thread_);
-        bulk_copy_remote(shared_.step_sum[step], steps * kSumBytes, &shared_.weights_here, thread_);
+        copy_bulk_cluster(shared_address(shared_.q + step * kWeightStepBytes), steps * kWeightStepBytes, here, thread_);
+        copy_bulk_cluster(shared_address(shared_.step_sum[step]), steps * kSumBytes, here, thread_);
       }
-      barrier_wait_cluster(&shared_.weights_here, 0);
+      barrier_wait_cluster(shared_address(&shared_.weights_here), 0);
     } else if (kBlocks > 1) {
       __syncwarp();
-      if (lane_ < kBlocks) barrier_arrive_remote(&shared_.weights_ready, lane_);
-      barrier_wait_cluster(&shared_.weights_ready, 0);
+      if (lane_ < kBlocks) barrier_arrive_cluster(block_address(shared_address(&shared_.weights_ready), lane_));
+      barrier_wait_cluster(shared_address(&shared_.weights_ready), 0);
     } else {
       named_sync(kConsumersBarrier, kConsumers);
     }
@@ -215,18 +235,17 @@ class HeadConsumer {
   // --- outputs -------------------------------------------------------------------------------------------
 
   // Weights of the token's rows [64 * tile, ..) against this warpgroup's columns.
-  __device__ void load_weights(int tile, uint4 (&a)[kProducts]) {
+  __device__ void load_weights(const Share<kBlocks>& share, int tile, uint4 (&a)[kProducts]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int step = 2 * tile + half;
-      if (step >= share_.steps) {
+      if (step >= share.steps) {
         a[2 * half] = a[2 * half + 1] = uint4{};
-      } else if (kBlocks > 1 && !share_.gathers()) {
-        const int owner = share_.owner(step);
-        const std::uint32_t from =
-            remote_address(shared_address(weights(2 * (step - share_.first_step(owner)))), owner);
-        a[2 * half] = load_remote_unit(from);
-        a[2 * half + 1] = load_remote_unit(from + kProductBytes);
+      } else if (kBlocks > 1 && !share.gathers()) {
+        const int owner = share.owner(step);
+        const std::uint32_t from = block_address(shared_address(weights(2 * (step - share.first_step(owner)))), owner);
+        a[2 * half] = load_cluster_unit(from);
+        a[2 * half + 1] = load_cluster_unit(from + kProductBytes);
       } else {
         a[2 * half] = *reinterpret_cast<const uint4*>(weights(2 * step));
         a[2 * half + 1] = *reinterpret_cast<const uint4*>(weights(2 * step + 1));
@@ -235,14 +254,14 @@ class HeadConsumer {
   }
 
   // Sum of p over the token's rows: four chains of steps, by step % 4, and their tree.
-  __device__ float sum_weights(int half) {
+  __device__ float sum_weights(const Share<kBlocks>& share, int half) {
     float sum = 0.0f;
 #pragma unroll 4
-    for (int step = lane_ % 4; step < share_.steps; step += 4) {
-      if (kBlocks > 1 && !share_.gathers()) {
-        const int owner = share_.owner(step);
-        sum += load_remote(
-            remote_address(shared_address(&shared_.step_sum[step - share_.first_step(owner)][head(half)]), owner));
+    for (int step = lane_ % 4; step < share.steps; step += 4) {
+      if (kBlocks > 1 && !share.gathers()) {
+        const int owner = share.owner(step);
+        sum += load_cluster(
+            block_address(shared_address(&shared_.step_sum[step - share.first_step(owner)][head(half)]), owner));
       } else {
         sum += shared_.step_sum[step][head(half)];
       }
@@ -252,14 +271,18 @@ class HeadConsumer {
     return sum;
   }
 
-  __device__ void sum_values() {
-    uint4 next[kProducts];
-    load_weights(0, next);
-    float factor[2];
+  template <class Next>
+  __device__ void sum_values(const Next& next) {
+    const Share<kBlocks> share = this->share();
+    float sink[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      factor[half] = __frcp_rn(sum_weights(half) + expf(sink_[half] - max_[half]));
+      const int h = shared_.work[token_].first_head + head(half);
+      sink[half] = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
     }
+    uint4 next_weights[kProducts];
+    load_weights(share, 0, next_weights);
+    float factor[2];
     float o[kParts][kColumns / kParts / 2];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -270,53 +293,112 @@ class HeadConsumer {
     constexpr int kGroups = kCells / kBlocks;
     // The warpgroup's columns start in a cell of their own, or in the middle of the only one.
     constexpr int kGroupBytes = kColumns >= kCellValues ? kColumns / kCellValues * kCellBytes : kColumns * 2;
-    const int tiles = (share_.count + kTileRows - 1) / kTileRows;
+    const int tiles = (share.count + kTileRows - 1) / kTileRows;
     int slot = 0;
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
       const int piece = tile / kPieceTiles;
       if (tile % kPieceTiles == 0) {
-        slot = kBlocks == 1 ? share_.slot_of(piece) : piece % 2;
-        barrier_wait(kBlocks == 1 ? &shared_.full[slot] : &shared_.piece_full[slot],
-                     (kBlocks == 1 ? share_.fill_of(piece) : piece / 2) & 1);
+        slot = kBlocks == 1 ? share.slot_of(piece) : piece % 2;
+        barrier_wait(shared_address(kBlocks == 1 ? &shared_.full[slot] : &shared_.piece_full[slot]),
+                     (kBlocks == 1 ? share.fill_of(piece) : piece / 2) & 1);
+        fence_async_proxy();
       }
       uint4 a[kProducts];
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
-        a[i] = next[i];
+        a[i] = next_weights[i];
         asm volatile("" : "+r"(a[i].x), "+r"(a[i].y), "+r"(a[i].z), "+r"(a[i].w));
       }
       // Before the products: registers that they read count as free as soon as they are issued, so that a
       // later load could be given the same ones.
-      load_weights(tile + 1, next);
+      load_weights(share, tile + 1, next_weights);
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
+      for (int part = 0; part < kParts; ++part) wgmma_hold(o[part]);
       const std::byte* cells = kBlocks == 1 ? shared_.slot[slot] : shared_.slot[1] + slot * Share<kBlocks>::kPieceBytes;
       const std::uint64_t v = cell_descriptor(
           shared_address(cells) + tile % kPieceTiles * kGroups * kCellBytes + group_ * kGroupBytes, kCellBytes);
-      warpgroup_arrive();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
-          multiply_registers(o[part], a[i], v + (i * 16 * kCellRowBytes + part * kPartBytes) / 16);
+          const std::uint32_t weights[4] = {a[i].x, a[i].y, a[i].z, a[i].w};
+          Wgmma<kColumns / kParts>::template bf16_registers<1>(
+              o[part], weights, v + (i * 16 * kCellRowBytes + part * kPartBytes) / 16, true);
         }
       }
-      warpgroup_commit();
-      warpgroup_wait();
+      wgmma_commit();
+      if (tile == 0) {  // while the first products run
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          factor[half] = reciprocal(sum_weights(share, half) + expf(sink[half] - max_[half]));
+        }
+      }
+      wgmma_wait<0>();
       if (tile % kPieceTiles == kPieceTiles - 1)
         release(kBlocks == 1 ? shared_.empty[slot] : shared_.piece_empty[slot], 1);
     }
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) pin_registers(o[part]);
-    write(o, factor);
+    for (int part = 0; part < kParts; ++part) wgmma_hold(o[part]);
+    if constexpr (kBlocks == 1) {
+      fence_async_proxy();  // from weights to queries
+      named_sync(kConsumersBarrier, kConsumers);
+      next(shared_.work[token_]);
+      write_rows(o, factor);
+    } else {
+      write_slice(o, factor);
+    }
   }
 
-  // o * factor, rounded, turned, and out through the slots.
-  __device__ void write(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
+  // o * factor, rounded, turned, and out through this warp's part of more_weights, 16 heads x 64 values at a time.
+  __device__ void write_rows(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
+    const WorkItem work = shared_.work[token_];
+    const bool rotates = p_.output_rope.inverse_frequency != nullptr;
+    constexpr int kStagedBytes = 16 * kCellRowBytes;
+    static_assert(sizeof(shared_.more_weights) >= kConsumers / 32 * kStagedBytes || kBlocks > 1);
+    std::byte* staged = shared_.more_weights + warp_ * kStagedBytes;
+#pragma unroll
+    for (int cell = 0; cell < kColumns / kCellValues; ++cell) {
+      const bool turned = rotates && group_ * kColumns + cell * kCellValues == kNopeDim;
+#pragma unroll
+      for (int unit = 0; unit < kCellValues / kUnitValues; ++unit) {
+        const int i = cell * kCellValues / kUnitValues + unit;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float* pair = &o[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
+          std::uint32_t values = pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
+          if (turned) {
+            float even = low_value(values);
+            float odd = high_value(values);
+            rotate_pair(shared_.rotation[token_][unit * 4 + lane_ % 4], even, odd);
+            values = pack_bf16(even, odd);
+          }
+          *reinterpret_cast<std::uint32_t*>(staged + cell_offset(half * 8 + lane_ / 4, unit) + lane_ % 4 * 4) = values;
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i * 4 + lane_ / 8;
+        const int h = work.first_head + warp_ % 4 * 16 + row;
+        if (h < p_.heads) {
+          bf16* to =
+              p_.o + (std::int64_t{work.token} * p_.heads + h) * kHeadDim + group_ * kColumns + cell * kCellValues;
+          reinterpret_cast<uint4*>(to)[lane_ % 8] =
+              *reinterpret_cast<const uint4*>(staged + cell_offset(row, lane_ % 8));
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  // o * factor, rounded, turned, and out through slot 1.
+  __device__ void write_slice(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
+    const Share<kBlocks> share = this->share();
+    const WorkItem& work = shared_.work[token_];
     named_sync(kOutputBarrier, kConsumers + 32);
-    // With several blocks, slot 0 may hold weights that are still on their way to others.
-    std::byte* out = shared_.slot[kBlocks == 1 ? 0 : 1];
+    std::byte* out = shared_.slot[1];  // slot 0 may hold weights that are still on their way to others
     std::byte* own = out + head(0) * kOutputStride + (group_ * kColumns + lane_ % 4 * 2) * 2;
 #pragma unroll
     for (int i = 0; i < kColumns / 8; ++i) {
@@ -327,16 +409,16 @@ class HeadConsumer {
             pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
       }
     }
-    if (share_.rank == kBlocks - 1 && p_.output_rope.inverse_frequency != nullptr) {
+    if (share.rank == kBlocks - 1 && p_.output_rope.inverse_frequency != nullptr) {
       named_sync(kConsumersBarrier, kConsumers);
       rotate(out + (Share<kBlocks>::kSliceValues - kRopeDim) * 2);
     }
     fence_async_proxy();
     named_sync(kConsumersBarrier, kConsumers);
-    if (thread_ < min(kTileHeads, p_.heads - first_head_)) {
-      bulk_store(
-          p_.o + (token_ * p_.heads + first_head_ + thread_) * kHeadDim + share_.rank * Share<kBlocks>::kSliceValues,
-          shared_address(out) + thread_ * kOutputStride, Share<kBlocks>::kSliceValues * 2);
+    if (thread_ < min(kTileHeads, p_.heads - work.first_head)) {
+      bulk_store(p_.o + (std::int64_t{work.token} * p_.heads + work.first_head + thread_) * kHeadDim +
+                     share.rank * Share<kBlocks>::kSliceValues,
+                 shared_address(out) + thread_ * kOutputStride, Share<kBlocks>::kSliceValues * 2);
       bulk_store_wait();
     }
   }
@@ -344,7 +426,7 @@ class HeadConsumer {
   // The rotated values of every head, in place.
   __device__ void rotate(std::byte* first) {
     const int pair = thread_ % kRotatedPairs;
-    const Rotation rotation = shared_.rotation[pair];
+    const Rotation rotation = shared_.rotation[token_][pair];
 #pragma unroll
     for (int h = thread_ / kRotatedPairs; h < kTileHeads; h += kConsumers / kRotatedPairs) {
       auto* at = reinterpret_cast<std::uint32_t*>(first + h * kOutputStride) + pair;
@@ -361,17 +443,15 @@ class HeadConsumer {
   }
 
   const AttendParams& p_;
-  const TokenRows& rows_;
-  const Share<kBlocks>& share_;
-  std::int64_t token_;
-  int first_head_;
+  int token_;
   Shared& shared_;
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = __shfl_sync(0xffffffffu, thread_ / 32, 0);  // known to be uniform
   int lane_ = thread_ % 32;
   int group_ = warp_ / 4;
   float max_[2] = {-INFINITY, -INFINITY};
-  float sink_[2];
 };
+
+#endif
 
 }  // namespace dsv4rt::cuda

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/attend/warpgroup_heads.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_rows.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -21,36 +22,31 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// Queries of the block's heads to cells, zeros for missing heads. The caller waits for the copies.
+// Starts the copy of 64 query heads to cells, by one thread. Rows beyond the token's heads are other tokens' or zero;
+// nobody looks at what becomes of them.
 template <class Shared>
-__device__ inline void copy_queries(const AttendParams& p, std::int64_t token, int first_head, Shared& shared) {
-  constexpr int kUnits = kHeadDim / kUnitValues;
-  const int heads = min(kTileHeads, p.heads - first_head);
-  const auto* source = reinterpret_cast<const uint4*>(p.q + (token * p.heads + first_head) * kHeadDim);
-  const std::uint32_t q = shared_address(shared.q);
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kTileHeads * kUnits; i += kConsumers) {
-    const int head = i / kUnits;
-    const int unit = i % kUnits;
-    const bool present = head < heads;
-    copy_unit(q + unit / 8 * kCellBytes + cell_offset(head, unit % 8), source + (present ? i : 0), present);
+__device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared& shared) {
+  const std::uint32_t full = shared_address(&shared.q_full);
+  barrier_arrive_expect(full, sizeof(shared.q));
+#pragma unroll
+  for (int cell = 0; cell < kCells; ++cell) {
+    copy_box(shared_address(shared.q) + cell * kCellBytes, &queries, cell * kCellValues, row, full);
   }
 }
 
-// Places of window rows and of the first kPlacedRows compressed rows. Selected rows are read before the token's
-// place is known. The rows start on their way from device memory.
-template <int kBlocks>
-__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank,
-                                       WarpgroupShared<kBlocks>& shared) {
-  constexpr int kPerThread = (kPlacedRows + kWarpgroupThreads - 1) / kWarpgroupThreads;
-  const int thread = static_cast<int>(threadIdx.x);
+// Places of window rows and of the first kPlacedRows compressed rows, by kThreads threads. Selected rows are read
+// before the token's place is known. The rows start on their way from device memory.
+template <int kBlocks, int kThreads>
+__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
+                                       RowPlace* shared_place) {
+  constexpr int kPerThread = (kPlacedRows + kThreads - 1) / kThreads;
   std::int32_t row[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const int index = thread + i * kWarpgroupThreads;
+    const int index = thread + i * kThreads;
     row[i] = index;
     if (p.selected != nullptr && index < p.selected_stride) {
-      row[i] = __ldg(p.selected + token * p.selected_stride + index);
+      row[i] = load_index(p.selected + token * p.selected_stride + index);
     }
   }
   const TokenRows rows = token_rows(p, token);
@@ -60,85 +56,179 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
     const RowPlace place = position >= rows.place.start
                                ? kStagedRow | static_cast<RowPlace>(rows.place.token_of(position))
                                : static_cast<RowPlace>(position % p.ring.shape.rows);
-    shared.place[thread] = place;
+    shared_place[thread] = place;
     if (thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
   }
   RowPlace place[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kWarpgroupThreads < compressed) place[i] = place_of(p, rows.place.slot, row[i]);
+    if (thread + i * kThreads < compressed) place[i] = place_of(p, rows.place.slot, row[i]);
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kWarpgroupThreads < compressed) {
-      shared.place[kPlacedWindow + thread + i * kWarpgroupThreads] = place[i];
+    if (thread + i * kThreads < compressed) {
+      shared_place[kPlacedWindow + thread + i * kThreads] = place[i];
       if (thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
     }
   }
   return rows;
 }
 
-#endif
-
-// Grid: x = tokens * kBlocks in clusters of kBlocks, y = groups of 64 heads. Tokens with more rows than the
-// cluster's shares hold are left to another kernel.
+// Zeros for this block's slice of the outputs of a token without rows.
 template <int kBlocks>
-__global__ void __launch_bounds__(kWarpgroupThreads, 1)
-    attend_warpgroup_kernel(const __grid_constant__ AttendParams p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) std::byte warpgroup_shared[];
-  auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks>*>(warpgroup_shared);
+__device__ inline void write_zeros(const AttendParams& p, std::int64_t token, int first_head, int rank, int threads) {
+  constexpr int kUnits = Share<kBlocks>::kSliceValues / kUnitValues;
+  for (int i = static_cast<int>(threadIdx.x); i < min(kTileHeads, p.heads - first_head) * kUnits; i += threads) {
+    bf16* head = p.o + (token * p.heads + first_head + i / kUnits) * kHeadDim;
+    reinterpret_cast<uint4*>(head + rank * Share<kBlocks>::kSliceValues)[i % kUnits] = uint4{};
+  }
+}
+
+// One token, by a cluster.
+template <int kBlocks>
+__device__ inline void attend_token(const AttendParams& p, const CUtensorMap& queries, bool consumes,
+                                    WarpgroupShared<kBlocks>& shared) {
   const std::int64_t token = static_cast<int>(blockIdx.x) / kBlocks;
   const int rank = static_cast<int>(blockIdx.x) % kBlocks;
   const int first_head = static_cast<int>(blockIdx.y) * kTileHeads;
-  const bool consumes = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kConsumers / 32;
+  cluster_arrive();
+  if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
+  const TokenRows rows =
+      place_rows<kBlocks, kWarpgroupThreads>(p, token, rank, static_cast<int>(threadIdx.x), shared.place[0]);
   if (threadIdx.x == 0) {
-    for (int slot = 0; slot < 2; ++slot) {
-      barrier_init(&shared.full[slot], kProducers / 32);
-      barrier_init(&shared.empty[slot], kConsumers / 32);
-      barrier_init(&shared.piece_full[slot], kProducers / 32);
-      barrier_init(&shared.piece_empty[slot], kConsumers / 32);
-    }
-    barrier_init(&shared.max_ready, kBlocks * kTileHeads / 32);
-    barrier_init(&shared.weights_ready, kBlocks * kConsumers / 32);
-    barrier_init(&shared.weights_here, 1);
-    barrier_init_fence();
+    shared.work[0] = {.token = static_cast<std::int32_t>(token), .first_head = first_head, .rows = rows.count};
   }
-  if constexpr (kBlocks > 1) cluster_arrive();
-  if (consumes) copy_queries(p, token, first_head, shared);
-  const TokenRows rows = place_rows<kBlocks>(p, token, rank, shared);
   __syncthreads();
-  if constexpr (kBlocks > 1) cluster_wait();
+  cluster_wait();
   if (rows.count == 0 || rows.count > kBlocks * kShareRows) {
-    wait_for_copies();
-    if (rows.count != 0) return;
-    constexpr int kUnits = Share<kBlocks>::kSliceValues / kUnitValues;
-    for (int i = static_cast<int>(threadIdx.x); i < min(kTileHeads, p.heads - first_head) * kUnits;
-         i += kWarpgroupThreads) {
-      bf16* head = p.o + (token * p.heads + first_head + i / kUnits) * kHeadDim;
-      reinterpret_cast<uint4*>(head + rank * Share<kBlocks>::kSliceValues)[i % kUnits] = uint4{};
-    }
+    barrier_wait(shared_address(&shared.q_full), 0);
+    if (rows.count == 0) write_zeros<kBlocks>(p, token, first_head, rank, kWarpgroupThreads);
     return;
   }
-  const Share<kBlocks> share(rows.count, rank);
   if (consumes) {
-    take_registers<184>();
-    HeadConsumer<kBlocks>(p, rows, share, token, first_head, shared).run();
+    take_registers<176>();
+    HeadConsumer<kBlocks>(p, 0, shared).run([](const WorkItem&) {});
   } else {
-    give_registers<72>();
-    RowProducer<kBlocks>(p, rows, share, shared).run();
+    give_registers<80>();
+    const Share<kBlocks> share({.rows = rows.count}, rank);
+    RowProducer<kBlocks>(p, rows, share, shared.place[0], shared).run();
     if (threadIdx.x < kConsumers + kRotatedPairs) {
+      const int pair = static_cast<int>(threadIdx.x) - kConsumers;
       if (p.output_rope.inverse_frequency != nullptr) {
-        const int pair = static_cast<int>(threadIdx.x) - kConsumers;
-        shared.rotation[pair] = rotation_of(p.output_rope, rows.place.position, pair);
+        shared.rotation[0][pair] = rotation_of(p.output_rope, rows.place.position, pair);
       }
       named_arrive(kOutputBarrier, kConsumers + 32);
     }
   }
   // Nobody leaves while others read its weights.
+  cluster_arrive();
+  cluster_wait();
+}
+
+// Tokens one after the other, by a block. Item i is the group i % groups of 64 heads of token i / groups. Tokens with
+// more rows than a share holds have none here.
+__device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int items,
+                                      WarpgroupShared<1>& shared) {
+  const auto copy = [&](int item) {
+    if (threadIdx.x != 0 || item >= items) return;
+    copy_queries(queries, item / groups * p.heads + item % groups * kTileHeads, shared);
+  };
+  copy(static_cast<int>(blockIdx.x));
+  int token = 0;
+  int parity = 0;
+#pragma unroll 1
+  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
+    barrier_wait(shared_address(&shared.token_full[token]), parity);
+    if (shared.work[token].rows > 0) {
+      HeadConsumer<1>(p, token, shared).run([&](const WorkItem& work) {
+        copy(work.token * groups + work.first_head / kTileHeads + static_cast<int>(gridDim.x));
+      });
+    } else {
+      if (shared.work[token].rows == 0) write_zeros<1>(p, item / groups, item % groups * kTileHeads, 0, kConsumers);
+      barrier_wait(shared_address(&shared.q_full), shared.work[token].parity);
+      named_sync(kConsumersBarrier, kConsumers);
+      copy(item + static_cast<int>(gridDim.x));
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.token_empty[token]));
+    token ^= 1;
+    parity ^= token ^ 1;
+  }
+}
+__device__ inline void produce_tokens(const AttendParams& p, int groups, int items, WarpgroupShared<1>& shared) {
+  const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+  WorkItem work{};
+  int n = 0;
+#pragma unroll 1
+  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x), ++n) {
+    RowPlace* place = shared.place[n % 2];
+    const TokenRows rows = place_rows<1, kProducers>(p, item / groups, 0, thread, place);
+    work.token = item / groups;
+    work.first_head = item % groups * kTileHeads;
+    work.rows = rows.count <= kShareRows ? rows.count : -1;
+    work.parity = n & 1;
+    if (thread >= kProducers - 32) {
+      if (n >= 2) barrier_wait(shared_address(&shared.token_empty[n % 2]), (n / 2 - 1) & 1);
+      const int pair = thread % 32;
+      if (pair == 0) shared.work[n % 2] = work;
+      if (work.rows > 0 && p.output_rope.inverse_frequency != nullptr) {
+        shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
+      }
+      __syncwarp();
+      if (pair == 0) barrier_arrive(shared_address(&shared.token_full[n % 2]));
+    }
+    named_sync(kProducersBarrier, kProducers);
+    if (work.rows > 0) {
+      const Share<1> share(work, 0);
+      RowProducer<1>(p, rows, share, place, shared).run();
+      for (int slot = 0; slot < 2; ++slot) work.filled[slot] += share.fills(slot);
+    }
+  }
+}
+
+#endif
+
+// `queries`: rows of a head's values, in boxes of 64 x 64. One block: any grid of one dimension. Several: grid x =
+// tokens * kBlocks in clusters of kBlocks, y = groups of 64 heads. Tokens with more rows than the blocks' shares hold
+// are left to another kernel.
+template <int kBlocks>
+__global__ void __launch_bounds__(kWarpgroupThreads, 1)
+    attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte warpgroup_shared[];
+  auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks>*>(warpgroup_shared);
+  const bool consumes = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kConsumers / 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(shared_address(&shared.full[i]), kProducers / 64);
+      barrier_init(shared_address(&shared.empty[i]), kConsumers / 32);
+      barrier_init(shared_address(&shared.piece_full[i]), kProducers / 32);
+      barrier_init(shared_address(&shared.piece_empty[i]), kConsumers / 32);
+      barrier_init(shared_address(&shared.token_full[i]), 1);
+      barrier_init(shared_address(&shared.token_empty[i]), kConsumers / 32);
+    }
+    barrier_init(shared_address(&shared.q_full), 1);
+    barrier_init(shared_address(&shared.max_ready), 1);
+    barrier_init(shared_address(&shared.weights_ready), kBlocks * kConsumers / 32);
+    barrier_init(shared_address(&shared.weights_here), 1);
+    barrier_init_fence();
+    barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.share_max));
+  }
+  allow_dependents();
+  wait_for_predecessors();
   if constexpr (kBlocks > 1) {
-    cluster_arrive();
-    cluster_wait();
+    attend_token<kBlocks>(p, queries, consumes, shared);
+  } else {
+    const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
+    const int items = p.step.counts.tokens * groups;
+    __syncthreads();
+    if (consumes) {
+      take_registers<176>();
+      consume_tokens(p, queries, groups, items, shared);
+    } else {
+      give_registers<80>();
+      produce_tokens(p, groups, items, shared);
+    }
   }
 #endif
 }

@@ -2,8 +2,10 @@
 #include <cstddef>
 
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/attend/warpgroup_kernel.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
@@ -17,6 +19,19 @@ int compute_capability_major() {
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return 0;
   return major;
+}
+
+int multiprocessors() {
+  static const int count = [] {
+    int device = 0;
+    int number = 1;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+    }
+    return number;
+  }();
+  return count;
 }
 
 // A build without code for 9.0a leaves the kernel empty: it then takes hardly any registers.
@@ -33,30 +48,19 @@ bool kernel_is_built() {
   return built;
 }
 
-template <int kBlocks>
-cudaLaunchConfig_t config_of(const AttendParams& p, cudaStream_t stream, cudaLaunchAttribute& cluster) {
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kBlocks;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(p.step.counts.tokens * kBlocks),
-                        static_cast<unsigned>((p.heads + kTileHeads - 1) / kTileHeads));
-  config.blockDim = dim3(kWarpgroupThreads);
-  config.dynamicSmemBytes = sizeof(WarpgroupShared<kBlocks>);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return config;
-}
-
 // Clusters that the device runs at once; its multiprocessors come in groups that clusters do not cross.
 template <int kBlocks>
-std::int64_t clusters_at_once(const AttendParams& p) {
-  static const int clusters = [&] {
+std::int64_t clusters_at_once() {
+  static const int clusters = [] {
     cudaLaunchAttribute cluster;
-    cudaLaunchConfig_t config = config_of<kBlocks>(p, nullptr, cluster);
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {kBlocks, 1, 1};
+    cudaLaunchConfig_t config{};
     config.gridDim = dim3(kBlocks);
+    config.blockDim = dim3(kWarpgroupThreads);
+    config.dynamicSmemBytes = sizeof(WarpgroupShared<kBlocks>);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
     int count = 0;
     const auto kernel = attend_warpgroup_kernel<kBlocks>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -75,9 +79,24 @@ Status launch(const AttendParams& p, cudaStream_t stream) {
   static_assert(kSharedBytes <= kMostSharedBytes);
   const auto kernel = attend_warpgroup_kernel<kBlocks>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = config_of<kBlocks>(p, stream, cluster);
-  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p));
+  const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
+  const std::int64_t items = std::int64_t{p.step.counts.tokens} * groups;
+  LaunchShape shape{.threads = kWarpgroupThreads, .shared_bytes = kSharedBytes, .cluster_blocks = kBlocks};
+  if constexpr (kBlocks == 1) {
+    shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors())));
+  } else {
+    shape.grid = dim3(static_cast<unsigned>(p.step.counts.tokens * kBlocks), static_cast<unsigned>(groups));
+  }
+  CUtensorMap queries;
+  DSV4RT_RETURN_IF_ERROR(encode_row_map({.data = p.q,
+                                         .value_bytes = 2,
+                                         .columns = kHeadDim,
+                                         .rows = std::int64_t{p.step.counts.tokens} * p.heads,
+                                         .row_bytes = kHeadDim * 2,
+                                         .box_columns = kCellValues,
+                                         .box_rows = kTileHeads},
+                                        queries));
+  return launch_pdl(kernel, shape, stream, p, queries);
 }
 
 }  // namespace
@@ -103,9 +122,9 @@ Status launch_warpgroup(const AttendParams& params, std::int64_t most_rows, cuda
   const auto fits = [&](std::int64_t blocks, std::int64_t clusters) {
     return needed > blocks / 2 || (useful >= blocks && items <= clusters);
   };
-  if (fits(8, clusters_at_once<8>(params))) return launch<8>(params, stream);
-  if (fits(4, clusters_at_once<4>(params))) return launch<4>(params, stream);
-  if (fits(2, clusters_at_once<2>(params))) return launch<2>(params, stream);
+  if (fits(8, clusters_at_once<8>())) return launch<8>(params, stream);
+  if (fits(4, clusters_at_once<4>())) return launch<4>(params, stream);
+  if (fits(2, clusters_at_once<2>())) return launch<2>(params, stream);
   return launch<1>(params, stream);
 }
 

@@ -11,7 +11,8 @@
 // Rows pass through two slots of eight cells (64 rows x 64 values). First the share: a slot holds one tile of
 // 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces.
 //
-//   one block    a piece is a tile; the first two are still in their slots
+//   one block    a piece is a tile; the first two are still in their slots. The block takes one token after the
+//                other; producers go on to the next one's rows while consumers still write outputs.
 //   several      a piece is 32 * kBlocks rows of the block's slice, in one half of slot 1. The queries, what
 //                follows them and slot 0 give room to the weights of up to 1152 rows of the token: blocks send
 //                theirs to all others. Of longer tokens every block keeps its own, and the others read them.
@@ -21,7 +22,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/token_rows.cuh"
-#include "backend/cuda/kernels/attend/warpgroup_mma.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_cells.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "dsv4rt/model.h"
 
@@ -47,24 +48,39 @@ inline constexpr int kPlacedRows = 1152;                                // of th
 using RowPlace = std::uint32_t;
 inline constexpr RowPlace kStagedRow = 0x80000000u;
 
+// 64 heads of a token. Consumers read it again where they need it: their registers are full of scores.
+struct WorkItem {
+  std::int32_t token;
+  std::int32_t first_head;
+  std::int32_t rows;       // of the token
+  std::int32_t filled[2];  // fills of the slots before it
+  std::int32_t parity;     // of the copy of its queries
+};
+
 inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
 
 template <int kBlocks>
 struct WarpgroupShared {
   static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kShareTiles : 36;
+  static constexpr int kTokens = kBlocks == 1 ? 2 : 1;  // whose rows the producers know: the next token's early
   // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with what follows
   std::byte more_weights[2 * kShareTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
-  RowPlace place[kPlacedWindow + kPlacedRows];  // window rows from the first entry on, compressed rows after them
-  float row_max[2][kTileHeads];                 // of a warpgroup's rows
-  float share_max[kBlocks][kTileHeads];         // of every block's share, written by that block
-  float step_sum[kGatheredSteps][kTileHeads];   // of p; of the same rows as the weights
-  Rotation rotation[kRotatedPairs];
+  // Of a token: window rows from the first entry on, compressed rows after them.
+  RowPlace place[kTokens][kPlacedWindow + kPlacedRows];
+  float row_max[2][kTileHeads];                // of a warpgroup's rows
+  float share_max[kBlocks][kTileHeads];        // of every block's share, written by that block
+  float step_sum[kGatheredSteps][kTileHeads];  // of p; of the same rows as the weights
+  Rotation rotation[kTokens][kRotatedPairs];
+  WorkItem work[kTokens];
   std::uint64_t full[2];  // of slots
   std::uint64_t empty[2];
   std::uint64_t piece_full[2];  // of the halves of slot 1
   std::uint64_t piece_empty[2];
+  std::uint64_t q_full;
+  std::uint64_t token_full[2];  // work and rotation
+  std::uint64_t token_empty[2];
   std::uint64_t max_ready;
   std::uint64_t weights_ready;
   std::uint64_t weights_here;
@@ -83,9 +99,13 @@ struct Share {
   std::int32_t count;  // rows of the token
   std::int32_t steps;
   std::int32_t rank;
+  int filled[2];
 
-  __device__ Share(std::int32_t rows, int block_rank)
-      : count(rows), steps((rows + kStepRows - 1) / kStepRows), rank(block_rank) {}
+  __device__ Share(const WorkItem& work, int block_rank)
+      : count(work.rows),
+        steps((work.rows + kStepRows - 1) / kStepRows),
+        rank(block_rank),
+        filled{work.filled[0], work.filled[1]} {}
 
   // Whether one block has room for the weights of all rows. Blocks then send theirs to all others; otherwise
   // every block keeps its own, and the others read them.
@@ -104,10 +124,21 @@ struct Share {
   // Fills of slot `slot` while the share is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
-  // With one block: tiles that are in their slots already; slot and number of fill of a piece.
+
+  // With one block: tiles that are in their slots already; slot and number of fill of a piece; the first piece that
+  // fills `slot` again.
   [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
   [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
-  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const { return score_fills(slot_of(piece)) - 1 + piece / 2; }
+  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
+    return filled[slot_of(piece)] + score_fills(slot_of(piece)) - 1 + piece / 2;
+  }
+  [[nodiscard]] __device__ std::int32_t first_piece(int slot) const {
+    return slot_of(resident()) == slot ? resident() : resident() + 1;
+  }
+  [[nodiscard]] __device__ int fills(int slot) const {
+    const int again = kBlocks == 1 ? max(0, pieces() - first_piece(slot) + 1) / 2 : 0;
+    return score_fills(slot) + again;
+  }
 };
 
 }  // namespace dsv4rt::cuda

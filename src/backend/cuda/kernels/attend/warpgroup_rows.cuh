@@ -1,8 +1,8 @@
 // The producers of warpgroup_plan.cuh: packed rows from global memory to BF16 cells in the slots.
 //
-// Producer t takes the 16-byte unit t % 4 of row t / 4 of every cell, so that neighbouring threads read 64
-// bytes of a row and write cells without bank conflicts. The loads of the next piece start as soon as a
-// register is free.
+// A thread takes the 16-byte unit t % 4 of some rows of every cell, so that neighbouring threads read 64 bytes of a
+// row and write cells without bank conflicts. A slot of tiles has four warps of its own: while they wait for rows or
+// for the slot, the other slot's warps decode. Consumers make the cells visible to matrix instructions.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,38 @@
 
 namespace dsv4rt::cuda {
 
-__device__ inline uint4 load_unit_once(const std::byte* address) {
+// Not through the read-only path, which the compiler would choose: with as little first-level cache as this kernel's
+// shared memory leaves, it has few loads under way (a tile's rows took four times as long).
+__device__ inline uint4 load_unit(const std::byte* address) {
   uint4 unit;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
                : "l"(__cvta_generic_to_global(address)));
   return unit;
+}
+__device__ inline uint2 load_scales(const std::byte* address) {
+  uint2 scales;
+  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];\n"
+               : "=r"(scales.x), "=r"(scales.y)
+               : "l"(__cvta_generic_to_global(address)));
+  return scales;
+}
+__device__ inline std::uint32_t load_scale(const std::byte* address) {
+  std::uint32_t scale;
+  asm volatile("ld.global.u8 %0, [%1];\n" : "=r"(scale) : "l"(__cvta_generic_to_global(address)));
+  return scale;
+}
+__device__ inline std::int32_t load_index(const std::int32_t* address) {
+  std::int32_t index;
+  asm volatile("ld.global.s32 %0, [%1];\n" : "=r"(index) : "l"(__cvta_generic_to_global(address)));
+  return index;
+}
+
+// Two bytes of `word` with their signs; a selector's digits with 8 added replicate the sign.
+__device__ inline std::uint32_t sign_extended_pair(std::uint32_t word, std::uint32_t selector) {
+  std::uint32_t pair;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(pair) : "r"(word), "r"(selector));
+  return pair;
 }
 
 // Sixteen E4M3 codes times 2^(scale - 127), given factor = e4m3_factor(scale). A code's bits, moved to a BF16's
@@ -33,12 +59,10 @@ __device__ inline void decode_e4m3_unit_by_bits(const uint4& codes, std::uint32_
   if ((nan & 0x80808080u) != 0) factor = 0x7fc07fc0u;
   std::uint32_t values[8];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    // Code seeeemmm becomes s0000eee in the value's high byte, emmm0000 in its low one.
-    const std::uint32_t high = (words[i] & 0x80808080u) | ((words[i] >> 4) & 0x07070707u);
-    const std::uint32_t low = (words[i] << 4) & 0xf0f0f0f0u;
-    values[2 * i] = multiply_bf16_pair(__byte_perm(low, high, 0x5140), factor);
-    values[2 * i + 1] = multiply_bf16_pair(__byte_perm(low, high, 0x7362), factor);
+  for (int i = 0; i < 8; ++i) {
+    // Code seeeemmm, sign-extended to 16 bits, times 16: sssssseeeemmm0000, then s0000eeeemmm0000.
+    const std::uint32_t pair = sign_extended_pair(words[i / 2], i % 2 == 0 ? 0x9180u : 0xb3a2u);
+    values[i] = multiply_bf16_pair((pair * 16) & 0x87f087f0u, factor);
   }
   out[0] = make_uint4(values[0], values[1], values[2], values[3]);
   out[1] = make_uint4(values[4], values[5], values[6], values[7]);
@@ -54,7 +78,7 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
 __device__ inline RowPlace place_of(const AttendParams& p, std::int32_t slot, std::int32_t row) {
   const int shift = __ffs(p.rows.shape.rows) - 1;
   const auto block =
-      static_cast<std::uint32_t>(__ldg(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
+      static_cast<std::uint32_t>(load_index(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
   return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
 }
 
@@ -83,143 +107,183 @@ __device__ inline void prefetch_row(const RowSource& source) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(source.scales)));
 }
 
+inline constexpr int kProducersBarrier = 3;
+
 template <int kBlocks>
 class RowProducer {
  public:
   using Shared = WarpgroupShared<kBlocks>;
 
-  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share, Shared& shared)
-      : p_(params), slot_(rows.place.slot), window_(rows.window), share_(share), shared_(shared) {}
+  // `place`: of the token's rows.
+  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
+                         const RowPlace* place, Shared& shared)
+      : p_(params), slot_(rows.place.slot), window_(rows.window), share_(share), place_(place), shared_(shared) {}
 
   __device__ void run() {
-    const int tiles = share_.tiles();
-    const int pieces = share_.pieces();
-    if constexpr (kBlocks == 1) {
-      const int total = tiles + pieces - share_.resident();
-      run_tiles(total, [&](int k) {
-        if (k < tiles) return Piece{(tiles - 1 - k) * kTileRows, share_.count, k % 2, k / 2};
-        return value_piece(k - tiles + share_.resident());
-      });
-    } else {
-      run_tiles(tiles, [&](int k) {
-        return Piece{share_.begin() + (tiles - 1 - k) * kTileRows, share_.end(), k % 2, k / 2};
-      });
-      run_slices(pieces);
-    }
+    run_tiles();
+    if constexpr (kBlocks > 1) run_slices(share_.pieces());
   }
 
  private:
-  // What fills a slot once: a tile with all values, or several tiles of the block's slice.
-  struct Piece {
-    std::int32_t begin;  // first row of the token
-    std::int32_t end;    // rows from here on do not exist; at least one does
-    int slot;
-    int fill;  // number of this slot's fill
+  // Rows [begin, end) of the token that exist, at least one.
+  struct Rows {
+    std::int32_t begin;
+    std::int32_t end;
   };
-  [[nodiscard]] __device__ Piece value_piece(int number) const {
-    if constexpr (kBlocks == 1) {
-      return {number * kTileRows, share_.count, share_.slot_of(number), share_.fill_of(number)};
-    }
-    return {number * Share<kBlocks>::kPieceRows, share_.count, number % 2, number / 2};
-  }
 
   // Before the `fill`-th filling.
   __device__ static void wait_empty(std::uint64_t& empty, int fill) {
-    if (fill > 0) barrier_wait(&empty, (fill - 1) & 1);
+    if (fill > 0) barrier_wait(shared_address(&empty), (fill - 1) & 1);
   }
   __device__ void announce(std::uint64_t& full) {
-    fence_async_proxy();
     __syncwarp();
-    if (thread_ % 32 == 0) barrier_arrive(&full);
+    if (thread_ % 32 == 0) barrier_arrive(shared_address(&full));
   }
 
-  // This thread's row of a tile; of rows that do not exist, the last one that does.
-  __device__ RowSource locate(const Piece& piece, int tile) const {
-    const std::int32_t row = min(piece.begin + tile * kTileRows + row_, piece.end - 1);
+  // Row `row` of the token; of rows that do not exist, the last one that does.
+  [[nodiscard]] __device__ RowSource locate(const Rows& rows, std::int32_t row) const {
+    row = min(row, rows.end - 1);
     const std::int32_t compressed = row - window_;
-    if (compressed < 0) return window_source(p_, slot_, shared_.place[row]);
+    if (compressed < 0) return window_source(p_, slot_, place_[row]);
     return compressed_source(
-        p_, compressed < kPlacedRows ? shared_.place[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
-  }
-  [[nodiscard]] __device__ bool exists(const Piece& piece, int tile) const {
-    return piece.begin + tile * kTileRows + row_ < piece.end;
+        p_, compressed < kPlacedRows ? place_[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
   }
 
-  __device__ void store_cell(std::byte* slot, int cell, const uint4& first, const uint4& second) const {
+  __device__ void store_cell(std::byte* slot, int cell, int row, const uint4& first, const uint4& second) const {
     std::byte* to = slot + cell * kCellBytes;
-    *reinterpret_cast<uint4*>(to + cell_offset(row_, 2 * unit_)) = first;
-    *reinterpret_cast<uint4*>(to + cell_offset(row_, 2 * unit_ + 1)) = second;
+    *reinterpret_cast<uint4*>(to + cell_offset(row, 2 * unit_)) = first;
+    *reinterpret_cast<uint4*>(to + cell_offset(row, 2 * unit_ + 1)) = second;
+  }
+  // Scale of a row's group of 64 values.
+  [[nodiscard]] __device__ static std::uint32_t scale_of(const uint2& scales, int cell) {
+    return (cell < 4 ? scales.x : scales.y) >> (8 * (cell % 4)) & 0xffu;
   }
   // Products that were made with kGreatestFactor, by what is missing.
-  __device__ void correct_cell(std::byte* slot, int cell, std::uint32_t scale) const {
+  __device__ void correct_row(std::byte* slot, int row, const uint2& scales) const {
+#pragma unroll 1
+    for (int cell = 0; cell < kCells - 1; ++cell) {
+      if (scale_of(scales, cell) > kGreatestFactor) correct_cell(slot, cell, row, scale_of(scales, cell));
+    }
+  }
+  __device__ void correct_cell(std::byte* slot, int cell, int row, std::uint32_t scale) const {
     const std::uint32_t rest = scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
 #pragma unroll 1
     for (int i = 0; i < 8; ++i) {
       auto* pair =
-          reinterpret_cast<std::uint32_t*>(slot + cell * kCellBytes + cell_offset(row_, 2 * unit_ + i / 4)) + i % 4;
+          reinterpret_cast<std::uint32_t*>(slot + cell * kCellBytes + cell_offset(row, 2 * unit_ + i / 4)) + i % 4;
       *pair = multiply_bf16_pair(*pair, rest);
     }
   }
 
-  // --- tiles: every thread has one row -------------------------------------------------------------------
+  // --- tiles: warps 4 i .. 4 i + 3 fill slot i, half a tile at a time --------------------------------------
 
-  template <class PieceAt>
-  __device__ void run_tiles(int count, const PieceAt& piece_at) {
-    if (count == 0) return;
-    uint4 raw[kCells - 1];  // the next piece, as loaded
+  static constexpr int kHalfRows = kTileRows / 2;
+  // One block has other work to do while rows come; there, more copies under way only slow its own stores.
+  static constexpr bool kStages = kBlocks > 1;
+
+  // Tile that fills slot group_ for the `fill`-th time.
+  [[nodiscard]] __device__ Rows tile_rows(int fill) const {
+    const int scored = share_.score_fills(group_);
+    if (fill < scored) {
+      return {share_.begin() + (share_.tiles() - 1 - (2 * fill + group_)) * kTileRows, share_.end()};
+    }
+    return {(share_.first_piece(group_) + 2 * (fill - scored)) * kTileRows, share_.count};
+  }
+
+  // The thread's units of a row in registers; those of the first half are loaded while the slot is still in use.
+  struct LoadedRow {
+    uint4 raw[kCells - 1];
     uint4 rope[2];
-    Piece now = piece_at(0);
-    RowSource source = locate(now, 0);
-    uint2 scales = __ldg(reinterpret_cast<const uint2*>(source.scales));
+    uint2 scales;
+  };
+  __device__ void load_row(const Rows& rows, int tile_row, LoadedRow& loaded) const {
+    const RowSource source = locate(rows, rows.begin + tile_row);
+    loaded.scales = load_scales(source.scales);
     const std::byte* from = source.data + unit_ * kUnitBytes;
 #pragma unroll
-    for (int cell = 0; cell < kCells - 1; ++cell) raw[cell] = load_unit_once(from + cell * kCellValues);
+    for (int cell = 0; cell < kCells - 1; ++cell) loaded.raw[cell] = load_unit(from + cell * kCellValues);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) rope[i] = load_unit_once(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
+    for (int i = 0; i < 2; ++i) {
+      loaded.rope[i] = load_unit(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
+    }
+  }
+  __device__ void decode_loaded(const Rows& rows, int tile_row, const LoadedRow& loaded, std::byte* slot) const {
+    const bool exists = rows.begin + tile_row < rows.end;
+    const std::uint32_t present = exists ? 0xffffffffu : 0;
+    const uint2 scales = exists ? loaded.scales : uint2{};
+    std::uint32_t greatest = 0;
+#pragma unroll
+    for (int cell = 0; cell < kCells - 1; ++cell) {
+      const std::uint32_t scale = scale_of(scales, cell);
+      greatest = max(greatest, scale);
+      uint4 values[2];
+      decode_e4m3_unit_by_bits(loaded.raw[cell], e4m3_factor(scale) & present, values);
+      store_cell(slot, cell, tile_row, values[0], values[1]);
+    }
+    uint4 rope[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4& values = loaded.rope[i];
+      rope[i] = make_uint4(values.x & present, values.y & present, values.z & present, values.w & present);
+    }
+    store_cell(slot, kCells - 1, tile_row, rope[0], rope[1]);
+    if (greatest > kGreatestFactor) correct_row(slot, tile_row, scales);
+  }
+
+  // Another way for the second half: its codes wait, packed, where the first half of their values will lie.
+  __device__ void stage_row(const Rows& rows, std::byte* slot, uint2& scales) const {
+    const std::int32_t row = rows.begin + kHalfRows + half_row_;
+    const RowSource source = locate(rows, row);
+    const bool exists = row < rows.end;  // otherwise codes and scales are zero
+    scales = exists ? load_scales(source.scales) : uint2{};
+    const std::byte* from = source.data + unit_ * kUnitBytes;
+    const std::uint32_t first = shared_address(slot) + cell_offset(kHalfRows + half_row_, 2 * unit_);
+    const std::uint32_t second = shared_address(slot) + cell_offset(kHalfRows + half_row_, 2 * unit_ + 1);
+#pragma unroll
+    for (int cell = 0; cell < kCells - 1; ++cell) {
+      copy_unit(first + cell * kCellBytes, from + cell * kCellValues, exists);
+    }
+    constexpr int kRopeCell = (kCells - 1) * kCellBytes;
+    const std::byte* rope = from + Fp8DsMlaRow::kRopeOffset + unit_ * kUnitBytes;
+    copy_unit(first + kRopeCell, rope, exists);
+    copy_unit(second + kRopeCell, rope + kUnitBytes, exists);
+  }
+  __device__ void decode_staged(const uint2& scales, std::byte* slot) const {
+    wait_for_copies();
+    const int row = kHalfRows + half_row_;
+    std::uint32_t greatest = 0;
+#pragma unroll
+    for (int cell = 0; cell < kCells - 1; ++cell) {
+      const std::uint32_t scale = scale_of(scales, cell);
+      greatest = max(greatest, scale);
+      uint4 values[2];
+      const std::byte* codes = slot + cell * kCellBytes + cell_offset(row, 2 * unit_);
+      decode_e4m3_unit_by_bits(*reinterpret_cast<const uint4*>(codes), e4m3_factor(scale), values);
+      store_cell(slot, cell, row, values[0], values[1]);
+    }
+    if (greatest > kGreatestFactor) correct_row(slot, row, scales);
+  }
+
+  __device__ void run_tiles() {
+    const int fills = share_.fills(group_);
+    const int filled = group_ == 0 ? share_.filled[0] : share_.filled[1];
+    std::byte* slot = shared_.slot[group_];
+    LoadedRow loaded;
+    if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
 #pragma unroll 1
-    for (int k = 0; k < count; ++k) {
-      const Piece next = piece_at(min(k + 1, count - 1));
-      source = locate(next, 0);
-      from = source.data + unit_ * kUnitBytes;
-      wait_empty(shared_.empty[now.slot], now.fill);
-      const uint2 scale_words = exists(now, 0) ? scales : uint2{};
-      const std::uint32_t present = exists(now, 0) ? 0xffffffffu : 0;
-      scales = __ldg(reinterpret_cast<const uint2*>(source.scales));
-      std::byte* slot = shared_.slot[now.slot];
-      std::uint32_t greatest = 0;
-#pragma unroll
-      for (int cell = 0; cell < kCells - 1; ++cell) {
-        const std::uint32_t scale = (cell < 4 ? scale_words.x : scale_words.y) >> (8 * (cell % 4)) & 0xffu;
-        greatest = max(greatest, scale);
-        uint4 values[2];
-        decode_e4m3_unit_by_bits(raw[cell], e4m3_factor(scale) & present, values);
-        store_cell(slot, cell, values[0], values[1]);
-        if (cell % 2 == 1) {
-#pragma unroll
-          for (int c = cell - 1; c <= cell; ++c) raw[c] = load_unit_once(from + c * kCellValues);
-          __syncwarp();  // keeps the loads where they are: early
-        }
+    for (int fill = 0; fill < fills; ++fill) {
+      const Rows rows = tile_rows(fill);
+      uint2 scales;
+      wait_empty(shared_.empty[group_], filled + fill);
+      if constexpr (kStages) stage_row(rows, slot, scales);
+      decode_loaded(rows, half_row_, loaded, slot);
+      if constexpr (!kStages) {
+        load_row(rows, kHalfRows + half_row_, loaded);
+        decode_loaded(rows, kHalfRows + half_row_, loaded, slot);
       }
-      raw[kCells - 2] = load_unit_once(from + (kCells - 2) * kCellValues);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        rope[i].x &= present;
-        rope[i].y &= present;
-        rope[i].z &= present;
-        rope[i].w &= present;
-      }
-      store_cell(slot, kCells - 1, rope[0], rope[1]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) rope[i] = load_unit_once(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
-      if (greatest > kGreatestFactor) {
-#pragma unroll 1
-        for (int cell = 0; cell < kCells - 1; ++cell) {
-          const std::uint32_t scale = (cell < 4 ? scale_words.x : scale_words.y) >> (8 * (cell % 4)) & 0xffu;
-          if (scale > kGreatestFactor) correct_cell(slot, cell, scale);
-        }
-      }
-      announce(shared_.full[now.slot]);
-      now = next;
+      if (fill + 1 < fills) load_row(tile_rows(fill + 1), half_row_, loaded);
+      if constexpr (kStages) decode_staged(scales, slot);
+      announce(shared_.full[group_]);
     }
   }
 
@@ -237,67 +301,76 @@ class RowProducer {
     return share_.rank == kBlocks - 1 && cell % kGroups == kGroups - 1;
   }
 
+  [[nodiscard]] __device__ Rows piece_rows(int piece) const {
+    return {piece * Share<kBlocks>::kPieceRows, share_.count};
+  }
+
   // Rotated values: copy_rope.
-  __device__ void load_slice(const Piece& piece, LoadedPiece& loaded) {
-    if (piece.begin >= piece.end) return;
+  __device__ void load_slice(const Rows& rows, LoadedPiece& loaded) {
+    if (rows.begin >= rows.end) return;
 #pragma unroll
     for (int tile = 0; tile < kPieceTiles; ++tile) {
-      const RowSource source = locate(piece, tile);
+      const RowSource source = locate(rows, rows.begin + tile * kTileRows + row_);
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
         const int cell = tile * kGroups + i;
         if (is_rope(cell)) continue;
         const int group = share_.rank * kGroups + i;
-        loaded.raw[cell] = load_unit_once(source.data + group * kCellValues + unit_ * kUnitBytes);
-        loaded.scale[cell] = __ldg(reinterpret_cast<const unsigned char*>(source.scales) + group);
+        loaded.raw[cell] = load_unit(source.data + group * kCellValues + unit_ * kUnitBytes);
+        loaded.scale[cell] = load_scale(source.scales + group);
       }
     }
   }
 
-  __device__ void copy_rope(const Piece& piece, std::uint32_t slot) {
+  __device__ void copy_rope(const Rows& rows, std::uint32_t slot) {
     if (share_.rank != kBlocks - 1) return;
 #pragma unroll 1
     for (int tile = 0; tile < kPieceTiles; ++tile) {
-      const std::byte* from = locate(piece, tile).data + Fp8DsMlaRow::kRopeOffset;
+      const std::int32_t row = rows.begin + tile * kTileRows + row_;
+      const std::byte* from = locate(rows, row).data + Fp8DsMlaRow::kRopeOffset;
       const std::uint32_t cell = slot + ((tile + 1) * kGroups - 1) * kCellBytes;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int unit = 2 * unit_ + i;
-        copy_unit(cell + cell_offset(row_, unit), from + unit * kUnitBytes, exists(piece, tile));
+        copy_unit(cell + cell_offset(row_, unit), from + unit * kUnitBytes, row < rows.end);
       }
     }
   }
 
-  __device__ void store_slice(const Piece& piece, const LoadedPiece& loaded) {
-    wait_empty(shared_.piece_empty[piece.slot], piece.fill);
-    std::byte* slot = shared_.slot[1] + piece.slot * Share<kBlocks>::kPieceBytes;
-    copy_rope(piece, shared_address(slot));
+  __device__ void store_slice(int piece, const LoadedPiece& loaded) {
+    const Rows rows = piece_rows(piece);
+    wait_empty(shared_.piece_empty[piece % 2], piece / 2);
+    std::byte* slot = shared_.slot[1] + piece % 2 * Share<kBlocks>::kPieceBytes;
+    copy_rope(rows, shared_address(slot));
 #pragma unroll
     for (int cell = 0; cell < kPieceCells; ++cell) {
       if (is_rope(cell)) continue;
+      const bool exists = rows.begin + cell / kGroups * kTileRows + row_ < rows.end;
       const std::uint32_t scale = loaded.scale[cell];
       uint4 values[2];
-      decode_e4m3_unit_by_bits(loaded.raw[cell], exists(piece, cell / kGroups) ? e4m3_factor(scale) : 0, values);
-      store_cell(slot, cell, values[0], values[1]);
-      if (scale > kGreatestFactor) correct_cell(slot, cell, scale);
+      decode_e4m3_unit_by_bits(loaded.raw[cell], exists ? e4m3_factor(scale) : 0, values);
+      store_cell(slot, cell, row_, values[0], values[1]);
+      if (scale > kGreatestFactor) correct_cell(slot, cell, row_, scale);
     }
     wait_for_copies();
-    announce(shared_.piece_full[piece.slot]);
+    announce(shared_.piece_full[piece % 2]);
   }
 
   __device__ void run_slices(int count) {
     LoadedPiece even;
     LoadedPiece odd;
-    load_slice(value_piece(0), even);
-    load_slice(value_piece(1), odd);
-    wait_empty(shared_.empty[1], share_.score_fills(1));
+    load_slice(piece_rows(0), even);
+    load_slice(piece_rows(1), odd);
+    // Only its own warps know how often slot 1 has been used.
+    if (group_ == 1) wait_empty(shared_.empty[1], share_.score_fills(1));
+    named_sync(kProducersBarrier, kProducers);
 #pragma unroll 1
     for (int k = 0; k < count; k += 2) {
-      store_slice(value_piece(k), even);
-      load_slice(value_piece(k + 2), even);
+      store_slice(k, even);
+      load_slice(piece_rows(k + 2), even);
       if (k + 1 == count) break;
-      store_slice(value_piece(k + 1), odd);
-      load_slice(value_piece(k + 3), odd);
+      store_slice(k + 1, odd);
+      load_slice(piece_rows(k + 3), odd);
     }
   }
 
@@ -305,10 +378,13 @@ class RowProducer {
   std::int32_t slot_;
   std::int32_t window_;
   const Share<kBlocks>& share_;
+  const RowPlace* place_;
   Shared& shared_;
   int thread_ = static_cast<int>(threadIdx.x) - kConsumers;
-  int row_ = thread_ / 4;   // of a cell
-  int unit_ = thread_ % 4;  // of a cell's 64 codes
+  int group_ = __shfl_sync(0xffffffffu, thread_ / 128, 0);
+  int half_row_ = thread_ % 128 / 4;  // of half a tile
+  int row_ = thread_ / 4;             // of a cell of slices
+  int unit_ = thread_ % 4;            // of a cell's 64 codes
 };
 
 }  // namespace dsv4rt::cuda

@@ -22,6 +22,9 @@ __device__ inline void barrier_init_fence() {
 __device__ inline void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
+__device__ inline void barrier_arrive_several(std::uint32_t barrier, unsigned arrivals) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 // Arrives and announces `bytes` that copies will bring.
 __device__ inline void barrier_arrive_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");

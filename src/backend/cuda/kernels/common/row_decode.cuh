@@ -140,11 +140,11 @@ struct UnitLayout {
   __device__ static std::uint32_t raw_scale(const RowAddress& row, int unit) {
     const std::byte* scales = row.data + row.to_scales;
     if constexpr (kScale == ScaleKind::kE8m0Byte) {
-      return __ldg(reinterpret_cast<const unsigned char*>(scales) + unit / kUnitsPerScale);
+      return *(reinterpret_cast<const unsigned char*>(scales) + unit / kUnitsPerScale);
     } else if constexpr (kScale == ScaleKind::kE4m3Pair) {
-      return __ldg(reinterpret_cast<const unsigned short*>(scales) + unit);
+      return *(reinterpret_cast<const unsigned short*>(scales) + unit);
     } else if constexpr (kScale == ScaleKind::kFloat) {
-      return __ldg(reinterpret_cast<const unsigned int*>(scales));
+      return *reinterpret_cast<const unsigned int*>(scales);
     } else {
       return 0;
     }
@@ -223,7 +223,8 @@ __device__ inline void decode_rows_as(const RowAddresses<kRows>& rows, int begin
       if (index < units) {
         const RowAddress row = rows.get(begin + index / Layout::kUnits);
         const int unit = index % Layout::kUnits;
-        source[i] = __ldg(reinterpret_cast<const uint4*>(row.data) + unit);
+        // Not __ldg: beside a lot of shared memory the read-only path has few loads under way.
+        source[i] = *(reinterpret_cast<const uint4*>(row.data) + unit);
         scale[i] = unit < Layout::kCodeUnits ? Layout::raw_scale(row, unit) : 0u;
       }
     }

@@ -71,7 +71,7 @@ struct Wgmma;
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // A, B: operand numbers after the accumulators; P: whether to add to D (otherwise D is overwritten).
-#define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP)                                               \
+#define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP, RT)                                           \
   template <>                                                                                                  \
   struct Wgmma<N> {                                                                                            \
     __device__ static void bf16(float (&d)[COUNT], std::uint64_t a, std::uint64_t b, bool add) {               \
@@ -80,22 +80,24 @@ struct Wgmma;
                    A ", " B ", p, 1, 1, 0, 0;\n}\n"                                                            \
                    : DSV4RT_D##COUNT(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
     }                                                                                                          \
-    /* A from registers: the A fragment of mma.m16n8k16 for the warp's 16 rows. */                             \
+    /* A from registers: the A fragment of mma.m16n8k16 for the warp's 16 rows. kTransposed: B is MN-major. */ \
+    template <int kTransposed = 0>                                                                             \
     __device__ static void bf16_registers(float (&d)[COUNT], const std::uint32_t* a, std::uint64_t b,          \
                                           bool add) {                                                          \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " RP ", 0;\n"                                            \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" DSV4RT_REGISTERS_##COUNT "}, " \
-                   "{" A0 ", " A1 ", " A2 ", " A3 "}, " RB ", p, 1, 1, 0;\n}\n"                                \
+                   "{" A0 ", " A1 ", " A2 ", " A3 "}, " RB ", p, 1, 1, " RT ";\n}\n"                           \
                    : DSV4RT_D##COUNT(0)                                                                        \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));          \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),           \
+                     "n"(kTransposed));                                                                        \
     }                                                                                                          \
   }
 
-DSV4RT_WGMMA(8, 4, "%4", "%5", "%6", "%4", "%5", "%6", "%7", "%8", "%9");
-DSV4RT_WGMMA(16, 8, "%8", "%9", "%10", "%8", "%9", "%10", "%11", "%12", "%13");
-DSV4RT_WGMMA(32, 16, "%16", "%17", "%18", "%16", "%17", "%18", "%19", "%20", "%21");
-DSV4RT_WGMMA(64, 32, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37");
-DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69");
+DSV4RT_WGMMA(8, 4, "%4", "%5", "%6", "%4", "%5", "%6", "%7", "%8", "%9", "%10");
+DSV4RT_WGMMA(16, 8, "%8", "%9", "%10", "%8", "%9", "%10", "%11", "%12", "%13", "%14");
+DSV4RT_WGMMA(32, 16, "%16", "%17", "%18", "%16", "%17", "%18", "%19", "%20", "%21", "%22");
+DSV4RT_WGMMA(64, 32, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
 
 #undef DSV4RT_WGMMA
 #undef DSV4RT_REGISTERS_4
