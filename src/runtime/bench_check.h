@@ -8,15 +8,15 @@
 
 namespace dsv4rt {
 
-// Equal bytes; without determinism (EngineOptions::deterministic) a relative L2 distance of at most 10 %, since these
-// may be few tokens: coarse sums of FP8 products were seen to move the outputs of many by 1.6 %, a mistake moves them
-// by far more.
+// Equal bytes; without determinism (EngineOptions::deterministic) a relative L2 distance of at most one half. These may
+// be single tokens of random weights, whose indexer then takes other rows of nearly the same score: three of 512 move
+// an output, which is about the mean of random rows, by 10 %. Outputs of the wrong tokens are 140 % apart.
 inline bool agree(std::span<const bf16> a, std::span<const bf16> b, bool deterministic) {
   if (deterministic) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](bf16 x, bf16 y) { return x.bits == y.bits; });
   }
   if (a.size() != b.size()) return false;
-  constexpr double kTolerance = 0.1;
+  constexpr double kTolerance = 0.5;
   double error = 0;
   double norm = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

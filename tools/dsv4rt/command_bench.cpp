@@ -40,7 +40,7 @@ double floor_bandwidth(const BenchFlags& flags) {
 
 // How the outputs compared in a check are the same.
 const char* closeness(const EngineInspector& inspector) {
-  return inspector.deterministic() ? ", byte for byte" : ", within 10 %";
+  return inspector.deterministic() ? ", byte for byte" : ", within half their norm";
 }
 
 // "32x8192": sequences times cached tokens of each.

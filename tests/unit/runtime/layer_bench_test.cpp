@@ -76,7 +76,7 @@ TEST(BenchCheck, ComparesBytesOrValues) {
   others[3] = to_bf16(1.5F);  // 5 % of the norm
   EXPECT_FALSE(agree(ones, others, true));
   EXPECT_TRUE(agree(ones, others, false));
-  others[4] = to_bf16(3.0F);
+  others[4] = to_bf16(7.0F);
   EXPECT_FALSE(agree(ones, others, false));
   others[4] = {0x7fc0};  // NaN
   EXPECT_FALSE(agree(ones, others, false));
