@@ -9,8 +9,9 @@
 namespace dsv4rt {
 
 // Equal bytes; without determinism (EngineOptions::deterministic) a relative L2 distance of at most one half. These may
-// be single tokens of random weights, whose indexer then takes other rows of nearly the same score: three of 512 move
-// an output, which is about the mean of random rows, by 10 %. Outputs of the wrong tokens are 140 % apart.
+// be single tokens of random weights, whose indexer then may take other rows of nearly the same score: an output is
+// about the mean of 640 random rows, so that three others move it by sqrt(2 * 3 / 640), 10 %. Outputs of wrong tokens
+// are sqrt(2) apart.
 inline bool agree(std::span<const bf16> a, std::span<const bf16> b, bool deterministic) {
   if (deterministic) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](bf16 x, bf16 y) { return x.bits == y.bits; });
