@@ -85,21 +85,20 @@ struct TileConsumer {
     for (int back = min(stages, kStagesInFlight); back > 0; --back) release(earlier_stage(back));
   }
 
-  // Two words of four codes: the A fragment of one step.
+  // Two words of four packed codes: the A fragment of one step (packed_linear.h has the bits of a word).
   __device__ __forceinline__ static void widen(std::uint32_t first, std::uint32_t second, std::uint32_t factor,
                                                std::uint32_t* a) {
-    const auto place = [](std::uint32_t pair) {  // codes in bytes 1 and 3
-      return (pair & 0x80008000U) | ((pair & 0x7f007f00U) >> 4);
-    };
     const auto multiply = [factor](std::uint32_t values) {
       std::uint32_t product;
       asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(values), "r"(factor));
       return product;
     };
-    a[0] = multiply(place(__byte_perm(first, 0, 0x1404)));
-    a[1] = multiply(place(__byte_perm(first, 0, 0x3424)));
-    a[2] = multiply(place(__byte_perm(second, 0, 0x1404)));
-    a[3] = multiply(place(__byte_perm(second, 0, 0x3424)));
+    const auto in_place = [](std::uint32_t word) { return word & 0x87f087f0U; };
+    const auto folded = [](std::uint32_t word) { return ((word << 4) & 0x80f080f0U) | ((word >> 4) & 0x07000700U); };
+    a[0] = multiply(in_place(first));
+    a[1] = multiply(folded(first));
+    a[2] = multiply(in_place(second));
+    a[3] = multiply(folded(second));
   }
 
   // Stages that are widened together.

@@ -20,9 +20,9 @@ inline constexpr int kScaleBlockInputs = 128;  // inputs that share a scale
 inline constexpr int kStagesPerScale = kScaleBlockInputs / kStageInputs;
 inline constexpr int kTileStepInputs = 16;  // of a matrix instruction on BF16
 inline constexpr int kMaxTileProblems = 16;
-inline constexpr int kMaxStages = 24;  // of the ring
-inline constexpr int kMaxSegments = 4;
-inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
+inline constexpr int kMaxStages = 24;        // of the ring
+inline constexpr int kSegmentInputs = 1024;  // at most
+inline constexpr int kRowTileWarps = 4;      // of a warpgroup, 16 rows each
 
 // How weights and inputs meet in the matrix instruction.
 enum class TileKind : std::uint8_t {
@@ -57,7 +57,7 @@ struct TileParams {
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
-  std::int32_t segments = 1;      // of every problem: 1, 2 or kMaxSegments; whole ones for each block
+  std::int32_t segments = 1;      // of every problem; whole ones for each block
   std::int32_t stages = 0;        // of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024
   std::int32_t input_offset = 0;  // of the inputs in a stage; weights come first
