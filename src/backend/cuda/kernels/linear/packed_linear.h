@@ -38,10 +38,13 @@ inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
 
-// Parts that a tile-packed weight's inputs are summed in, of near equal length: the shape of the weight alone decides,
-// and few rows can then occupy the device.
+// Parts of near equal length that a tile-packed weight's inputs are summed in: 1, 2, 4 or kMaxSegments, by the shape of
+// the weight alone. Few rows then give work to every SM, and a cluster can hold a block for each part.
 constexpr int tile_segments(std::int64_t inputs) {
-  return static_cast<int>((inputs + kSegmentInputs - 1) / kSegmentInputs);
+  constexpr std::int64_t kSegmentInputs = 1024;
+  int segments = 1;
+  while (segments < kMaxSegments && inputs > segments * kSegmentInputs) segments *= 2;
+  return segments;
 }
 
 // Which weights are held as rows too, provided that their shape fits.

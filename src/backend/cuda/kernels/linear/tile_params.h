@@ -20,9 +20,9 @@ inline constexpr int kScaleBlockInputs = 128;  // inputs that share a scale
 inline constexpr int kStagesPerScale = kScaleBlockInputs / kStageInputs;
 inline constexpr int kTileStepInputs = 16;  // of a matrix instruction on BF16
 inline constexpr int kMaxTileProblems = 16;
-inline constexpr int kMaxStages = 24;        // of the ring
-inline constexpr int kSegmentInputs = 1024;  // at most
-inline constexpr int kRowTileWarps = 4;      // of a warpgroup, 16 rows each
+inline constexpr int kMaxStages = 24;  // of the ring
+inline constexpr int kMaxSegments = 8;
+inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
 
 // How weights and inputs meet in the matrix instruction.
 enum class TileKind : std::uint8_t {
