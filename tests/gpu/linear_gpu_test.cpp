@@ -143,7 +143,8 @@ TEST_F(LinearGpuTest, AgreesWithTheCpu) {
 
 // A row's bytes depend on the row alone: not on T, its place, its neighbours or the launch that T leads to.
 TEST_F(LinearGpuTest, RowsAreIndependentOfTokensAndPlace) {
-  const std::pair<std::int64_t, std::int64_t> shapes[] = {{192, 384}, {320, 2048}, {1088, 4096}, {100, 272}};
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{192, 384},  {320, 2048}, {1088, 4096},
+                                                          {128, 7168}, {64, 16384}, {100, 272}};
   constexpr std::int32_t kMost = 300;
   for (const Encoding& encoding : kEncodings) {
     for (const auto& [out, in] : shapes) {
@@ -153,7 +154,7 @@ TEST_F(LinearGpuTest, RowsAreIndependentOfTokensAndPlace) {
       const auto x = random_inputs(kMost * in, 22, -20, 8);
       const DeviceArray<bf16> device_x(gpu(), x);
       const auto expected = gpu_f32(*weight, device_x, 0, kMost);
-      for (const std::int32_t tokens : {1, 2, 3, 5, 8, 9, 16, 17, 31, 64, 65, 100, 129, 257}) {
+      for (const std::int32_t tokens : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 100, 129, 257}) {
         for (const std::int32_t first : {0, 8, kMost - tokens}) {
           const auto y = gpu_f32(*weight, device_x, first, tokens);
           EXPECT_TRUE(same_bits(y, std::span(expected).subspan(static_cast<std::size_t>(first * out), y.size())))

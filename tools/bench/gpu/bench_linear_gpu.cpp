@@ -1,9 +1,10 @@
 // Linear layers of DeepSeek-V4-Flash on the GPU against memory bandwidth and tensor-core rate.
 //
-//   bench_linear_gpu [tokens...]      default: 1 8 32 64 128 256 512 2048 8192
+//   bench_linear_gpu [tokens | part of a name]...      default: 1 8 32 64 128 256 512 2048 8192, all problems
 //
 // Every problem runs twice, rounding of x included: with the exact products, and by cuBLASLt where it can take the
 // weight. The crossover gives LibraryLinear::kLeastWork, from which EngineOptions::deterministic = false uses cuBLASLt.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -321,18 +322,19 @@ class LinearBench {
 int main(int argc, char** argv) {
   using namespace dsv4rt::bench;
   std::vector<std::int32_t> tokens;
-  std::string only;
+  std::vector<std::string> names;
   for (int i = 1; i < argc; ++i) {
     if (std::atoi(argv[i]) > 0) {
       tokens.push_back(std::atoi(argv[i]));
     } else {
-      only = argv[i];
+      names.emplace_back(argv[i]);
     }
   }
   if (tokens.empty()) tokens = {1, 8, 32, 64, 128, 256, 512, 2048, 8192};
   LinearBench bench;
   for (const Problem& problem : flash_problems()) {
-    if (only.empty() || problem.name.find(only) != std::string::npos) bench.run(problem, tokens);
+    const auto named = [&](const std::string& name) { return problem.name.find(name) != std::string::npos; };
+    if (names.empty() || std::any_of(names.begin(), names.end(), named)) bench.run(problem, tokens);
   }
   return 0;
 }

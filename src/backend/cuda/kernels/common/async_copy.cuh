@@ -133,6 +133,16 @@ __device__ inline void store_shared(std::uint32_t address, float4 v) {
                : "memory");
 }
 
+// 16 bytes of any block of the cluster.
+__device__ inline float4 load_cluster_float4(std::uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 // Stores 16 bytes in any block of the cluster; `barrier` of the same block counts them as announced bytes.
 __device__ inline void store_cluster(std::uint32_t address, float4 v, std::uint32_t barrier) {
   asm volatile(

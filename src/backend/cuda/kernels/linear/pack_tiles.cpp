@@ -31,15 +31,36 @@ void pack_swizzled(const std::byte* rows, std::int64_t row_bytes, std::byte* til
   }
 }
 
-// 64 codes of each of 64 rows in register order. Two neighbouring codes stay together.
+// Two neighbouring codes of a row and the two below them, eight rows on, as the kernel's widen() takes them apart.
+std::uint32_t widen_word(std::uint32_t upper_pair, std::uint32_t lower_pair) {
+  const auto spread = [](std::uint32_t pair) { return (pair & 0xffU) | (pair & 0xff00U) << 8; };
+  const std::uint32_t upper = spread(upper_pair);
+  const std::uint32_t lower = spread(lower_pair);
+  return (upper & 0x00800080U) << 8 | (upper & 0x007f007fU) << 4 |  // in place: sign, then exponent and mantissa
+         (lower & 0x00800080U) << 4 | (lower & 0x00700070U) << 8 | (lower & 0x000f000fU);  // in what is left
+}
+
+std::uint32_t load_pair(const std::byte* at) {
+  std::uint16_t pair = 0;
+  std::memcpy(&pair, at, sizeof pair);
+  return pair;
+}
+
+// 64 codes of each of 64 rows in register order.
 void pack_registers(const std::byte* rows, std::int64_t row_bytes, std::byte* tile) {
   constexpr std::int64_t kPairsPerStep = kTileStepInputs / 2;
-  for (std::int64_t r = 0; r < kRowTile; ++r) {
-    std::byte* row = tile + r / 16 * 512 + r % 8 * 4 * kUnitBytes + r % 16 / 8 * 2;
-    for (std::int64_t step = 0; step < 4; ++step) {
-      for (std::int64_t pair = 0; pair < kPairsPerStep; ++pair) {
-        std::memcpy(row + step / 2 * 2048 + pair % 4 * kUnitBytes + step % 2 * 8 + pair / 4 * 4,
-                    rows + r * row_bytes + (step * kPairsPerStep + pair) * 2, 2);
+  for (std::int64_t warp = 0; warp < kRowTileWarps; ++warp) {
+    for (std::int64_t r = 0; r < 8; ++r) {
+      const std::byte* upper = rows + (warp * 16 + r) * row_bytes;
+      const std::byte* lower = upper + 8 * row_bytes;
+      std::byte* lanes = tile + warp * 512 + r * 4 * kUnitBytes;
+      for (std::int64_t step = 0; step < 4; ++step) {
+        for (std::int64_t pair = 0; pair < kPairsPerStep; ++pair) {
+          const std::int64_t column = (step * kPairsPerStep + pair) * 2;
+          const std::uint32_t word = widen_word(load_pair(upper + column), load_pair(lower + column));
+          std::memcpy(lanes + step / 2 * 2048 + pair % 4 * kUnitBytes + step % 2 * 8 + pair / 4 * 4, &word,
+                      sizeof word);
+        }
       }
     }
   }

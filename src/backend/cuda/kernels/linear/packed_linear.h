@@ -3,8 +3,11 @@
 // Tiles (Hopper, outputs a multiple of 64, inputs of 128): what the tile kernel copies into shared memory, one
 // contiguous piece per row tile of 64 outputs and stage.
 //   kBf16      [out / 64][k / 64]   64 rows of 128 B, 16-byte unit u of row r at u ^ (r % 8)
-//   kFp8       [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][8] codes, a lane's in the order of
-//                                   the matrix instruction's registers (below); scales float [out / 64][k / 128]
+//   kFp8       [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][2] words; scales float [out / 64][k / 128]
+// A word holds four codes of the matrix instruction's A fragment, (r, c) (r, c+1) and (r+8, c) (r+8, c+1) or the
+// same eight columns on, so that few operations widen them. Half i of the word, with s the sign, e3..e0 the
+// exponent and m the mantissa of column c + i in the upper row, S, E3..E0, M of the lower one:
+//   s E3 E2 E1 S e3 e2 e1 e0 m m m E0 M M M
 //
 // Lanes (everything else): what the lane kernel's warps load from global memory.
 // A tile is 16 outputs x 16 inputs: the A operand of one mma.m16n8k16. Lane l of a warp holds its 8
@@ -35,11 +38,13 @@ inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
 
-// Parts that a tile-packed weight's inputs are summed in: several where K is long, so that few rows can
-// occupy the device. Widened weights come as the groups of wo_a, which bring rows enough for half as many.
-constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
-  if (inputs < 2048) return 1;
-  return kind == TileKind::kFp8 ? kMaxSegments / 2 : kMaxSegments;
+// Parts of near equal length that a tile-packed weight's inputs are summed in: 1, 2, 4 or kMaxSegments, by the shape of
+// the weight alone. Few rows then give work to every SM, and a cluster can hold a block for each part.
+constexpr int tile_segments(std::int64_t inputs) {
+  constexpr std::int64_t kSegmentInputs = 1024;
+  int segments = 1;
+  while (segments < kMaxSegments && inputs > segments * kSegmentInputs) segments *= 2;
+  return segments;
 }
 
 // Which weights are held as rows too, provided that their shape fits.
@@ -64,7 +69,7 @@ class CudaPackedLinear final : public PackedLinear {
   [[nodiscard]] bool in_tiles() const noexcept { return tiles_.has_value(); }
   // Precondition of both: in_tiles().
   [[nodiscard]] TileKind tile_kind() const noexcept { return *tiles_; }
-  [[nodiscard]] int segments() const noexcept { return tile_segments(*tiles_, in_features_); }
+  [[nodiscard]] int segments() const noexcept { return tile_segments(in_features_); }
   // Precondition: not in_tiles().
   [[nodiscard]] std::int64_t padded_inputs() const noexcept;
 

@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/cuda/kernels/linear/tile_shape.cuh"
+#include "backend/cuda/kernels/linear/widen.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -85,32 +86,13 @@ struct TileConsumer {
     for (int back = min(stages, kStagesInFlight); back > 0; --back) release(earlier_stage(back));
   }
 
-  // Two words of four codes: the A fragment of one step.
-  __device__ __forceinline__ static void widen(std::uint32_t first, std::uint32_t second, std::uint32_t factor,
-                                               std::uint32_t* a) {
-    const auto place = [](std::uint32_t pair) {  // codes in bytes 1 and 3
-      return (pair & 0x80008000U) | ((pair & 0x7f007f00U) >> 4);
-    };
-    const auto multiply = [factor](std::uint32_t values) {
-      std::uint32_t product;
-      asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(values), "r"(factor));
-      return product;
-    };
-    a[0] = multiply(place(__byte_perm(first, 0, 0x1404)));
-    a[1] = multiply(place(__byte_perm(first, 0, 0x3424)));
-    a[2] = multiply(place(__byte_perm(second, 0, 0x1404)));
-    a[3] = multiply(place(__byte_perm(second, 0, 0x3424)));
-  }
-
   // Stages that are widened together.
   static constexpr int kWideStages = kTokens <= 16 ? 2 : 1;
 
   // Widens kWideStages stages while the products of those before still run, then multiplies them.
   __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[16 * kWideStages],
                                             float weight_scale, bool first) {
-    // The exponent and mantissa bits of a code, moved to their place in a BF16, read as the value times 2^-120.
-    const std::uint32_t factor = __float_as_uint(weight_scale * 0x1p120F);
-    const std::uint32_t factors = __byte_perm(factor, 0, 0x3232);
+    const std::uint32_t factors = widening_factors(weight_scale);
     std::uint32_t inputs[kWideStages];
     uint4 codes[2 * kWideStages];
 #pragma unroll

@@ -8,6 +8,7 @@
 #include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/linear/round_input.h"
+#include "backend/cuda/kernels/linear/segment_plan.h"
 #include "backend/cuda/kernels/linear/tile_variant.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
@@ -106,24 +107,10 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
 }
 
 Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t tokens, int segments) {
-  // Fewest tokens an item that take all at once; many tokens also with two row tiles a block, which read inputs
-  // half as often.
-  const TileVariant* candidates[2] = {};
-  if (tokens <= 8) {
-    candidates[0] = &tile_variant<8, 1>();
-  } else if (tokens <= 16) {
-    candidates[0] = &tile_variant<16, 1>();
-  } else if (tokens <= 32) {
-    candidates[0] = &tile_variant<32, 1>();
-  } else if (tokens <= 64) {
-    candidates[0] = &tile_variant<64, 1>();
-  } else {
-    candidates[0] = &tile_variant<128, 2>();
-    candidates[1] = &tile_variant<128, 1>();
-  }
+  // Two row tiles a block read inputs half as often.
+  const TileVariant* const candidates[] = {&tile_variant<128, 2>(), &tile_variant<128, 1>()};
   Plan best;
   for (const TileVariant* variant : candidates) {
-    if (variant == nullptr) continue;
     const Result<TileResidency>& device = variant->residency();
     if (!device.ok()) return device.status();
     const Work work = work_of(calls, tokens, *variant);
@@ -169,15 +156,27 @@ Status TileLauncher::flush() {
   const auto calls = std::span(calls_).first(static_cast<std::size_t>(count_));
   // Longest items first: the tail of the launch is then made of short ones.
   std::stable_sort(calls.begin(), calls.end(), [](const LinearCall* a, const LinearCall* b) {
-    return a->weight->in_features() > b->weight->in_features();
+    const auto row_bytes = [](const LinearCall* call) {
+      return call->weight->in_features() * stage_tile_bytes(packed(*call).tile_kind());
+    };
+    return row_bytes(a) > row_bytes(b);
   });
 
-  DSV4RT_ASSIGN_OR_RETURN(const Plan plan, plan_launch(calls, tokens_, packed(*calls[0]).segments()));
-  const TileVariant& variant = *plan.variant;
+  const int segments = packed(*calls[0]).segments();
+  const bool few = tokens_ <= kMostSegmentTokens;
+  Plan plan;
+  SegmentPlan segment_plan;
+  if (few) {
+    DSV4RT_ASSIGN_OR_RETURN(segment_plan, plan_segments(calls, tokens_));
+  } else {
+    DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, segments));
+  }
+  const int item_tokens = few ? segment_plan.variant->tokens : plan.variant->tokens;
+  const int item_tiles = few ? 1 : plan.variant->row_tiles;
   TileParams params{};
   params.tokens = tokens_;
-  params.token_tiles = ceil_div(tokens_, variant.tokens);
-  params.segments = packed(*calls[0]).segments();
+  params.token_tiles = ceil_div(tokens_, item_tokens);
+  params.segments = segments;
   params.problem_count = count_;
 
   int inputs = 0;
@@ -193,7 +192,7 @@ Status TileLauncher::flush() {
                                         .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
                                        stream_));
     rounded_input = inputs++;
-    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, variant.tokens));
+    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, item_tokens));
   }
 
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
@@ -207,7 +206,7 @@ Status TileLauncher::flush() {
     problem.y = call.y;
     problem.y_stride = call.y_stride;
     problem.row_tiles = static_cast<std::int32_t>(weight.out_features() / kRowTile);
-    problem.row_groups = ceil_div(problem.row_tiles, variant.row_tiles);
+    problem.row_groups = ceil_div(problem.row_tiles, item_tiles);
     problem.scale_blocks = static_cast<std::int32_t>(weight.in_features() / kScaleBlockInputs);
     problem.first_item = params.items;
     problem.kind = weight.tile_kind();
@@ -221,20 +220,24 @@ Status TileLauncher::flush() {
     }
     if (mapped == nullptr || !same_input(*mapped, call)) {
       if (inputs == kMaxTileProblems) return {StatusCode::kInternal, "linear: more inputs than tensor maps"};
-      DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride,
-                                       tokens_, variant.tokens));
+      DSV4RT_RETURN_IF_ERROR(
+          input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride, tokens_, item_tokens));
       mapped = &call;
     }
     problem.input = static_cast<std::int16_t>(inputs - 1);
   }
 
-  params.input_offset = variant.row_tiles * weight_bytes;
-  params.stage_bytes = params.input_offset + variant.input_bytes;
-  params.stages = plan.stages;
-  params.sum_bytes = variant.sum_bytes(params.segments, plan.cluster_blocks);
   count_ = 0;
   rounded_ = nullptr;
-  return variant.launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
+  if (few) {
+    params.ring_bytes = segment_plan.ring_bytes;
+    return segment_plan.variant->launch(params, segment_plan.shared_bytes, stream_);
+  }
+  params.input_offset = item_tiles * weight_bytes;
+  params.stage_bytes = params.input_offset + plan.variant->input_bytes;
+  params.stages = plan.stages;
+  params.sum_bytes = plan.variant->sum_bytes(params.segments, plan.cluster_blocks);
+  return plan.variant->launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
 }
 
 }  // namespace dsv4rt::cuda

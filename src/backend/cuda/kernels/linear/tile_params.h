@@ -21,7 +21,7 @@ inline constexpr int kStagesPerScale = kScaleBlockInputs / kStageInputs;
 inline constexpr int kTileStepInputs = 16;  // of a matrix instruction on BF16
 inline constexpr int kMaxTileProblems = 16;
 inline constexpr int kMaxStages = 24;  // of the ring
-inline constexpr int kMaxSegments = 4;
+inline constexpr int kMaxSegments = 8;
 inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
 
 // How weights and inputs meet in the matrix instruction.
@@ -57,10 +57,11 @@ struct TileParams {
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
-  std::int32_t segments = 1;      // of every problem: 1, 2 or kMaxSegments; whole ones for each block
+  std::int32_t segments = 1;      // of every problem; whole ones for each block
   std::int32_t stages = 0;        // of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024
   std::int32_t input_offset = 0;  // of the inputs in a stage; weights come first
+  std::int32_t ring_bytes = 0;    // of the segment kernel, whose stages are as large as the problem needs
   std::int32_t sum_bytes = 0;     // of a row tile: parked total, staged output or exchanged sums
 };
 static_assert(sizeof(TileParams) <= 4096, "kernel parameters that every driver takes");

@@ -1,0 +1,51 @@
+// Rounding of eight neighbouring inputs a lane, 16 lanes a block of 128, to E4M3 times the block's power of two.
+#pragma once
+
+#include <cstdint>
+#include <cuda_fp16.h>
+
+#include "layout/codec_e8m0.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kRoundingLanes = 16;
+
+// Magnitudes of a pair of BF16 values in the halves of a word, 0 for NaN and infinities (finite_amax). They order like
+// their bits.
+__device__ __forceinline__ std::uint32_t finite_magnitudes(std::uint32_t pair) {
+  const std::uint32_t magnitudes = pair & 0x7fff7fffU;
+  std::uint32_t excluded;  // the sum's sign is set where the exponent is all ones; its copies fill the half
+  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(excluded) : "r"(magnitudes + 0x00800080U));
+  return magnitudes & ~excluded;
+}
+
+// `members` are the 16 lanes of a block. BF16 values in pairs; the result is BF16 too: E4M3 has four significant bits.
+__device__ __forceinline__ uint4 round_block(uint4 packed, unsigned members) {
+  const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+  std::uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) most = __vmaxu2(most, finite_magnitudes(pairs[i]));
+#pragma unroll
+  for (int offset = kRoundingLanes / 2; offset > 0; offset /= 2) {
+    most = __vmaxu2(most, __shfl_xor_sync(members, most, offset));
+  }
+  const std::uint32_t amax = max(most << 16, most & 0xffff0000U);
+  const std::uint8_t scale_code = e8m0_scale_for_e4m3(__uint_as_float(amax));
+  const float reciprocal = __uint_as_float((254U - scale_code) << 23);  // exact: codes lie in 105 .. 247
+  const float scale = __uint_as_float(static_cast<std::uint32_t>(scale_code) << 23);
+  std::uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = __uint_as_float(pairs[i] << 16) * reciprocal;
+    const float high = __uint_as_float(pairs[i] & 0xffff0000U) * reciprocal;
+    std::uint16_t codes;
+    std::uint32_t halves;  // the two codes as FP16, which holds every E4M3 value
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+    out[i] = __byte_perm(__float_as_uint(rounded.x * scale), __float_as_uint(rounded.y * scale), 0x7632);
+  }
+  return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+}  // namespace dsv4rt::cuda

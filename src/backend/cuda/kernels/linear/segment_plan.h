@@ -1,0 +1,24 @@
+// Chooses the variant of the segment kernel for a launch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/segment_variant.h"
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr std::int32_t kMostSegmentTokens = 64;
+
+struct SegmentPlan {
+  const SegmentVariant* variant = nullptr;
+  int shared_bytes = 0;  // of a block
+  int ring_bytes = 0;    // see TileParams
+};
+
+// Calls over tile-packed weights of equally many segments. Precondition: 1 .. kMostSegmentTokens tokens.
+Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std::int32_t tokens);
+
+}  // namespace dsv4rt::cuda

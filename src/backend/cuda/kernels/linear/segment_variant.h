@@ -1,0 +1,33 @@
+// The compiled variants of the segment kernel, as the host sees them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/kernels/linear/tile_params.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt::cuda {
+
+// What the device gives a variant.
+struct SegmentDevice {
+  int shared_bytes = 0;           // of an SM
+  int reserved_shared_bytes = 0;  // of a block, for the driver
+};
+
+struct SegmentVariant {
+  int tokens;  // of an item
+  int most_blocks_per_sm;
+  int box_bytes;    // of 64 inputs of all tokens
+  int wide_boxes;   // in a stage of E4M3 weights; BF16 weights have one
+  int sum_bytes;    // of a block; they take the place of the ring
+  int other_bytes;  // of a block, besides the ring
+  // Asked of the driver once; the same on every device of a process.
+  const Result<SegmentDevice>& (*device)();
+  // p.items clusters of p.segments blocks.
+  Status (*launch)(const TileParams& p, int shared_bytes, cudaStream_t stream);
+};
+
+template <int kTokens>
+const SegmentVariant& segment_variant();
+
+}  // namespace dsv4rt::cuda

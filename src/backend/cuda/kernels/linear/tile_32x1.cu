@@ -1,7 +1,0 @@
-#include "backend/cuda/kernels/linear/tile_instantiate.cuh"
-
-namespace dsv4rt::cuda {
-
-DSV4RT_LINEAR_TILE_VARIANT(32, 1);
-
-}  // namespace dsv4rt::cuda
