@@ -71,6 +71,7 @@ has_part() { [[ ,$parts, == *",$1,"* ]]; }
 sanitized=(
   "memcheck engine_gpu_test *"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
+  "memcheck linear_gpu_test LinearGpuTest.ManyTokens*"
   "racecheck engine_gpu_test EngineGpu.FewTokens"
   "initcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "synccheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"

@@ -189,6 +189,60 @@ TEST_F(LinearGpuTest, ClustersAndSingleBlocksSumAlike) {
   }
 }
 
+// So many tokens that pairs of blocks take them: row tiles and tokens left over, one and several segments, outputs of
+// both types, together and alone, aligned for the copy engine or not; against some of the rows alone.
+TEST_F(LinearGpuTest, ManyTokensEqualFew) {
+  constexpr std::int32_t kTokens = 2100;
+  constexpr std::int32_t kFew = 50;
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{1088, 8192}, {1088, 4096}, {4096, 1024}, {2112, 2304}};
+  for (const auto& [out, in] : shapes) {
+    const DeviceArray<bf16> x(gpu(), random_inputs(kTokens * in, 31));
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    for (const Encoding& encoding : {kEncodings[0], kEncodings[2], kEncodings[3]}) {
+      TestMatrix matrix;
+      fill_matrix(matrix, encoding.weight, encoding.activation, out, in,
+                  32 + static_cast<std::uint32_t>(weights.size()));
+      weights.push_back(pack(gpu(), matrix.host));
+    }
+    for (const std::int64_t padding : {0, 1}) {
+      const std::int64_t stride = out + padding;
+      const auto poisoned = [&](std::int64_t tokens) {
+        return std::make_unique<DeviceArray<float>>(
+            gpu(), std::vector<float>(static_cast<std::size_t>(tokens * stride), std::nanf("")));
+      };
+      std::vector<std::unique_ptr<DeviceArray<float>>> outputs;
+      std::vector<LinearCall> calls;
+      for (const auto& weight : weights) {
+        for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
+          outputs.push_back(poisoned(kTokens));
+          calls.push_back({x.data(), in, weight.get(), outputs.back()->data(), stride, type});
+        }
+      }
+      ASSERT_OK(gpu().ops().linear(kTokens, calls));
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        const std::vector<float> together = outputs[i]->download();
+        const auto row_bytes = static_cast<std::size_t>(stride) * (calls[i].output == OutputType::kF32 ? 4 : 2);
+        const auto run = [&](std::int32_t first, std::int32_t tokens) {
+          const auto y = poisoned(tokens);
+          LinearCall call = calls[i];
+          call.x += first * in;
+          call.y = y->data();
+          EXPECT_OK(gpu().ops().linear(tokens, std::span(&call, 1)));
+          const std::vector<float> values = y->download();
+          EXPECT_EQ(std::memcmp(values.data(),
+                                reinterpret_cast<const std::byte*>(together.data()) +
+                                    static_cast<std::size_t>(first) * row_bytes,
+                                static_cast<std::size_t>(tokens) * row_bytes),
+                    0)
+              << "[" << out << ", " << in << "] call " << i << " padding " << padding << " from " << first;
+        };
+        run(0, kTokens);
+        for (const std::int32_t first : {0, 170, 1000, kTokens - kFew}) run(first, kFew);
+      }
+    }
+  }
+}
+
 // Several calls of one operation: all encodings, outputs of both types, strided and shared inputs; bytes between
 // the rows of y stay.
 TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {

@@ -62,6 +62,35 @@ __device__ inline void copy_box(std::uint32_t target, const CUtensorMap* map, in
       "l"(reinterpret_cast<std::uint64_t>(map)), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+// The same box to this address in every block of the cluster that a bit of `blocks` names; the barrier at `barrier`
+// in each of them counts the bytes that it gets.
+__device__ inline void copy_box_multicast(std::uint32_t target, const CUtensorMap* map, int column, int row,
+                                          std::uint32_t barrier, std::uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3}], [%4], %5;\n" ::"r"(target),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+// A box of shared memory to (column, row) of a map; what lies beyond the tensor is not written. Copies that a thread
+// has committed form groups; fence_before_copies() comes first in every thread that wrote the box.
+__device__ inline void store_box(const CUtensorMap* map, int column, int row, std::uint32_t source) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(
+                   reinterpret_cast<std::uint64_t>(map)),
+               "r"(column), "r"(row), "r"(source)
+               : "memory");
+}
+__device__ inline void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+// Shared memory of all groups but the kPending last has been read.
+template <int kPending>
+__device__ inline void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
+}
+__device__ inline void fence_before_copies() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(reinterpret_cast<std::uint64_t>(map)) : "memory");
 }
@@ -155,6 +184,10 @@ __device__ inline void store_cluster(std::uint32_t address, float4 v, std::uint3
 // before it.
 __device__ inline void barrier_arrive_cluster(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+// Arrives at a barrier of any block of the cluster after this thread has used up what it read: orders no writes.
+__device__ inline void barrier_arrive_readers(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 // barrier_wait on an own barrier at which threads of other blocks arrive.
 __device__ inline void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {

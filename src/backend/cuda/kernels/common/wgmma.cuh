@@ -54,6 +54,7 @@ struct Wgmma;
 #define DSV4RT_D16(i) DSV4RT_D8(i), DSV4RT_D8(i + 8)
 #define DSV4RT_D32(i) DSV4RT_D16(i), DSV4RT_D16(i + 16)
 #define DSV4RT_D64(i) DSV4RT_D32(i), DSV4RT_D32(i + 32)
+#define DSV4RT_D96(i) DSV4RT_D64(i), DSV4RT_D32(i + 64)
 
 #define DSV4RT_REGISTERS_4 \
   "%0, %1, %2, %3"
@@ -69,6 +70,10 @@ struct Wgmma;
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define DSV4RT_REGISTERS_96 \
+  DSV4RT_REGISTERS_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 // A, B: operand numbers after the accumulators; P: whether to add to D (otherwise D is overwritten).
 #define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP, RT)                                           \
@@ -98,6 +103,7 @@ DSV4RT_WGMMA(16, 8, "%8", "%9", "%10", "%8", "%9", "%10", "%11", "%12", "%13", "
 DSV4RT_WGMMA(32, 16, "%16", "%17", "%18", "%16", "%17", "%18", "%19", "%20", "%21", "%22");
 DSV4RT_WGMMA(64, 32, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
 DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+DSV4RT_WGMMA(192, 96, "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "%101", "%102");
 
 #undef DSV4RT_WGMMA
 #undef DSV4RT_REGISTERS_4
@@ -105,11 +111,13 @@ DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%
 #undef DSV4RT_REGISTERS_16
 #undef DSV4RT_REGISTERS_32
 #undef DSV4RT_REGISTERS_64
+#undef DSV4RT_REGISTERS_96
 #undef DSV4RT_D4
 #undef DSV4RT_D8
 #undef DSV4RT_D16
 #undef DSV4RT_D32
 #undef DSV4RT_D64
+#undef DSV4RT_D96
 // clang-format on
 
 #endif  // sm_90a

@@ -7,6 +7,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/linear/pair_launch.h"
 #include "backend/cuda/kernels/linear/round_input.h"
 #include "backend/cuda/kernels/linear/segment_plan.h"
 #include "backend/cuda/kernels/linear/tile_variant.h"
@@ -38,13 +39,13 @@ struct Work {
   int weight_bytes = 0;          // of a row tile in a stage
 };
 
-Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, const TileVariant& variant) {
+Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, int item_tokens, int item_tiles) {
   Work work;
   for (const LinearCall* call : calls) {
     const CudaPackedLinear& weight = packed(*call);
     const std::int64_t stages = weight.in_features() / kStageInputs;
     const std::int64_t items =
-        ceil_div<std::int64_t>(weight.out_features(), kRowTile * variant.row_tiles) * ceil_div(tokens, variant.tokens);
+        ceil_div<std::int64_t>(weight.out_features(), kRowTile * item_tiles) * ceil_div(tokens, item_tokens);
     work.items += items;
     work.stages += items * stages;
     work.most_stages = std::max(work.most_stages, stages);
@@ -55,13 +56,23 @@ Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, cons
 
 // A variant, how to launch it, and the clocks that its busiest SM is estimated to take.
 struct Plan {
-  const TileVariant* variant = nullptr;
+  const TileVariant* variant = nullptr;  // none: the pair kernel
   int cluster_blocks = 1;
-  int clusters = 0;
+  int clusters = 0;  // 0: no plan yet
   int shared_bytes = 0;
   int stages = 0;  // of the ring
   double clocks = 0;
 };
+
+// Of the busiest of so many clusters. All items alike: whole rounds. Otherwise the order of items evens out what it
+// can.
+double busiest_stages(const Work& work, std::int64_t clusters) {
+  if (work.stages == work.items * work.most_stages) {
+    return static_cast<double>(ceil_div(work.items, clusters) * work.most_stages);
+  }
+  return std::max(static_cast<double>(work.most_stages),
+                  static_cast<double>(work.stages) / static_cast<double>(clusters));
+}
 
 // Results do not depend on the plan: only on how often inputs and weights are read and on how many SMs work.
 void consider(Plan& best, const TileVariant& variant, const TileResidency& device, int grid_index, const Work& work,
@@ -86,22 +97,38 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
 
   const std::int64_t clusters = std::min<std::int64_t>(work.items, resident);
   const std::int64_t rounds = ceil_div(work.items, clusters);
-  // All items alike: whole rounds. Otherwise the order of items evens out what it can.
-  const double item_stages = work.stages == work.items * work.most_stages
-                                 ? static_cast<double>(rounds * work.most_stages)
-                                 : std::max(static_cast<double>(work.most_stages),
-                                            static_cast<double>(work.stages) / static_cast<double>(clusters));
-  const double block_stages = item_stages / grid.cluster_blocks;
+  const double block_stages = busiest_stages(work, clusters) / grid.cluster_blocks;
   const auto sharing = static_cast<double>(ceil_div<std::int64_t>(clusters * grid.cluster_blocks, device.sms));
   const double clocks = static_cast<double>(rounds) * (grid.cluster_blocks > 1 ? kExchangeClocks : kItemClocks) +
                         block_stages * std::max({sharing * stage_bytes / kBytesPerClock,
                                                  sharing * variant.row_tiles * variant.tokens * kClocksPerToken,
                                                  kStageLatency + variant.tokens * kTokenLatency});
-  if (best.variant != nullptr && clocks >= best.clocks) return;
+  if (best.clusters > 0 && clocks >= best.clocks) return;
   best = {.variant = &variant,
           .cluster_blocks = grid.cluster_blocks,
           .clusters = static_cast<int>(clusters),
           .shared_bytes = shared_bytes,
+          .stages = stages,
+          .clocks = clocks};
+}
+
+// The pair kernel, whose products overlap with everything else; clocks to compare with those above.
+void consider_pairs(Plan& best, const PairDevice& device, const Work& work) {
+  constexpr double kBytesPerClock = 45;
+  constexpr double kStageClocks = 3.75 * kPairTokens;
+  constexpr double kItemClocks = 800;
+  constexpr int kMinStages = 3;
+  const int stage_bytes = kPairBlockTiles * work.weight_bytes + kPairInputBytes;
+  const int stages = std::min((device.shared_bytes - kPairOtherBytes) / stage_bytes, kMaxStages);
+  if (device.pairs == 0 || stages < kMinStages) return;
+  const std::int64_t pairs = std::min<std::int64_t>(work.items, device.pairs);
+  const double stage_clocks = std::max(kStageClocks, (stage_bytes - kPairInputBytes / 2) / kBytesPerClock);
+  const double clocks =
+      static_cast<double>(ceil_div(work.items, pairs)) * kItemClocks + busiest_stages(work, pairs) * stage_clocks;
+  if (best.clusters > 0 && clocks >= best.clocks) return;
+  best = {.cluster_blocks = kPairBlocks,
+          .clusters = static_cast<int>(pairs),
+          .shared_bytes = device.shared_bytes,
           .stages = stages,
           .clocks = clocks};
 }
@@ -113,11 +140,30 @@ Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t 
   for (const TileVariant* variant : candidates) {
     const Result<TileResidency>& device = variant->residency();
     if (!device.ok()) return device.status();
-    const Work work = work_of(calls, tokens, *variant);
+    const Work work = work_of(calls, tokens, variant->tokens, variant->row_tiles);
     for (int i = 0; i < kTileGridCount; ++i) consider(best, *variant, *device, i, work, segments);
   }
-  if (best.variant == nullptr) return Status{StatusCode::kInternal, "linear: no tile variant fits this device"};
+  if (calls.size() <= kMaxPairProblems) {
+    const Result<PairDevice>& device = pair_device();
+    if (!device.ok()) return device.status();
+    consider_pairs(best, *device, work_of(calls, tokens, kPairTokens, kPairRowTiles));
+  }
+  if (best.clusters == 0) return Status{StatusCode::kInternal, "linear: no tile variant fits this device"};
   return best;
+}
+
+// y as the pair kernel's stores see it: BF16, or pairs of bytes of FP32.
+Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens) {
+  const bool floats = call.output == OutputType::kF32;
+  const std::int64_t pairs = floats ? 2 : 1;  // of bytes, of a value
+  return encode_row_map({.data = call.y,
+                         .value_bytes = 2,
+                         .columns = call.weight->out_features() * pairs,
+                         .rows = tokens,
+                         .row_bytes = call.y_stride * pairs * 2,
+                         .box_columns = kStageInputs,
+                         .box_rows = pair_box_tokens(floats)},
+                        map);
 }
 
 // [T][K] BF16 values, boxes of one stage.
@@ -134,6 +180,26 @@ Status input_map(CUtensorMap& map, const void* data, std::int64_t inputs, std::i
                         map);
 }
 
+// `tiles` describes the problems but for what depends on the kernel.
+Status run_pairs(const TileParams& tiles, std::span<const LinearCall* const> calls, const Plan& plan, int weight_bytes,
+                 cudaStream_t stream) {
+  PairParams params{};
+  std::copy_n(tiles.inputs, kMaxPairProblems, params.inputs);
+  std::copy_n(tiles.problems, kMaxPairProblems, params.problems);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (params.problems[i].wide_stores) DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], tiles.tokens));
+  }
+  params.tokens = tiles.tokens;
+  params.token_tiles = tiles.token_tiles;
+  params.problem_count = tiles.problem_count;
+  params.items = tiles.items;
+  params.segments = tiles.segments;
+  params.stages = plan.stages;
+  params.input_offset = kPairBlockTiles * weight_bytes;
+  params.stage_bytes = params.input_offset + kPairInputBytes;
+  return launch_pairs(params, plan.clusters, plan.shared_bytes, stream);
+}
+
 }  // namespace
 
 Status TileLauncher::add(const LinearCall& call) {
@@ -143,7 +209,8 @@ Status TileLauncher::add(const LinearCall& call) {
   const CudaPackedLinear& weight = packed(call);
   const bool rounds = weight.activation() == ActivationRounding::kFp8Block128;
   const bool other_input = rounds && rounded_ != nullptr && !same_input(*rounded_, call);
-  if (count_ == kMaxTileProblems || other_input || (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
+  const int most = tokens_ < kPairTokens ? kMaxTileProblems : kMaxPairProblems;
+  if (count_ == most || other_input || (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
     DSV4RT_RETURN_IF_ERROR(flush());
   }
   if (rounds && rounded_ == nullptr) rounded_ = &call;
@@ -171,8 +238,10 @@ Status TileLauncher::flush() {
   } else {
     DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, segments));
   }
-  const int item_tokens = few ? segment_plan.variant->tokens : plan.variant->tokens;
-  const int item_tiles = few ? 1 : plan.variant->row_tiles;
+  const bool pairs = !few && plan.variant == nullptr;
+  const int item_tokens = few ? segment_plan.variant->tokens : pairs ? kPairTokens : plan.variant->tokens;
+  const int item_tiles = few ? 1 : pairs ? kPairRowTiles : plan.variant->row_tiles;
+  const int box_tokens = pairs ? kPairShareTokens : item_tokens;
   TileParams params{};
   params.tokens = tokens_;
   params.token_tiles = ceil_div(tokens_, item_tokens);
@@ -192,7 +261,7 @@ Status TileLauncher::flush() {
                                         .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
                                        stream_));
     rounded_input = inputs++;
-    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, item_tokens));
+    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, box_tokens));
   }
 
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
@@ -221,7 +290,7 @@ Status TileLauncher::flush() {
     if (mapped == nullptr || !same_input(*mapped, call)) {
       if (inputs == kMaxTileProblems) return {StatusCode::kInternal, "linear: more inputs than tensor maps"};
       DSV4RT_RETURN_IF_ERROR(
-          input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride, tokens_, item_tokens));
+          input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride, tokens_, box_tokens));
       mapped = &call;
     }
     problem.input = static_cast<std::int16_t>(inputs - 1);
@@ -233,6 +302,7 @@ Status TileLauncher::flush() {
     params.ring_bytes = segment_plan.ring_bytes;
     return segment_plan.variant->launch(params, segment_plan.shared_bytes, stream_);
   }
+  if (pairs) return run_pairs(params, calls, plan, weight_bytes, stream_);
   params.input_offset = item_tiles * weight_bytes;
   params.stage_bytes = params.input_offset + plan.variant->input_bytes;
   params.stages = plan.stages;

@@ -38,7 +38,8 @@ struct TileItem {
 
 // Items of a problem go through bands of row groups, in each band token tile by token tile: blocks that run at
 // the same time share weights and inputs in L2.
-__device__ __forceinline__ TileItem tile_item(const TileParams& p, int index) {
+template <class Params>
+__device__ __forceinline__ TileItem tile_item(const Params& p, int index) {
   constexpr int kBand = 16;
   int problem = 0;
   while (problem + 1 < p.problem_count && p.problems[problem + 1].first_item <= index) ++problem;
