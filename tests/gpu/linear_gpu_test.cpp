@@ -194,7 +194,7 @@ TEST_F(LinearGpuTest, ClustersAndSingleBlocksSumAlike) {
 TEST_F(LinearGpuTest, ManyTokensEqualFew) {
   constexpr std::int32_t kTokens = 2100;
   constexpr std::int32_t kFew = 50;
-  const std::pair<std::int64_t, std::int64_t> shapes[] = {{1088, 8192}, {1088, 4096}, {4096, 1024}, {2112, 2304}};
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{1088, 8192}, {4096, 1024}, {2112, 2304}};
   for (const auto& [out, in] : shapes) {
     const DeviceArray<bf16> x(gpu(), random_inputs(kTokens * in, 31));
     std::vector<std::unique_ptr<PackedLinear>> weights;
