@@ -202,16 +202,18 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command->add_option("--decode-steps", flags->bench.decode_steps, "Decode steps; the median counts")
       ->capture_default_str();
   command->add_option("--batch", flags->bench.batch, "Sequences decoded together")->capture_default_str();
-  command
-      ->add_option("--whole-step", flags->whole_step,
-                   "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
-                   "tokens each")
-      ->delimiter(',');
+  CLI::Option* const whole_step =
+      command
+          ->add_option("--whole-step", flags->whole_step,
+                       "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
+                       "tokens each")
+          ->delimiter(',');
   command
       ->add_option("--whole-prefill", flags->whole_prefill,
                    "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->excludes(whole_step);
   command->add_option("--bandwidth", flags->bandwidth_gb_per_s,
                       "Memory bandwidth in GB/s for the floor of --whole-step; default 4300 with cuda");
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();
