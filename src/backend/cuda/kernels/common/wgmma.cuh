@@ -16,7 +16,8 @@ inline constexpr std::uint64_t kWgmmaStep = 2;
 
 // Descriptor of a tile at a shared-memory address that is a multiple of 1024, `step` steps of 32 bytes into K.
 __device__ inline std::uint64_t wgmma_tile(std::uint32_t address, int step = 0) {
-  // Units of 16 bytes: the leading offset is unused with this swizzle, the stride lies between groups of eight rows.
+  // Units of 16 bytes. The leading offset is unused with this swizzle (addresses of a cluster have their block's rank
+  // there); the stride lies between groups of eight rows.
   const std::uint32_t low = (1U << 16) + (address >> 4) + 2U * static_cast<std::uint32_t>(step);
   constexpr std::uint32_t kHigh = (1024U >> 4) | 1U << 30;  // stride, 128-byte swizzle
   std::uint64_t descriptor;

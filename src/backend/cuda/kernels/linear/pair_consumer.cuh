@@ -34,6 +34,7 @@ struct PairConsumer {
   __device__ __forceinline__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
   // Both blocks' producers write into a stage of this block.
   __device__ __forceinline__ void release(int stage) const {
+    __syncwarp();  // all lanes have read it
     if (lane < kPairBlocks) barrier_arrive_readers(empty + stage * 8);
   }
   __device__ __forceinline__ int stage_before() const { return (ring.stage > 0 ? ring.stage : p.stages) - 1; }

@@ -70,6 +70,7 @@ struct SegmentConsumer {
   // The products of the stage before stage `i`, which is the ring's current one, have ended.
   __device__ __forceinline__ void release_before(int i) {
     if (i == 0) return;
+    __syncwarp();  // all lanes have read it
     if (lane == 0) barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarp) {
       if (warp == 0) {

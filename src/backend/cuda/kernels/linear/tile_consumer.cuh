@@ -37,6 +37,7 @@ struct TileConsumer {
   __device__ std::uint32_t inputs_at(int stage) const { return m.stages + stage * p.stage_bytes + p.input_offset; }
   __device__ __forceinline__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
   __device__ __forceinline__ void release(int stage) const {
+    __syncwarp();  // all lanes have read it
     if (lane == 0) barrier_arrive(m.empty + stage * 8);
   }
 

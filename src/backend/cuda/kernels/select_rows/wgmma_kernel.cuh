@@ -112,8 +112,8 @@ class QueryLoader {
     Part part;
     if (i / 8 >= p_.heads) return part;
     const auto* source = reinterpret_cast<const uint4*>(p_.q + token * p_.heads * kIndexHeadDim + i * 16);
-    const uint4 low = source[0];  // not __ldg: see RowDecoder
-    const uint4 high = source[1];
+    const uint4 low = __ldg(source);
+    const uint4 high = __ldg(source + 1);
     part = {.words = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
             .weight = to_float(p_.head_weight[token * p_.head_weight_stride + i / 8])};
     return part;
