@@ -19,9 +19,8 @@ __device__ __forceinline__ std::uint32_t finite_magnitudes(std::uint32_t pair) {
   return magnitudes & ~excluded;
 }
 
-// `members` are the 16 lanes of a block. BF16 values in pairs; the result is BF16 too: E4M3 has four significant bits.
-__device__ __forceinline__ uint4 round_block(uint4 packed, unsigned members) {
-  const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+// E8M0 code of a block's scale from its pairs of BF16 values, four a lane; `members` are the block's 16 lanes.
+__device__ __forceinline__ std::uint8_t block_scale_code(const std::uint32_t (&pairs)[4], unsigned members) {
   std::uint32_t most = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) most = __vmaxu2(most, finite_magnitudes(pairs[i]));
@@ -29,19 +28,34 @@ __device__ __forceinline__ uint4 round_block(uint4 packed, unsigned members) {
   for (int offset = kRoundingLanes / 2; offset > 0; offset /= 2) {
     most = __vmaxu2(most, __shfl_xor_sync(members, most, offset));
   }
-  const std::uint32_t amax = max(most << 16, most & 0xffff0000U);
-  const std::uint8_t scale_code = e8m0_scale_for_e4m3(__uint_as_float(amax));
-  const float reciprocal = __uint_as_float((254U - scale_code) << 23);  // exact: codes lie in 105 .. 247
+  return e8m0_scale_for_e4m3(__uint_as_float(max(most << 16, most & 0xffff0000U)));
+}
+
+// Exact: codes of block_scale_code() lie in 105 .. 247.
+__device__ __forceinline__ float reciprocal_scale(std::uint8_t scale_code) {
+  return __uint_as_float((254U - scale_code) << 23);
+}
+
+// E4M3 codes of a pair of BF16 values: nearest, ties to even, saturating; NaN loses its sign.
+__device__ __forceinline__ std::uint16_t encode_pair(std::uint32_t pair, float reciprocal) {
+  const float low = __uint_as_float(pair << 16) * reciprocal;
+  const float high = __uint_as_float(pair & 0xffff0000U) * reciprocal;
+  std::uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+
+// BF16 values in pairs; the result is BF16 too: E4M3 has four significant bits.
+__device__ __forceinline__ uint4 round_block(uint4 packed, unsigned members) {
+  const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+  const std::uint8_t scale_code = block_scale_code(pairs, members);
+  const float reciprocal = reciprocal_scale(scale_code);
   const float scale = __uint_as_float(static_cast<std::uint32_t>(scale_code) << 23);
   std::uint32_t out[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float low = __uint_as_float(pairs[i] << 16) * reciprocal;
-    const float high = __uint_as_float(pairs[i] & 0xffff0000U) * reciprocal;
-    std::uint16_t codes;
     std::uint32_t halves;  // the two codes as FP16, which holds every E4M3 value
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(encode_pair(pairs[i], reciprocal)));
     const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&halves));
     out[i] = __byte_perm(__float_as_uint(rounded.x * scale), __float_as_uint(rounded.y * scale), 0x7632);
   }
