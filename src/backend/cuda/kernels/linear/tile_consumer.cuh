@@ -60,9 +60,6 @@ struct TileConsumer {
     return first + lane < blocks ? __ldg(scales + first + lane) : 0.0F;
   }
 
-  // Stages whose products may be under way at once where they form one chain. Short instructions need several.
-  static constexpr int kStagesInFlight = kTokens <= 32 ? 4 : 1;
-
   // The stage `back` stages before the current one.
   __device__ __forceinline__ int earlier_stage(int back) const {
     return ring.stage >= back ? ring.stage - back : ring.stage - back + p.stages;
@@ -78,54 +75,42 @@ struct TileConsumer {
 #pragma unroll
       for (int k = 0; k < 4; ++k) Mma::bf16(sum, wgmma_tile(a, k), wgmma_tile(b, k), true);
       wgmma_commit();
-      wgmma_wait<kStagesInFlight>();
-      if (i >= kStagesInFlight) release(earlier_stage(kStagesInFlight));
+      wgmma_wait<1>();
+      if (i > 0) release(earlier_stage(1));
       ring.advance(p.stages);
     }
     wgmma_wait<0>();
     wgmma_hold(sum);
-    for (int back = min(stages, kStagesInFlight); back > 0; --back) release(earlier_stage(back));
+    if (stages > 0) release(earlier_stage(1));
   }
 
-  // Stages that are widened together.
-  static constexpr int kWideStages = kTokens <= 16 ? 2 : 1;
+  static constexpr int kWideValues = kStageInputs / 4;  // registers of the A operand for a stage
 
-  // Widens kWideStages stages while the products of those before still run, then multiplies them.
-  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[16 * kWideStages],
-                                            float weight_scale, bool first) {
+  // Widens a stage while the products of the one before still run, then multiplies it.
+  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues], float weight_scale,
+                                            bool first) {
     const std::uint32_t factors = widening_factors(weight_scale);
-    std::uint32_t inputs[kWideStages];
-    uint4 codes[2 * kWideStages];
+    wait_full();
+    const std::uint32_t at = weights_at(ring.stage, 4096) + (warp * 32 + lane) * 16;
+    const uint4 codes[2] = {load_shared_uint4(at), load_shared_uint4(at + kWarpgroup * 16)};
+    const std::uint32_t inputs = inputs_at(ring.stage);
+    ring.advance(p.stages);
 #pragma unroll
-    for (int i = 0; i < kWideStages; ++i) {
-      wait_full();
-      const std::uint32_t at = weights_at(ring.stage, 4096) + (warp * 32 + lane) * 16;
-      codes[2 * i] = load_shared_uint4(at);
-      codes[2 * i + 1] = load_shared_uint4(at + kWarpgroup * 16);
-      inputs[i] = inputs_at(ring.stage);
-      ring.advance(p.stages);
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * kWideStages; ++i) {
+    for (int i = 0; i < 2; ++i) {
       widen(codes[i].x, codes[i].y, factors, a + 8 * i);
       widen(codes[i].z, codes[i].w, factors, a + 8 * i + 4);
     }
     wgmma_wait<0>();
-    if (!first) {
-#pragma unroll
-      for (int i = 0; i < kWideStages; ++i) release(earlier_stage(2 * kWideStages - i));
-    }
+    if (!first) release(earlier_stage(2));
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4 * kWideStages; ++k) {
-      Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs[k / 4], k % 4), true);
-    }
+    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs, k), true);
     wgmma_commit();
   }
 
   // `scales` begins at the segment; two stages share one.
   __device__ __forceinline__ void sum_wide(float (&sum)[kValues], const float* scales, float first_scales, int blocks) {
-    std::uint32_t even[16 * kWideStages], odd[16 * kWideStages];
+    std::uint32_t even[kWideValues], odd[kWideValues];
     clear(sum);
     float chunk = first_scales;
     float next_chunk = 0.0F;
@@ -137,24 +122,14 @@ struct TileConsumer {
       }
       return __shfl_sync(0xffffffffU, chunk, block % 32);
     };
-    if constexpr (kWideStages == 2) {
-      for (; block + 1 < blocks; ++block) {
-        step_wide(sum, even, scale_of_block(), block == 0);
-        ++block;
-        step_wide(sum, odd, scale_of_block(), false);
-      }
-      if (block < blocks) step_wide(sum, even, scale_of_block(), block == 0);
-    } else {
-      for (; block < blocks; ++block) {
-        const float weight_scale = scale_of_block();
-        step_wide(sum, even, weight_scale, block == 0);
-        step_wide(sum, odd, weight_scale, false);
-      }
+    for (; block < blocks; ++block) {
+      const float weight_scale = scale_of_block();
+      step_wide(sum, even, weight_scale, block == 0);
+      step_wide(sum, odd, weight_scale, false);
     }
     wgmma_wait<0>();
     wgmma_hold(sum);
-#pragma unroll
-    for (int i = 0; i < kWideStages; ++i) release(earlier_stage(kWideStages - i));
+    release(earlier_stage(1));
   }
 
   // A segment of this warpgroup's row tile.
@@ -208,11 +183,9 @@ struct TileConsumer {
   // A whole row tile from its accumulators.
   __device__ __forceinline__ void store_tile(const TileProblem& q, int row_tile, int first_token,
                                              const float (&sum)[kValues]) const {
-    if constexpr (kTokens >= 16) {
-      if (!q.float_output && q.wide_stores) {
-        store_tile_staged(q, row_tile, first_token, sum);
-        return;
-      }
+    if (!q.float_output && q.wide_stores) {
+      store_tile_staged(q, row_tile, first_token, sum);
+      return;
     }
     const int row = row_tile * kRowTile + warp * 16 + lane / 4;
 #pragma unroll

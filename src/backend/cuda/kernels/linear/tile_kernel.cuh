@@ -25,9 +25,8 @@ namespace dsv4rt::cuda {
 
 // Grid: any number of clusters of a divisor of `segments` blocks. Dynamic shared memory: tile_shared_bytes.
 template <int kTokens, int kRowTiles>
-__global__ __launch_bounds__(
-    TileShape<kTokens, kRowTiles>::kThreads,
-    TileShape<kTokens, kRowTiles>::kMinBlocks) void linear_tile_kernel(const __grid_constant__ TileParams p) {
+__global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
+                             1) void linear_tile_kernel(const __grid_constant__ TileParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = TileShape<kTokens, kRowTiles>;
   allow_dependents();

@@ -16,8 +16,6 @@ struct TileShape {
   // Wide items need more registers than an even share: a whole producer warpgroup gives its own away.
   static constexpr bool kMovesRegisters = kTokens * kRowTiles >= 256;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
-  // Narrow items: registers for three blocks an SM, which the compiler's bound of two gives.
-  static constexpr int kMinBlocks = kTokens <= 64 && kRowTiles == 1 ? 2 : 1;
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kBarrierBytes = 512;
