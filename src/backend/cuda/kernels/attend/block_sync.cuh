@@ -7,11 +7,6 @@
 
 namespace dsv4rt::cuda {
 
-// Ordinary stores to shared memory become visible to matrix instructions and bulk copies.
-__device__ inline void fence_async_proxy() {
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-}
-
 // Of `threads` threads, whole warps; `id` in 1..15.
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");

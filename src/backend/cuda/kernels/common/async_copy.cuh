@@ -13,10 +13,15 @@ namespace dsv4rt::cuda {
 __device__ inline void barrier_init(std::uint32_t barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
+// Ordinary stores to shared memory become visible to matrix instructions and to the copy engine, after a barrier to
+// those that other threads start.
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
 // After the inits, before other threads, other blocks of the cluster or the copy engine use the barriers.
 __device__ inline void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+  fence_async_proxy();
 }
 
 __device__ inline void barrier_arrive(std::uint32_t barrier) {
@@ -73,7 +78,7 @@ __device__ inline void copy_box_multicast(std::uint32_t target, const CUtensorMa
       : "memory");
 }
 // A box of shared memory to (column, row) of a map; what lies beyond the tensor is not written. Copies that a thread
-// has committed form groups; fence_before_copies() comes first in every thread that wrote the box.
+// has committed form groups; fence_async_proxy() comes first in every thread that wrote the box.
 __device__ inline void store_box(const CUtensorMap* map, int column, int row, std::uint32_t source) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(
                    reinterpret_cast<std::uint64_t>(map)),
@@ -87,9 +92,6 @@ __device__ inline void commit_stores() {
 template <int kPending>
 __device__ inline void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
-}
-__device__ inline void fence_before_copies() {
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(reinterpret_cast<std::uint64_t>(map)) : "memory");

@@ -61,7 +61,7 @@ struct PairStore {
     return pass % 2 * kPairBufferBytes;
   }
   __device__ __forceinline__ void end_pass() const {
-    fence_before_copies();
+    fence_async_proxy();
     sync_warpgroup();
   }
 

@@ -500,7 +500,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
         if (thread == 0) control.rows[i - run.first] = runs.rows(i);
       }
     }
-    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    fence_async_proxy();
     sync_workers();
     const std::int32_t count = min(run.tiles - tile, part.tiles - number);
     // The warpgroup's first tile of these: its number is the warpgroup's modulo their count.
