@@ -8,21 +8,16 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr int kBlockInputs = 128;
-constexpr int kThreads = 256;
-constexpr int kBlocksPerGroup = kThreads / kRoundingLanes;
-
-__global__ __launch_bounds__(kThreads) void encode_input_kernel(const EncodeInputParams p) {
+__global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const EncodeInputParams p) {
   allow_dependents();
   wait_for_predecessors();
-  const std::int64_t item = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kRoundingLanes;
+  const auto [item, lane, members] = RoundingPlace{};
   if (item >= std::int64_t{p.tokens} * p.blocks) return;  // whole half-warps
-  const int lane = static_cast<int>(threadIdx.x) % kRoundingLanes;
   const std::int64_t token = item / p.blocks;
   const std::int64_t block = item % p.blocks;
   const std::int64_t first = block * kBlockInputs + lane * 8;
   const uint4 packed = *reinterpret_cast<const uint4*>(p.x + token * p.x_stride + first);
   const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
-  const unsigned members = (threadIdx.x & 16U) != 0 ? 0xffff0000U : 0x0000ffffU;
   const std::uint8_t scale_code = block_scale_code(pairs, members);
   const float reciprocal = reciprocal_scale(scale_code);
   std::uint32_t codes[4];
@@ -37,8 +32,8 @@ __global__ __launch_bounds__(kThreads) void encode_input_kernel(const EncodeInpu
 
 Status encode_input(const EncodeInputParams& p, cudaStream_t stream) {
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
-  const auto grid = static_cast<unsigned>((items + kBlocksPerGroup - 1) / kBlocksPerGroup);
-  return launch_pdl(encode_input_kernel, {.grid = dim3(grid), .threads = kThreads}, stream, p);
+  const auto grid = static_cast<unsigned>((items + kRoundingBlocks - 1) / kRoundingBlocks);
+  return launch_pdl(encode_input_kernel, {.grid = dim3(grid), .threads = kRoundingThreads}, stream, p);
 }
 
 }  // namespace dsv4rt::cuda
