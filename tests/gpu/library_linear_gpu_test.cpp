@@ -59,12 +59,6 @@ class LibraryLinearGpuTest : public GpuTest {
     cpu_ = std::move(cpu).value();
   }
 
-  static std::unique_ptr<PackedLinear> pack(Backend& backend, const HostLinear& host) {
-    auto packed = backend.pack_linear(host);
-    EXPECT_OK(packed);
-    return packed.ok() ? std::move(packed).value() : nullptr;
-  }
-
   static std::vector<bf16> random_inputs(std::int64_t count, std::uint32_t seed) {
     std::mt19937 random(seed);
     std::vector<bf16> x(static_cast<std::size_t>(count));

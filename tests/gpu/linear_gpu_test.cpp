@@ -13,13 +13,8 @@
 #include "support/expect_ok.h"
 #include "unit/backend/linear_matrix.h"
 
-namespace dsv4rt {
+namespace dsv4rt::test {
 namespace {
-
-using test::DeviceArray;
-using test::fill_matrix;
-using test::random_bf16;
-using test::TestMatrix;
 
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
 constexpr std::uint16_t kPoison = 0x7eef;
@@ -59,7 +54,7 @@ double relative_l2(std::span<const float> value, std::span<const float> referenc
   return std::sqrt(error / norm);
 }
 
-class LinearGpuTest : public test::GpuTest {
+class LinearGpuTest : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
@@ -68,12 +63,6 @@ class LinearGpuTest : public test::GpuTest {
     auto backend = create_cpu_backend({});
     ASSERT_OK(backend);
     cpu_ = std::move(backend).value();
-  }
-
-  static std::unique_ptr<PackedLinear> pack(Backend& backend, const HostLinear& host) {
-    auto packed = backend.pack_linear(host);
-    EXPECT_OK(packed);
-    return packed.ok() ? std::move(packed).value() : nullptr;
   }
 
   std::vector<float> cpu_f32(const PackedLinear& weight, const std::vector<bf16>& x, std::int32_t tokens) {
@@ -438,4 +427,4 @@ TEST_F(LinearGpuTest, RefusesBeforeALaunch) {
 }
 
 }  // namespace
-}  // namespace dsv4rt
+}  // namespace dsv4rt::test

@@ -9,7 +9,9 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "checkpoint/host_linear.h"
 #include "support/backend_array.h"
+#include "support/expect_ok.h"
 
 namespace dsv4rt::test {
 
@@ -26,6 +28,12 @@ class GpuTest : public ::testing::Test {
   }
   [[nodiscard]] static Backend& gpu() { return *gpu_backend(); }
 };
+
+inline std::unique_ptr<PackedLinear> pack(Backend& backend, const HostLinear& host) {
+  auto packed = backend.pack_linear(host);
+  EXPECT_OK(packed);
+  return packed.ok() ? std::move(packed).value() : nullptr;
+}
 
 template <class T>
 using DeviceArray = BackendArray<T>;
