@@ -17,7 +17,7 @@
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
-#include "layout/codec_nvfp4.h"
+#include "gpu/support/nvfp4_operand.h"
 #include "support/expect_ok.h"
 #include "support/temp_directory.h"
 #include "unit/backend/linear_matrix.h"
@@ -120,19 +120,6 @@ class LibraryLinearGpuTest : public GpuTest {
   std::unique_ptr<cuda::CudaOps> ops_;
   std::unique_ptr<Backend> cpu_;
 };
-
-// Each value through NVFP4.
-void round_nvfp4(std::vector<bf16>& values, float global_scale) {
-  for (std::size_t first = 0; first < values.size(); first += kNvfp4GroupValues) {
-    std::array<float, kNvfp4GroupValues> group;
-    std::array<std::byte, kNvfp4GroupBytes> codes;
-    std::transform(values.begin() + static_cast<std::ptrdiff_t>(first),
-                   values.begin() + static_cast<std::ptrdiff_t>(first) + kNvfp4GroupValues, group.begin(), to_float);
-    const std::uint8_t scale = encode_nvfp4_group(group.data(), codes.data(), global_scale);
-    decode_nvfp4_group(codes.data(), scale, group.data(), global_scale);
-    std::transform(group.begin(), group.end(), values.begin() + static_cast<std::ptrdiff_t>(first), to_bf16);
-  }
-}
 
 std::vector<float> widen(const std::vector<bf16>& values) {
   std::vector<float> wide;

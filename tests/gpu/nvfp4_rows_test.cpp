@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
 #include "backend/cuda/kernels/linear/packed_bytes.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
+#include "gpu/support/nvfp4_operand.h"
 #include "layout/codec_nvfp4.h"
 #include "support/expect_ok.h"
 #include "unit/backend/linear_matrix.h"
@@ -52,20 +53,6 @@ TEST(Nvfp4ScaleTiles, EveryPlaceIsTakenOnce) {
   }
 }
 
-// A matrix of codes [rows, inputs / 2] and tiled scales as cuBLASLt reads it, without the global scale. The place of a
-// scale is the documentation's own expression, and its sign does not count.
-float value_at(std::span<const std::byte> codes, std::span<const std::byte> scales, std::int64_t inputs,
-               std::int64_t row, std::int64_t k) {
-  const auto pair = std::to_integer<std::uint8_t>(codes[static_cast<std::size_t>((row * inputs + k) / 2)]);
-  const std::int64_t sf_inner_dim = round_up<std::int64_t>(inputs / 16, 4);
-  const std::int64_t group = k / 16;
-  const std::int64_t tile = (group / 4 * 4 + row / 128 * sf_inner_dim) * 128;
-  const std::int64_t outer = row % 128;
-  const std::byte scale = scales[static_cast<std::size_t>(tile + (outer % 32) * 16 + (outer / 32) * 4 + group % 4)];
-  return decode_e2m1(static_cast<std::uint8_t>(k % 2 == 0 ? pair : pair >> 4)) *
-         decode_e4m3(std::to_integer<std::uint8_t>(scale) & 0x7fU);
-}
-
 class Nvfp4RowsTest : public ::testing::Test {
  protected:
   // A slice of a stored matrix.
@@ -92,7 +79,7 @@ TEST_F(Nvfp4RowsTest, ReadBackThroughTheLayout) {
       for (std::int64_t k = 0; k < inputs; ++k) {
         const float expected = matrix_.values[static_cast<std::size_t>((kFirst + row) * inputs + k)];
         // Bits, since a sign moves from a scale to its codes.
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(value_at(packed.codes.view(), packed.scales.view(), inputs, row, k)),
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(nvfp4_value(packed.codes.view(), packed.scales.view(), inputs, row, k)),
                   std::bit_cast<std::uint32_t>(expected))
             << row << " " << k;
       }
@@ -142,8 +129,8 @@ TEST_F(Nvfp4RowsTest, ProductOfPackedOperands) {
     double sum = 0;
     double magnitude = 0;
     for (std::int64_t k = 0; k < kInputs; ++k) {
-      const double term = global * double{value_at(packed.codes.view(), packed.scales.view(), kInputs, row, k)} *
-                          double{value_at(codes, scales, kInputs, 0, k)};
+      const double term = global * double{nvfp4_value(packed.codes.view(), packed.scales.view(), kInputs, row, k)} *
+                          double{nvfp4_value(codes, scales, kInputs, 0, k)};
       sum += term;
       magnitude += std::fabs(term);
     }

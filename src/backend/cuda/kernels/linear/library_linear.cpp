@@ -131,7 +131,7 @@ Result<std::unique_ptr<LibraryLinear>> LibraryLinear::create(std::int64_t least_
   DSV4RT_ASSIGN_OR_RETURN(const CublasLt lt, load_cublaslt());
   DSV4RT_ASSIGN_OR_RETURN(CublasLtHandle handle, create_cublaslt_handle(lt));
   DSV4RT_ASSIGN_OR_RETURN(const RowCopies row_copies, row_copies_here(lt, handle.get()));
-  return std::unique_ptr<LibraryLinear>(new LibraryLinear(lt, std::move(handle), row_copies, least_work));
+  return std::make_unique<LibraryLinear>(lt, std::move(handle), row_copies, least_work);
 }
 
 std::int64_t LibraryLinear::scratch_bytes(std::int32_t tokens, std::int64_t inputs, std::int64_t outputs) {

@@ -28,6 +28,10 @@ class LibraryLinear {
   // multiply-adds and more. kUnsupported where the toolkit's library is not installed.
   static Result<std::unique_ptr<LibraryLinear>> create(std::int64_t least_work = kLeastWork);
 
+  // What create() makes, with given functions and a decision about the weights.
+  LibraryLinear(const CublasLt& lt, CublasLtHandle handle, RowCopies row_copies, std::int64_t least_work)
+      : lt_(lt), handle_(std::move(handle)), row_copies_(row_copies), least_work_(least_work) {}
+
   // The weights that it multiplies on its device.
   [[nodiscard]] RowCopies row_copies() const noexcept { return row_copies_; }
 
@@ -42,9 +46,6 @@ class LibraryLinear {
   Status run(std::int32_t tokens, std::span<const LinearCall> calls, const Scratch& scratch, cudaStream_t stream);
 
  private:
-  LibraryLinear(const CublasLt& lt, CublasLtHandle handle, RowCopies row_copies, std::int64_t least_work)
-      : lt_(lt), handle_(std::move(handle)), row_copies_(row_copies), least_work_(least_work) {}
-
   Status run_bf16(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream);
   // Both of an input that lies encoded in memory.
   Status run_fp8(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream);
