@@ -65,10 +65,11 @@ struct EngineOptions {
   // Whether results are the same whatever a step's other sequences, its padding, the cutting of a prompt into
   // steps and its capture. False relaxes that for speed, with backend "cuda" only: long steps multiply by
   // cuBLASLt (products of 2^32 multiply-adds and more: from 128 rows on for the largest weights of V4-Flash)
-  // with BF16 weights and, on compute capability 9.0, FP8 weights whose inputs are rounded. Sums then depend on
-  // the number of rows, and those of FP8 products keep about 14 bits, which moves cached codes and with them
-  // outputs, by up to about 2 %. Short steps, NVFP4 weights, and FP8 weights elsewhere stay exact: cuBLASLt has
-  // no product that keeps their values. Captured and eager runs of the same rows still agree.
+  // with BF16 weights; on compute capability 9.0 with FP8 weights whose inputs are rounded; on 10.x with NVFP4
+  // weights for which the checkpoint has an input_scale. Sums then depend on the number of rows, and those of FP8
+  // products keep about 14 bits, which moves cached codes and with them outputs, by up to about 2 %. NVFP4
+  // products round their inputs to NVFP4, which moves these by about 10 % and loses NaN. Short steps and all
+  // other weights stay exact. Captured and eager runs of the same rows still agree.
   // It costs a second copy of those weights (EngineMemory::weight_bytes) and needs the CUDA toolkit's
   // libcublasLt, which is loaded at create() (kUnsupported where it is not found). The CPU is always deterministic.
   bool deterministic = true;

@@ -239,22 +239,20 @@ class LayerLoader {
     if (matches(view, expected[0].shape, {TensorDtype::kU8})) out.weight = view.data;
     const TensorView* scale = require(expected[1].name, describe(expected[1].dtype, expected[1].shape));
     if (scale != nullptr && matches(*scale, expected[1].shape, {TensorDtype::kF8E4M3})) out.scale = scale->data;
-    const TensorView* global = require(expected[2].name, "F32 []");
-    if (global != nullptr && scalar_ok(*global)) {
-      out.global_scale = read_value<float>(global->data, 0);
-      if (!std::isfinite(out.global_scale) || out.global_scale <= 0.0F) {
-        report(StatusCode::kBadInput, global->name, std::to_string(out.global_scale), "a finite value above 0");
-      }
-    }
-    // Scales the input of an FP4 x FP4 product; here inputs stay BF16, so only its form matters.
+    if (const TensorView* global = require(expected[2].name, "F32 []")) read_global_scale(*global, out.global_scale);
     const TensorView* input = checkpoint_.find(stem + std::string(kNvfp4InputScaleSuffix)).view;
-    if (input != nullptr) scalar_ok(*input);
+    if (input != nullptr) read_global_scale(*input, out.input_scale);
   }
 
-  bool scalar_ok(const TensorView& view) {
-    if (view.dtype == TensorDtype::kF32 && is_scalar(view)) return true;
-    report(StatusCode::kBadInput, view.name, describe(view.dtype, view.shape), "F32 [] or [1]");
-    return false;
+  void read_global_scale(const TensorView& view, float& out) {
+    if (view.dtype != TensorDtype::kF32 || !is_scalar(view)) {
+      report(StatusCode::kBadInput, view.name, describe(view.dtype, view.shape), "F32 [] or [1]");
+      return;
+    }
+    out = read_value<float>(view.data, 0);
+    if (!std::isfinite(out) || out <= 0.0F) {
+      report(StatusCode::kBadInput, view.name, std::to_string(out), "a finite value above 0");
+    }
   }
 
   const Checkpoint& checkpoint_;

@@ -34,6 +34,8 @@ struct HostLinear {
   std::span<const std::byte> weight;  // the whole stored matrix
   std::span<const std::byte> scale;   // kFp8Block128: E8M0; kNvfp4: E4M3; the whole stored array
   float global_scale = 1.0F;          // kNvfp4: weight_scale_2
+  // kNvfp4: input_scale, the global scale of inputs for a product of NVFP4 with NVFP4; 0: the checkpoint has none
+  float input_scale = 0.0F;
 
   // The same matrix restricted to rows [first, first + count) of this one.
   [[nodiscard]] HostLinear rows(std::int64_t first, std::int64_t count) const {

@@ -89,7 +89,8 @@ std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeigh
 std::size_t kernel_scratch_bytes(const Backend& backend, const ModelConfig& config, const LayerSchedule& schedule,
                                  const CacheLimits& limits) {
   constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
-  const std::int64_t widest = std::max({config.hidden_size, config.q_lora_rank, config.o_groups * config.o_lora_rank});
+  const std::int64_t widest = std::max({config.hidden_size, config.q_lora_rank, config.o_groups * config.o_lora_rank,
+                                        config.num_attention_heads * std::int64_t{kHeadDim} / config.o_groups});
   const std::int64_t outputs = std::max({config.hidden_size, config.num_attention_heads * std::int64_t{kHeadDim},
                                          config.index_n_heads * std::int64_t{kIndexHeadDim}});
   const std::int64_t linear = backend.linear_scratch_bytes(limits.max_step_tokens, widest, outputs);

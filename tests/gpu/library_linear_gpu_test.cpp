@@ -1,6 +1,7 @@
 // Linears by cuBLASLt, of a backend that need not be deterministic: against the CPU, and against themselves. Here it
 // takes products of every size.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cuda_runtime_api.h>
@@ -16,6 +17,7 @@
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/nvfp4_operand.h"
 #include "support/expect_ok.h"
 #include "support/temp_directory.h"
 #include "unit/backend/linear_matrix.h"
@@ -52,6 +54,7 @@ class LibraryLinearGpuTest : public GpuTest {
     scratch_ = cuda::Scratch(scratch_memory_.data(), scratch_memory_.size());
     auto library = cuda::LibraryLinear::create(0);
     ASSERT_OK(library);
+    row_copies_ = (*library)->row_copies();
     ops_ = std::make_unique<cuda::CudaOps>(static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
                                            std::move(library).value());
     auto cpu = create_cpu_backend({});
@@ -64,6 +67,25 @@ class LibraryLinearGpuTest : public GpuTest {
     std::vector<bf16> x(static_cast<std::size_t>(count));
     for (bf16& value : x) value = random_bf16(random, -6, 3);
     return x;
+  }
+
+  std::unique_ptr<PackedLinear> random_weight(WeightEncoding encoding, std::int64_t out, std::int64_t in,
+                                              std::uint32_t seed) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding, encoding == kFp8 ? kRounded : kPlain, out, in, seed);
+    return pack(*fast_, matrix.host);
+  }
+
+  // y [T, out] of x [T, in], without gaps.
+  static void enqueue(Ops& ops, const PackedLinear& weight, const DeviceArray<bf16>& x, const DeviceArray<float>& y,
+                      std::int32_t tokens) {
+    const LinearCall call{x.data(), weight.in_features(), &weight, y.data(), weight.out_features(), OutputType::kF32};
+    EXPECT_OK(ops.linear(tokens, std::span(&call, 1)));
+  }
+  std::vector<float> outputs(const PackedLinear& weight, const DeviceArray<bf16>& x, std::int32_t tokens) {
+    const DeviceArray<float> y(*fast_, static_cast<std::size_t>(tokens * weight.out_features()));
+    enqueue(*ops_, weight, x, y, tokens);
+    return y.download();
   }
 
   // Compares some rows of y [T, out] with the CPU's of the same rows of x [T, in].
@@ -94,6 +116,7 @@ class LibraryLinearGpuTest : public GpuTest {
   std::unique_ptr<Backend> fast_;
   Buffer scratch_memory_;
   cuda::Scratch scratch_;
+  cuda::RowCopies row_copies_ = cuda::RowCopies::kNone;
   std::unique_ptr<cuda::CudaOps> ops_;
   std::unique_ptr<Backend> cpu_;
 };
@@ -205,24 +228,18 @@ TEST_F(LibraryLinearGpuTest, CapturedEqualsEager) {
   constexpr std::int64_t kOut = 512;
   constexpr std::int64_t kIn = 2048;
   for (const WeightEncoding encoding : {kFp8, kBf16}) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding, encoding == kFp8 ? kRounded : kPlain, kOut, kIn, 5);
-    const auto weight = pack(*fast_, matrix.host);
+    const auto weight = random_weight(encoding, kOut, kIn, 5);
     for (const std::int32_t tokens : {1, 24, 136}) {
       const DeviceArray<bf16> x(*fast_, random_inputs(tokens * kIn, 6));
-      const DeviceArray<float> captured_y(*fast_, static_cast<std::size_t>(tokens * kOut));
-      const DeviceArray<float> eager_y(*fast_, static_cast<std::size_t>(tokens * kOut));
-      LinearCall call{x.data(), kIn, weight.get(), captured_y.data(), kOut, OutputType::kF32};
+      const DeviceArray<float> captured(*fast_, static_cast<std::size_t>(tokens * kOut));
       ASSERT_OK(fast_->begin_capture());
-      EXPECT_OK(ops_->linear(tokens, std::span(&call, 1)));
+      enqueue(*ops_, *weight, x, captured, tokens);
       const auto work = fast_->end_capture();
       ASSERT_OK(work);
-      call.y = eager_y.data();
-      ASSERT_OK(ops_->linear(tokens, std::span(&call, 1)));
-      const auto expected = eager_y.download();
+      const auto expected = outputs(*weight, x, tokens);
       for (int repeat = 0; repeat < 2; ++repeat) {
         ASSERT_OK(fast_->launch(**work));
-        EXPECT_EQ(captured_y.download(), expected) << "T " << tokens;
+        EXPECT_EQ(captured.download(), expected) << "T " << tokens;
       }
     }
   }
@@ -233,26 +250,45 @@ TEST_F(LibraryLinearGpuTest, NanAndInfinityStayInTheirRow) {
   constexpr std::int64_t kIn = 1024;
   constexpr std::int32_t kTokens = 14;
   for (const WeightEncoding encoding : {kFp8, kBf16}) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding, encoding == kFp8 ? kRounded : kPlain, kOut, kIn, 81);
-    const auto weight = pack(*fast_, matrix.host);
-    const auto outputs = [&](const std::vector<bf16>& x) {
-      const DeviceArray<bf16> device_x(*fast_, x);
-      const DeviceArray<float> y(*fast_, static_cast<std::size_t>(kTokens * kOut));
-      const LinearCall call{device_x.data(), kIn, weight.get(), y.data(), kOut, OutputType::kF32};
-      EXPECT_OK(ops_->linear(kTokens, std::span(&call, 1)));
-      return y.download();
-    };
+    const auto weight = random_weight(encoding, kOut, kIn, 81);
     auto x = random_inputs(kTokens * kIn, 82);
-    const auto clean = outputs(x);
+    const auto clean = outputs(*weight, DeviceArray<bf16>(*fast_, x), kTokens);
     for (const std::size_t row : {3, 13}) x[row * kIn + 5] = {0xffc1};  // NaN with a payload
     x[7 * kIn + 200] = {0x7f80};
-    const auto y = outputs(x);
+    const auto y = outputs(*weight, DeviceArray<bf16>(*fast_, x), kTokens);
     for (std::size_t i = 0; i < y.size(); ++i) {
       const auto row = i / static_cast<std::size_t>(kOut);
       if (row == 7) continue;
       ASSERT_TRUE(row == 3 || row == 13 ? std::isnan(y[i]) : y[i] == clean[i]) << "row " << row;
     }
+  }
+}
+
+// Where cuBLASLt has NVFP4 products, inputs are rounded to NVFP4, exactly in BF16 under this input scale. Elsewhere the
+// results are the bytes of a deterministic backend.
+TEST_F(LibraryLinearGpuTest, Nvfp4WeightsWithAnInputScale) {
+  constexpr std::int64_t kOut = 256;
+  constexpr std::int64_t kIn = 1024;
+  constexpr float kInputScale = 0x1p-6F;
+  TestMatrix matrix;
+  fill_matrix(matrix, kNvfp4, kPlain, kOut, kIn, 91);
+  matrix.host.input_scale = kInputScale;
+  const auto weight = pack(*fast_, matrix.host);
+  const auto exact_weight = pack(gpu(), matrix.host);
+  const auto host_weight = pack(*cpu_, matrix.host);
+  for (const std::int32_t tokens : {1, 9, 130}) {
+    auto x = random_inputs(tokens * kIn, 92);
+    const DeviceArray<bf16> device_x(*fast_, x);
+    const auto y = outputs(*weight, device_x, tokens);
+    if (row_copies_ == cuda::RowCopies::kBf16AndNvfp4) {
+      round_nvfp4(x, kInputScale);
+      expect_close(*host_weight, x, kIn, y, kOut, tokens, tolerance_of(kNvfp4), "nvfp4 T " + std::to_string(tokens));
+      continue;
+    }
+    const DeviceArray<float> exact(gpu(), static_cast<std::size_t>(tokens * kOut));
+    ASSERT_OK(fast_->synchronize());  // the other backend has a stream of its own
+    enqueue(gpu().ops(), *exact_weight, device_x, exact, tokens);
+    EXPECT_EQ(y, exact.download()) << "T " << tokens;
   }
 }
 
@@ -298,6 +334,28 @@ TEST_F(LibraryLinearGpuTest, ScratchIsPlanned) {
   EXPECT_EQ(ops_->linear(7, std::span(&call, 1)).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(fast_->packed_bytes(matrix.host), 2 * 128 * 256 + 2 + 4 * 4);  // a second copy, four FP32 scales a row
   EXPECT_EQ(gpu().packed_bytes(matrix.host), 128 * 256 + 2);
+}
+
+// What cuBLASLt says to NVFP4 operands is what decides whether it gets any.
+TEST_F(LibraryLinearGpuTest, Nvfp4ProductsNeedCapability10) {
+  const auto lt = cuda::load_cublaslt();
+  ASSERT_OK(lt);
+  const auto handle = cuda::create_cublaslt_handle(*lt);
+  ASSERT_OK(handle);
+  alignas(16) const std::array<std::byte, 16> scales{};
+  const auto product = cuda::LibraryProduct::create(
+      *lt, handle->get(),
+      {.outputs = 256, .inputs = 1024, .tokens = 130, .operands = kNvfp4, .x_stride = 1024, .y_stride = 256},
+      {.weight_scales = scales.data(), .x_scales = scales.data()});
+  int major = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+  EXPECT_EQ(cuda::has_nvfp4_products(*lt, handle->get()), major >= 10);
+  EXPECT_EQ(row_copies_ == cuda::RowCopies::kBf16AndNvfp4, major == 10);
+  if (major >= 10) {
+    EXPECT_OK(product);
+  } else {
+    EXPECT_TRUE(fails_with(product, StatusCode::kUnsupported, {"no algorithm for NVFP4 [256, 1024] with 130 tokens"}));
+  }
 }
 
 // Needs no GPU.

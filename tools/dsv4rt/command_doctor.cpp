@@ -95,6 +95,7 @@ Json device_json(const CudaDevice& device, const Status& test) {
           {"free_bytes", device.free_bytes},
           {"multiprocessors", device.multiprocessors},
           {"l2_bytes", device.l2_bytes},
+          {"cublaslt_weights", device.cublaslt_weights},
           {"usable", test.ok()},
           {"problem", problem(test)}};
 }
@@ -181,13 +182,13 @@ void print_cuda(const Json& cuda) {
   }
   if (cuda["problem"].is_string()) std::cout << "cuda: " << cuda["problem"].get<std::string>() << "\n";
   if (cuda["devices"].empty()) return;
-  TextTable table({"device", "name", "capability", "memory", "free", "SMs", "L2", "state"});
+  TextTable table({"device", "name", "capability", "memory", "free", "SMs", "L2", "cuBLASLt", "state"});
   for (const Json& device : cuda["devices"]) {
     table.add_row({std::to_string(device["ordinal"].get<int>()), device["name"].get<std::string>(),
                    device["compute_capability"].get<std::string>(), human_bytes(device["memory_bytes"].get<double>()),
                    human_bytes(device["free_bytes"].get<double>()),
                    std::to_string(device["multiprocessors"].get<int>()), human_bytes(device["l2_bytes"].get<double>()),
-                   text_or(device["problem"], "usable")});
+                   joined(device["cublaslt_weights"]), text_or(device["problem"], "usable")});
   }
   std::cout << table.to_string();
 }

@@ -172,12 +172,12 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
   RowCopies copies = RowCopies::kNone;
   std::unique_ptr<LibraryLinear> library;
   if (!options.deterministic) {
-    copies = properties.major == 9 ? RowCopies::kBf16AndFp8 : RowCopies::kBf16;
     auto created = LibraryLinear::create();
     if (!created.ok()) {
       return Status{created.status().code(), "backend cuda: deterministic = false: " + created.status().message()};
     }
     library = std::move(created).value();
+    copies = library->row_copies();
   }
   return std::unique_ptr<Backend>(
       std::make_unique<CudaBackend>(options.device, std::move(owned), stream, copies, std::move(library)));

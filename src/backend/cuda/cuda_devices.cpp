@@ -5,6 +5,7 @@
 #include "backend/cuda/device/cublaslt_library.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/kernel_image.h"
+#include "backend/cuda/kernels/linear/library_linear.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -16,6 +17,23 @@ constexpr int kMinComputeMajor = 9;
 // 13000 -> "13.0", as CUDA numbers its versions.
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Of the current device.
+std::vector<std::string> cublaslt_weights() {
+  const auto library = cuda::LibraryLinear::create();
+  if (!library.ok()) return {};
+  switch ((*library)->row_copies()) {
+    case cuda::RowCopies::kNone:
+      return {};
+    case cuda::RowCopies::kBf16:
+      return {"bf16"};
+    case cuda::RowCopies::kBf16AndFp8:
+      return {"bf16", "fp8"};
+    case cuda::RowCopies::kBf16AndNvfp4:
+      return {"bf16", "nvfp4"};
+  }
+  return {};
 }
 
 Status inspect_device(CudaDevice& device) {
@@ -33,6 +51,7 @@ Status inspect_device(CudaDevice& device) {
   std::size_t total = 0;
   DSV4RT_CUDA_TRY(cudaMemGetInfo(&free, &total));
   device.free_bytes = static_cast<std::int64_t>(free);
+  device.cublaslt_weights = cublaslt_weights();
   return {};
 }
 

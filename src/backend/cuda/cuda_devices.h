@@ -18,6 +18,9 @@ struct CudaDevice {
   std::int64_t free_bytes = 0;  // at the moment; 0 when the device is not usable
   int multiprocessors = 0;
   std::int64_t l2_bytes = 0;
+  // Encodings of weights that CudaBackendOptions::deterministic = false gives to cuBLASLt here: "bf16", "fp8", "nvfp4".
+  // Empty without that library, or when the device is not usable.
+  std::vector<std::string> cublaslt_weights;
   Status usable;  // or why not
 };
 

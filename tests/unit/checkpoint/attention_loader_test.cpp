@@ -171,6 +171,8 @@ TEST_F(AttentionLoaderTest, Nvfp4Linears) {
   EXPECT_EQ(wq_a.scale.size(), 160U * 12);
   EXPECT_GT(wq_a.global_scale, 0.0F);
   EXPECT_LT(wq_a.global_scale, 1.0F);
+  EXPECT_EQ(wq_a.input_scale, 0.5F);
+  EXPECT_EQ((*loaded)[0].wkv.input_scale, 0.0F);
   EXPECT_EQ((*loaded)[1].compressor->wkv.encoding, WeightEncoding::kBf16);
 }
 
@@ -372,6 +374,8 @@ TEST_F(AttentionLoaderTest, SingleProblemsOfNvfp4) {
           ".weight_scale", {"F8_E8M0"});
   refused([&] { tensors_.push_back({{name + ".input_scale", TensorDtype::kBf16, {}}, {}}); }, StatusCode::kBadInput,
           ".input_scale", {"BF16 []"});
+  refused([&] { tensors_.push_back({{name + ".input_scale", TensorDtype::kF32, {}}, float_bytes({-0.5F})}); },
+          StatusCode::kBadInput, ".input_scale", {"above 0"});
 }
 
 TEST_F(AttentionLoaderTest, Nvfp4NeedsWholeGroups) {

@@ -2,7 +2,8 @@
 // (packed_linear.h).
 //
 // cuBLASLt sums in an order that depends on the number of tokens, and E4M3 operands in the tensor core with about
-// 14 bits within each block of 128 inputs. A result still depends on nothing but the step's inputs and T.
+// 14 bits within each block of 128 inputs. For NVFP4 weights the inputs too are rounded to NVFP4, under the input
+// scale of the checkpoint. A result still depends on nothing but the step's inputs and T.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <span>
 
 #include "backend/cuda/kernels/linear/library_product.h"
+#include "backend/cuda/kernels/linear/packed_linear.h"
 #include "backend/cuda/scratch.h"
 
 namespace dsv4rt::cuda {
@@ -22,9 +24,16 @@ class LibraryLinear {
   // (bench_linear_gpu).
   static constexpr std::int64_t kLeastWork = std::int64_t{1} << 32;
 
-  // On the current device; takes products of least_work multiply-adds and more. kUnsupported where the toolkit's
-  // library is not installed.
+  // On the current device, whose capabilities are looked at here and never again; takes products of least_work
+  // multiply-adds and more. kUnsupported where the toolkit's library is not installed.
   static Result<std::unique_ptr<LibraryLinear>> create(std::int64_t least_work = kLeastWork);
+
+  // What create() makes, with given functions and a decision about the weights.
+  LibraryLinear(const CublasLt& lt, CublasLtHandle handle, RowCopies row_copies, std::int64_t least_work)
+      : lt_(lt), handle_(std::move(handle)), row_copies_(row_copies), least_work_(least_work) {}
+
+  // The weights that it multiplies on its device.
+  [[nodiscard]] RowCopies row_copies() const noexcept { return row_copies_; }
 
   // Of run() with up to so many tokens, inputs that are rounded, and outputs.
   static std::int64_t scratch_bytes(std::int32_t tokens, std::int64_t inputs, std::int64_t outputs);
@@ -37,17 +46,17 @@ class LibraryLinear {
   Status run(std::int32_t tokens, std::span<const LinearCall> calls, const Scratch& scratch, cudaStream_t stream);
 
  private:
-  LibraryLinear(const CublasLt& lt, CublasLtHandle handle, std::int64_t least_work)
-      : lt_(lt), handle_(std::move(handle)), least_work_(least_work) {}
-
   Status run_bf16(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream);
+  // Both of an input that lies encoded in memory.
   Status run_fp8(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream);
+  Status run_nvfp4(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream);
   Status multiply(const ProductShape& shape, const ProductOperands& operands, cudaStream_t stream);
   // Made at first use.
   Result<const LibraryProduct*> product(const ProductShape& shape, const ProductOperands& example);
 
   CublasLt lt_;
   CublasLtHandle handle_;
+  RowCopies row_copies_;
   std::int64_t least_work_;
   std::map<ProductShape, LibraryProduct> products_;
 };

@@ -10,14 +10,15 @@
 
 #include "backend/cuda/device/cublaslt_handles.h"
 #include "backend/ops.h"
+#include "checkpoint/host_linear.h"
 
 namespace dsv4rt::cuda {
 
 struct ProductShape {
-  std::int64_t outputs = 0;  // N
-  std::int64_t inputs = 0;   // K
-  std::int32_t tokens = 0;   // T
-  bool fp8 = false;          // E4M3 operands with scales, otherwise BF16
+  std::int64_t outputs = 0;                         // N
+  std::int64_t inputs = 0;                          // K
+  std::int32_t tokens = 0;                          // T
+  WeightEncoding operands = WeightEncoding::kBf16;  // of both
   OutputType output = OutputType::kBf16;
   std::int64_t x_stride = 0;
   std::int64_t y_stride = 0;
@@ -30,9 +31,11 @@ struct ProductOperands {
   const void* weight = nullptr;  // [N, K], 256-byte aligned
   const void* x = nullptr;       // [T, K], rows x_stride apart
   void* y = nullptr;             // [T, N], rows y_stride apart
-  // FP8 only, FP32. Weight: [ceil(N / 128)][product_scale_stride(K)], x: [K / 128][T]; T is a multiple of 4.
-  const float* weight_scales = nullptr;
-  const float* x_scales = nullptr;
+  // FP8, FP32: of the weight [ceil(N / 128)][product_scale_stride(K)], of x [K / 128][T]; T is a multiple of 4.
+  // NVFP4, E4M3: of [N, K / 16] and [T, K / 16] in tiles (nvfp4_scale_tiles.h); K is a multiple of 32.
+  const void* weight_scales = nullptr;
+  const void* x_scales = nullptr;
+  float global_scale = 1.0F;       // y is multiplied by it
   std::byte* workspace = nullptr;  // kProductWorkspaceBytes, 256-byte aligned
 };
 
@@ -43,6 +46,9 @@ inline constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t product_scale_stride(std::int64_t inputs) {
   return (inputs / 128 + 3) / 4 * 4;
 }
+
+// Whether cuBLASLt has algorithms for NVFP4 operands on the handle's device, asked with one shape. Host only.
+bool has_nvfp4_products(const CublasLt& lt, cublasLtHandle_t handle);
 
 class LibraryProduct {
  public:

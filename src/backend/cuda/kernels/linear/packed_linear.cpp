@@ -64,6 +64,7 @@ CudaPackedLinear::CudaPackedLinear(const HostLinear& host, std::optional<TileKin
       activation_(host.activation),
       tiles_(tiles),
       global_scale_(host.global_scale),
+      input_scale_(host.input_scale),
       codes_(std::move(codes)),
       scales_(std::move(scales)) {
   out_features_ = host.out_features;

@@ -22,7 +22,9 @@
 //   NVFP4 scales   E4M3 [groups][k / 16][16]: of each row's 16 inputs
 //
 // Where results need not be deterministic a weight may be held a second time, as rows: what cuBLASLt takes.
-//   BF16 [out][in], or E4M3 codes [out][in] with scales float [ceil(out / 128)][product_scale_stride(in)]
+//   BF16    [out][in]
+//   FP8     E4M3 codes [out][in]; scales float [ceil(out / 128)][product_scale_stride(in)]
+//   NVFP4   E2M1 codes [out][in / 2], low nibble first; scales E4M3 without signs, in tiles (nvfp4_scale_tiles.h)
 #pragma once
 
 #include <memory>
@@ -51,7 +53,8 @@ constexpr int tile_segments(std::int64_t inputs) {
 enum class RowCopies : std::uint8_t {
   kNone,
   kBf16,
-  kBf16AndFp8,  // Hopper: cuBLASLt has the checkpoints' block scales there alone
+  kBf16AndFp8,    // compute capability 9.0: cuBLASLt has the checkpoints' 128x128 scales there alone
+  kBf16AndNvfp4,  // 10.x
 };
 
 // bytes() is that of the first copy: a step reads one of the two.
@@ -65,6 +68,7 @@ class CudaPackedLinear final : public PackedLinear {
   [[nodiscard]] const std::byte* codes() const noexcept { return codes_.data(); }
   [[nodiscard]] const std::byte* scales() const noexcept { return scales_.data(); }  // null for BF16
   [[nodiscard]] float global_scale() const noexcept { return global_scale_; }
+  [[nodiscard]] float input_scale() const noexcept { return input_scale_; }  // 0: none
 
   [[nodiscard]] bool in_tiles() const noexcept { return tiles_.has_value(); }
   // Precondition of both: in_tiles().
@@ -75,13 +79,14 @@ class CudaPackedLinear final : public PackedLinear {
 
   void hold_rows(Buffer codes, Buffer scales);
   [[nodiscard]] const std::byte* row_codes() const noexcept { return row_codes_.data(); }  // null without rows
-  [[nodiscard]] const float* row_scales() const noexcept { return row_scales_.as<float>(); }
+  [[nodiscard]] const std::byte* row_scales() const noexcept { return row_scales_.data(); }
 
  private:
   WeightEncoding encoding_;
   ActivationRounding activation_;
   std::optional<TileKind> tiles_;
   float global_scale_;
+  float input_scale_;
   Buffer codes_;
   Buffer scales_;
   Buffer row_codes_;
