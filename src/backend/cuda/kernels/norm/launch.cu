@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/norm/kernel.cuh"
 #include "base/try.h"
 
@@ -24,14 +24,11 @@ Status CudaOps::rms_norm(const RmsNormParams& params) {
   DSV4RT_RETURN_IF_ERROR(
       require_supported(params.width <= kMaxNormWidth, "rms_norm", "width", params.width, "at most 24576"));
   if (params.tokens == 0) return {};
-  const auto grid = static_cast<unsigned>(params.tokens);
-  const auto shared_bytes = (static_cast<std::size_t>(params.width) * sizeof(bf16) + 15) / 16 * 16;
-  if (wide_accesses(params)) {
-    rms_norm_kernel<true><<<grid, kNormThreads, shared_bytes, stream_>>>(params);
-  } else {
-    rms_norm_kernel<false><<<grid, kNormThreads, shared_bytes, stream_>>>(params);
-  }
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.tokens)),
+                          .threads = kNormThreads,
+                          .shared_bytes = (static_cast<std::size_t>(params.width) * sizeof(bf16) + 15) / 16 * 16};
+  return wide_accesses(params) ? launch_pdl(rms_norm_kernel<true>, shape, stream_, params)
+                               : launch_pdl(rms_norm_kernel<false>, shape, stream_, params);
 }
 
 }  // namespace dsv4rt::cuda
