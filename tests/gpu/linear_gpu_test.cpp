@@ -294,8 +294,8 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
   }
 }
 
-// A norm in front of linears: the bytes of rms_norm() and linear() one after the other, in one launch (few tokens, rows
-// that fit) or in several; in place and not, one and several segments.
+// A norm in front of linears: the bytes of rms_norm() and linear() one after the other, whatever shares a launch with
+// it (products of few tokens, rounding where all round, nothing); in place and not, one and several segments.
 TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
   constexpr std::int64_t kOut = 320;
   for (const std::int64_t in : {128, 1024, 1536, 8192, 272}) {
@@ -306,11 +306,11 @@ TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
       weights.push_back(pack(gpu(), matrix.host));
     }
     const DeviceArray<bf16> norm_weight(gpu(), random_inputs(in, 52, -1, 1));
-    for (const std::int32_t tokens : {1, 2, 5, 8, 9, 40}) {
+    constexpr std::pair<std::size_t, std::size_t> kUsed[] = {{2, 1}, {2, 2}, {0, std::size(kEncodings)}};
+    for (const std::int32_t tokens : {1, 2, 5, 8, 9, 40, 150}) {
       const auto x = random_inputs(tokens * in, 53);
-      for (const bool few_calls : {true, false}) {
-        const std::span<const std::unique_ptr<PackedLinear>> used =
-            few_calls ? std::span(weights).subspan(2, 2) : std::span(weights);
+      for (const auto& [first, count] : kUsed) {
+        const auto used = std::span(weights).subspan(first, count);
         const auto run = [&](bool together, bool in_place) {
           const DeviceArray<bf16> rows(gpu(), x);
           const DeviceArray<bf16> normed(gpu(), std::vector<bf16>(x.size(), bf16{kPoison}));

@@ -40,7 +40,6 @@ struct NarrowInputs {
   __device__ __forceinline__ std::uint32_t place(std::uint32_t rows, int i, int token) const {
     return rows + static_cast<std::uint32_t>(i * unit_tokens(p.tokens) + token) * kUnitBytes;
   }
-  __device__ __forceinline__ static unsigned members() { return (threadIdx.x & 16U) != 0 ? 0xffff0000U : 0x0000ffffU; }
   __device__ __forceinline__ static void sync() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
 
   // work(unit, token, value) for `units` units of every token from value `first` of its row on; several are loaded at
@@ -72,7 +71,7 @@ struct NarrowInputs {
   __device__ __forceinline__ void plain() const {
     const bool rounds = p.rows[unit.q->input].rounds;
     for_units(unit.first_block * kScaleBlockInputs, unit.blocks * kUnitsPerScale, [&](int i, int token, uint4 values) {
-      store_shared(place(unit.inputs, i, token), rounds ? round_block(values, members()) : values);
+      store_shared(place(unit.inputs, i, token), rounds ? round_block(values, block_members()) : values);
     });
   }
 
@@ -107,7 +106,7 @@ struct NarrowInputs {
       const float scale = load_shared_float(unit.norms + token * 4);
       const uint4 y = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                  normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
-      store_shared(place(unit.inputs, i, token), rounds ? round_block(y, members()) : y);
+      store_shared(place(unit.inputs, i, token), rounds ? round_block(y, block_members()) : y);
     }
   }
 

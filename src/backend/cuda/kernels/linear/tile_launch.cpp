@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/linear/round_input.h"
 #include "backend/cuda/kernels/linear/segment_plan.h"
 #include "backend/cuda/kernels/linear/tile_variant.h"
+#include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
@@ -263,6 +264,10 @@ Status TileLauncher::add(const LinearCall& call) {
 }
 
 Status TileLauncher::flush() {
+  return run_added(nullptr);
+}
+
+Status TileLauncher::run_added(const RmsNormParams* norm) {
   if (count_ == 0) return {};
   const auto calls = std::span(calls_).first(static_cast<std::size_t>(count_));
   const LinearCall* const rounded = rounded_;
@@ -286,14 +291,15 @@ Status TileLauncher::flush() {
   const int item_tiles = few ? 1 : pairs ? kPairRowTiles : plan.variant->row_tiles;
   TileParams params{};
   describe_problems(params, calls, tokens_, item_tokens, item_tiles);
-  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, pairs ? kPairShareTokens : item_tokens));
+  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, pairs ? kPairShareTokens : item_tokens));
   if (few) {
     params.ring_bytes = segment_plan.ring_bytes;
     return segment_plan.variant->launch(params, segment_plan.shared_bytes, stream_);
   }
   int weight_bytes = 0;
-  for (const LinearCall* call : calls)
+  for (const LinearCall* call : calls) {
     weight_bytes = std::max(weight_bytes, stage_tile_bytes(packed(*call).tile_kind()));
+  }
   if (pairs) return run_pairs(params, calls, plan, weight_bytes, stream_);
   params.input_offset = item_tiles * weight_bytes;
   params.stage_bytes = params.input_offset + plan.variant->input_bytes;
@@ -312,12 +318,19 @@ Status TileLauncher::run_narrow(std::span<const LinearCall*> calls, const Narrow
 }
 
 Result<bool> TileLauncher::run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls) {
-  if (tokens_ > kNarrowTokens || calls.empty() || calls.size() > kMaxTileProblems) return false;
-  if (!aligned(norm.x) || !aligned(norm.weight)) return false;
+  if (calls.empty() || calls.size() > kMaxPairProblems || !rounds_behind_norm(norm)) return false;
+  if (tokens_ > kNarrowTokens) {
+    for (const LinearCall& call : calls) {
+      if (packed(call).activation() != ActivationRounding::kFp8Block128) return false;
+    }
+    for (const LinearCall& call : calls) calls_[static_cast<std::size_t>(count_++)] = &call;
+    rounded_ = &calls[0];
+    DSV4RT_RETURN_IF_ERROR(run_added(&norm));
+    return true;
+  }
   std::array<LinearCall, kMaxTileProblems> on_x;
   std::array<const LinearCall*, kMaxTileProblems> pointers{};
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (packed(calls[i]).segments() != packed(calls[0]).segments()) return false;
     on_x[i] = calls[i];
     on_x[i].x = norm.x;
     on_x[i].x_stride = norm.width;
@@ -330,21 +343,29 @@ Result<bool> TileLauncher::run_normed(const RmsNormParams& norm, std::span<const
   return true;
 }
 
-// Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time.
+// Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
+// rounded ones.
 Status TileLauncher::set_maps(TileParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
-                              int box_tokens) {
+                              const RmsNormParams* norm, int box_tokens) {
   int inputs = 0;
   int rounded_input = -1;
   if (rounded != nullptr) {
     const std::int64_t width = rounded->weight->in_features();
     const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
     DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
-    DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
-                                        .x_stride = rounded->x_stride,
-                                        .rounded = reinterpret_cast<bf16*>(memory),
-                                        .tokens = tokens_,
-                                        .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
-                                       stream_));
+    auto* const rows = reinterpret_cast<bf16*>(memory);
+    if (norm != nullptr) {
+      RmsNormParams rounding = *norm;
+      rounding.y = rows;
+      DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
+    } else {
+      DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
+                                          .x_stride = rounded->x_stride,
+                                          .rounded = rows,
+                                          .tokens = tokens_,
+                                          .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
+                                         stream_));
+    }
     rounded_input = inputs++;
     DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, box_tokens));
   }

@@ -23,14 +23,15 @@ class TileLauncher {
   // kUnsupported for inputs that are not 16-byte aligned. May run what was added before.
   Status add(const LinearCall& call);
   Status flush();
-  // Products of the rows that norm makes of its x, in one launch with it and apart from what was added; false where no
-  // kernel can do both. Calls are over tile-packed weights of norm.width inputs.
+  // Products of the rows that norm makes of its x, in as few launches as there can be; false where none can be spared.
+  // Precondition: nothing is added; calls are over tile-packed weights of norm.width inputs, on norm.y.
   Result<bool> run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls);
 
  private:
   Status run_narrow(std::span<const LinearCall*> calls, const NarrowPlan& plan, const InputNorm& norm);
+  Status run_added(const RmsNormParams* norm);  // null: none
   Status set_maps(TileParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
-                  int box_tokens);
+                  const RmsNormParams* norm, int box_tokens);
 
   std::int32_t tokens_;
   Scratch& scratch_;

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
+#include "backend/cuda/kernels/linear/round_values.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -12,8 +13,9 @@ namespace dsv4rt::cuda {
 inline constexpr int kNormThreads = 128;
 
 // A block per token; the row [width] lies in dynamic shared memory as BF16, so that x is read once and y
-// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays).
-template <bool kWide>
+// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays). kRounded: y
+// is rounded as a linear's input (round_values.cuh) on top, with kWide and width % 128 == 0 alone.
+template <bool kWide, bool kRounded>
 __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_constant__ RmsNormParams p) {
   allow_dependents();
   wait_for_predecessors();
@@ -42,8 +44,9 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
     for (int i = thread; i < width / 8; i += kNormThreads) {
       const uint4 x = shared_row[i];
       const uint4 w = weight[i];
-      y[i] = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
-                        normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
+      const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
+                                      normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
+      y[i] = kRounded ? round_block(values, block_members()) : values;
     }
   } else {
     for (int i = thread; i < width; i += kNormThreads) {
