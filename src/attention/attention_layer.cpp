@@ -68,12 +68,12 @@ Status AttentionLayer::project(Ops& ops, const StepView& step, const bf16* x, co
 // Latent norm, then attention and indexer queries from the same latent.
 Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
-  DSV4RT_RETURN_IF_ERROR(ops.rms_norm({.tokens = step.counts.tokens,
-                                       .width = static_cast<std::int32_t>(config.q_lora_rank),
-                                       .x = ws.q_latent,
-                                       .weight = weights_.q_norm.as<bf16>(),
-                                       .eps = static_cast<float>(config.rms_norm_eps),
-                                       .y = ws.q_latent}));
+  const RmsNormParams norm{.tokens = step.counts.tokens,
+                           .width = static_cast<std::int32_t>(config.q_lora_rank),
+                           .x = ws.q_latent,
+                           .weight = weights_.q_norm.as<bf16>(),
+                           .eps = static_cast<float>(config.rms_norm_eps),
+                           .y = ws.q_latent};
   std::array<LinearCall, 2> calls;
   std::size_t count = 0;
   const auto add = [&](const PackedLinear& weight, bf16* y) {
@@ -86,7 +86,7 @@ Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Wor
   };
   add(*weights_.wq_b, ws.q);
   if (weights_.indexer) add(*weights_.indexer->wq_b, ws.index_q);
-  return ops.linear(step.counts.tokens, std::span(calls.data(), count));
+  return ops.normed_linear(norm, std::span(calls.data(), count));
 }
 
 // Queries get their norm and rotation; the step's tokens enter the window, and blocks of tokens that complete

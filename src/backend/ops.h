@@ -260,6 +260,11 @@ class Ops {
   // Several linears over the same step; calls that share x read and round it once.
   virtual Status linear(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
   virtual Status rms_norm(const RmsNormParams& params) = 0;
+  // linear() on the rows that rms_norm(norm) makes: x of every call is norm.y, with unspecified content afterwards.
+  virtual Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+    const Status normed = rms_norm(norm);
+    return normed.ok() ? linear(norm.tokens, calls) : normed;
+  }
   virtual Status query(const QueryParams& params) = 0;
   virtual Status window_rows(const WindowRowsParams& params) = 0;
   virtual Status window_store(const WindowStoreParams& params) = 0;

@@ -239,7 +239,7 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
   constexpr std::int64_t kStride = 2048 + 24;
   constexpr std::int64_t kOuts[] = {192, 64, 128, 100, 320, 16};
   constexpr std::int64_t kYStride = 1000;
-  for (const std::int32_t tokens : {1, 9, 40, 130}) {
+  for (const std::int32_t tokens : {1, 6, 9, 40, 130}) {
     const auto x = random_inputs(tokens * kStride + 8, 71);
     const DeviceArray<bf16> device_x(gpu(), x);
     std::vector<bf16> dense;
@@ -290,6 +290,58 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
     for (std::size_t i = 0; i < out.size(); ++i) {
       ASSERT_TRUE(written[i] || out[i].bits == kPoison) << i;
       ASSERT_TRUE(written_f32[i] || out_f32[i] == -1.5F) << i;
+    }
+  }
+}
+
+// A norm in front of linears: the bytes of rms_norm() and linear() one after the other, whatever shares a launch with
+// it (products of few tokens, rounding where all round, nothing); in place and not, one and several segments.
+TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
+  constexpr std::int64_t kOut = 320;
+  for (const std::int64_t in : {128, 1024, 1536, 8192, 272}) {
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    for (const Encoding& encoding : kEncodings) {
+      TestMatrix matrix;
+      fill_matrix(matrix, encoding.weight, encoding.activation, kOut, in, 51);
+      weights.push_back(pack(gpu(), matrix.host));
+    }
+    const DeviceArray<bf16> norm_weight(gpu(), random_inputs(in, 52, -1, 1));
+    constexpr std::pair<std::size_t, std::size_t> kUsed[] = {{2, 1}, {2, 2}, {0, std::size(kEncodings)}};
+    for (const std::int32_t tokens : {1, 2, 5, 8, 9, 40, 150}) {
+      const auto x = random_inputs(tokens * in, 53);
+      for (const auto& [first, count] : kUsed) {
+        const auto used = std::span(weights).subspan(first, count);
+        const auto run = [&](bool together, bool in_place) {
+          const DeviceArray<bf16> rows(gpu(), x);
+          const DeviceArray<bf16> normed(gpu(), std::vector<bf16>(x.size(), bf16{kPoison}));
+          const RmsNormParams norm{.tokens = tokens,
+                                   .width = static_cast<std::int32_t>(in),
+                                   .x = rows.data(),
+                                   .weight = norm_weight.data(),
+                                   .eps = 1e-6F,
+                                   .y = in_place ? rows.data() : normed.data()};
+          const auto outputs = static_cast<std::int64_t>(used.size()) * kOut;
+          const DeviceArray<float> y(gpu(),
+                                     std::vector<float>(static_cast<std::size_t>(tokens * outputs), std::nanf("")));
+          std::vector<LinearCall> calls;
+          for (const auto& weight : used) {
+            calls.push_back({norm.y, in, weight.get(), y.data() + static_cast<std::int64_t>(calls.size()) * kOut,
+                             outputs, OutputType::kF32});
+          }
+          if (together) {
+            EXPECT_OK(gpu().ops().normed_linear(norm, calls));
+          } else {
+            EXPECT_OK(gpu().ops().rms_norm(norm));
+            EXPECT_OK(gpu().ops().linear(tokens, calls));
+          }
+          return y.download();
+        };
+        const auto expected = run(false, false);
+        for (const bool in_place : {false, true}) {
+          EXPECT_TRUE(same_bits(run(true, in_place), expected))
+              << "in " << in << " T " << tokens << " calls " << used.size() << " in place " << in_place;
+        }
+      }
     }
   }
 }
@@ -376,24 +428,25 @@ TEST_F(LinearGpuTest, EveryE4m3CodeIsExact) {
 TEST_F(LinearGpuTest, NanAndInfinityStayInTheirRow) {
   constexpr std::int64_t kOut = 128;
   constexpr std::int64_t kIn = 2048;
-  constexpr std::int32_t kTokens = 12;
   for (const Encoding& encoding : kEncodings) {
     TestMatrix matrix;
     fill_matrix(matrix, encoding.weight, encoding.activation, kOut, kIn, 81);
     const auto weight = pack(gpu(), matrix.host);
-    auto x = random_inputs(kTokens * kIn, 82);
-    const auto clean = gpu_f32(*weight, DeviceArray<bf16>(gpu(), x), 0, kTokens);
-    x[3 * kIn + 5] = {0xffc1};  // NaN with a payload
-    x[7 * kIn + 200] = {0x7f80};
-    const auto y = gpu_f32(*weight, DeviceArray<bf16>(gpu(), x), 0, kTokens);
-    for (std::int64_t t = 0; t < kTokens; ++t) {
-      if (t == 7) continue;
-      for (std::int64_t n = 0; n < kOut; ++n) {
-        const auto at = static_cast<std::size_t>(t * kOut + n);
-        if (t == 3) {
-          ASSERT_TRUE(std::isnan(y[at])) << encoding.name << " " << n;
-        } else {
-          ASSERT_EQ(y[at], clean[at]) << encoding.name << " " << t << " " << n;
+    for (const std::int32_t tokens : {8, 12}) {
+      auto x = random_inputs(tokens * kIn, 82);
+      const auto clean = gpu_f32(*weight, DeviceArray<bf16>(gpu(), x), 0, tokens);
+      x[3 * kIn + 5] = {0xffc1};  // NaN with a payload
+      x[7 * kIn + 200] = {0x7f80};
+      const auto y = gpu_f32(*weight, DeviceArray<bf16>(gpu(), x), 0, tokens);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        if (t == 7) continue;
+        for (std::int64_t n = 0; n < kOut; ++n) {
+          const auto at = static_cast<std::size_t>(t * kOut + n);
+          if (t == 3) {
+            ASSERT_TRUE(std::isnan(y[at])) << encoding.name << " " << n;
+          } else {
+            ASSERT_EQ(y[at], clean[at]) << encoding.name << " " << t << " " << n;
+          }
         }
       }
     }

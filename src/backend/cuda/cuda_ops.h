@@ -22,6 +22,7 @@ class CudaOps final : public Ops {
 
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
   Status rms_norm(const RmsNormParams& params) override;
+  Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override;
   Status query(const QueryParams& params) override;
   Status window_rows(const WindowRowsParams& params) override;
   Status window_store(const WindowStoreParams& params) override;

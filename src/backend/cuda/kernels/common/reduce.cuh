@@ -35,6 +35,16 @@ __device__ inline float rms_scale(float sum_of_squares, int count, float eps) {
   return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
+// Bits of a BF16 value times a norm's scale and weight, rounded to BF16.
+__device__ inline std::uint32_t normalized(std::uint32_t x, float scale, std::uint32_t weight) {
+  const float scaled = __fmul_rn(__uint_as_float(x << 16U), scale);
+  return std::uint32_t{to_bf16(__fmul_rn(scaled, __uint_as_float(weight << 16U))).bits};
+}
+// The same for the two values of a word.
+__device__ inline std::uint32_t normalized_pair(std::uint32_t x, float scale, std::uint32_t weight) {
+  return normalized(x & 0xffffU, scale, weight & 0xffffU) | normalized(x >> 16U, scale, weight >> 16U) << 16U;
+}
+
 // Bits of the largest finite magnitude of four values, 0 without one (finite_amax of layout/amax.h).
 __device__ inline std::uint32_t finite_amax_bits(const float (&v)[4]) {
   std::uint32_t amax = 0;

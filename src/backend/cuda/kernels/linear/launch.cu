@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "backend/cuda/cuda_ops.h"
@@ -143,6 +144,20 @@ Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
     if (exact(call) && !in_tiles(call)) DSV4RT_RETURN_IF_ERROR(lanes.run(call));
   }
   return library_ == nullptr ? Status{} : library_->run(tokens, calls, scratch_, stream_);
+}
+
+Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
+  const bool together = norm.tokens > 0 && std::all_of(calls.begin(), calls.end(), [&](const LinearCall& call) {
+                          const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
+                          return weight.in_tiles() && weight.in_features() == norm.width && call.x == norm.y &&
+                                 (library_ == nullptr || !library_->takes(norm.tokens, call));
+                        });
+  if (together) {
+    DSV4RT_ASSIGN_OR_RETURN(const bool done, TileLauncher(norm.tokens, scratch_, stream_).run_normed(norm, calls));
+    if (done) return {};
+  }
+  return Ops::normed_linear(norm, calls);
 }
 
 }  // namespace dsv4rt::cuda

@@ -12,11 +12,16 @@ inline constexpr int kRoundingLanes = 16;
 inline constexpr int kRoundingThreads = 256;
 inline constexpr int kRoundingBlocks = kRoundingThreads / kRoundingLanes;  // of 128 inputs, in a thread block
 
+// The lanes that the calling lane shares a block of 128 inputs with.
+__device__ __forceinline__ unsigned block_members() {
+  return (threadIdx.x & 16U) != 0 ? 0xffff0000U : 0x0000ffffU;
+}
+
 // A thread's share of x [tokens, 128 blocks]: eight inputs from 128 block + 8 lane on.
 struct RoundingPlace {
   std::int64_t item = (std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x) / kRoundingLanes;  // token, block
   int lane = static_cast<int>(threadIdx.x) % kRoundingLanes;
-  unsigned members = (threadIdx.x & 16U) != 0 ? 0xffff0000U : 0x0000ffffU;  // lanes of the same block
+  unsigned members = block_members();  // lanes of the same block
 };
 
 // Magnitudes of a pair of BF16 values in the halves of a word, 0 for NaN and infinities (finite_amax). They order like

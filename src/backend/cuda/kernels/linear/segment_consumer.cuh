@@ -67,11 +67,11 @@ struct SegmentConsumer {
   __device__ __forceinline__ void wait_full() const { barrier_wait(unit.full + ring.stage * 8, ring.parity); }
   __device__ __forceinline__ static void sync() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
 
-  // The products of the stage before stage `i`, which is the ring's current one, have ended.
+  // The products of the stage before stage `i`, which is the ring's current one, have ended. Every lane arrives, since
+  // race checkers do not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ __forceinline__ void release_before(int i) {
     if (i == 0) return;
-    __syncwarp();  // all lanes have read it
-    if (lane == 0) barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
+    barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarp) {
       if (warp == 0) {
         if (lane == 0 && loader.more()) loader.refill();
@@ -80,9 +80,9 @@ struct SegmentConsumer {
     }
   }
 
-  // The matrix instruction's columns: 16 inputs of every token, `step` steps into a box of the current stage.
-  __device__ __forceinline__ std::uint64_t columns(int box, int step) const {
-    return wgmma_tile(slot() + unit.tile_bytes + box * Shape::kBoxBytes, step);
+  // The matrix instruction's columns: 16 inputs of every token, `step` steps into the current stage.
+  __device__ __forceinline__ std::uint64_t columns(int step) const {
+    return wgmma_tile(slot() + unit.tile_bytes, step);
   }
 
   __device__ __forceinline__ void sum_bf16(float (&sum)[kValues]) {
@@ -90,7 +90,7 @@ struct SegmentConsumer {
       wait_full();
       wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < 4; ++step) Mma::bf16(sum, wgmma_tile(slot(), step), columns(0, step), true);
+      for (int step = 0; step < 4; ++step) Mma::bf16(sum, wgmma_tile(slot(), step), columns(step), true);
       wgmma_commit();
       wgmma_wait<1>();
       release_before(stage);
@@ -103,8 +103,7 @@ struct SegmentConsumer {
   // Registers of the A operand for kWideInputs inputs.
   static constexpr int kWideValues = Shape::kWideInputs / 4;
   static constexpr int kStepsPerBlock = kScaleBlockInputs / Shape::kWideInputs;
-  static constexpr int kStepsPerBox = kStageInputs / Shape::kWideInputs;
-  static constexpr int kStepsPerStage = kStepsPerBox * Shape::kWideBoxes;
+  static constexpr int kStepsPerStage = kStageInputs / Shape::kWideInputs;
 
   // Step `step` of a scale block. Its codes are widened while the products of the step before run.
   __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues],
@@ -122,8 +121,7 @@ struct SegmentConsumer {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kWideValues / 4; ++k) {
-      Mma::bf16_registers(sum, a + 4 * k,
-                          columns(step_of_stage / kStepsPerBox, step % kStepsPerBox * (kWideValues / 4) + k), true);
+      Mma::bf16_registers(sum, a + 4 * k, columns(step_of_stage * (kWideValues / 4) + k), true);
     }
     wgmma_commit();
     wgmma_wait<1>();

@@ -16,6 +16,7 @@ Result<SegmentDevice> ask_segment_device() {
   DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
   DSV4RT_CUDA_TRY(
       cudaDeviceGetAttribute(&limits.reserved_shared_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device));
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(linear_segment_kernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        limits.shared_bytes - limits.reserved_shared_bytes));
   return limits;
@@ -46,7 +47,6 @@ Status launch_segment_kernel(const TileParams& p, int shared_bytes, cudaStream_t
     static const SegmentVariant variant{.tokens = TOKENS,                                             \
                                         .most_blocks_per_sm = Shape::kBlocksPerSm,                    \
                                         .box_bytes = Shape::kBoxBytes,                                \
-                                        .wide_boxes = Shape::kWideBoxes,                              \
                                         .sum_bytes = Shape::kSumBytes,                                \
                                         .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes, \
                                         .device = &segment_device<TOKENS>,                            \

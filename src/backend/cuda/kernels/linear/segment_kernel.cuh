@@ -1,7 +1,8 @@
-// Linear layers for few tokens: a block multiplies one segment of the inputs of 64 outputs, and the blocks of a
-// cluster, one a segment, add up. Weights are the A operand of wgmma, tokens the B operand. Stages come through a ring
-// in shared memory; weights do not depend on earlier kernels, so the first ring of them is fetched while the previous
-// kernel of the stream still runs. The order of accumulation is that of the tile kernel (tile_kernel.cuh).
+// Linear layers for up to 64 tokens, where the narrow kernel does not take them: a block multiplies one segment of the
+// inputs of 64 outputs, and the blocks of a cluster, one a segment, add up. Weights are the A operand of wgmma, tokens
+// the B operand. Stages come through a ring in shared memory; weights do not depend on earlier kernels, so the first
+// ring of them is fetched while the previous kernel of the stream still runs. The order of accumulation is that of the
+// tile kernel (tile_kernel.cuh).
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,8 @@ __global__ __launch_bounds__(
   unit.first_token = item.token_tile * kTokens;
   unit.first_block = q.scale_blocks * rank / p.segments;
   unit.blocks = q.scale_blocks * (rank + 1) / p.segments - unit.first_block;
-  unit.boxes = q.kind == TileKind::kFp8 ? Shape::kWideBoxes : 1;
-  unit.tile_bytes = unit.boxes * stage_tile_bytes(q.kind);
-  unit.slot_bytes = unit.tile_bytes + unit.boxes * Shape::kBoxBytes;
+  unit.tile_bytes = stage_tile_bytes(q.kind);
+  unit.slot_bytes = unit.tile_bytes + Shape::kBoxBytes;
   unit.slots = min(p.ring_bytes / unit.slot_bytes, kMaxStages);
   unit.full = base;
   unit.empty = unit.full + kMaxStages * 8;
@@ -45,7 +45,7 @@ __global__ __launch_bounds__(
   if (threadIdx.x == 0) {
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
-      barrier_init(unit.empty + i * 8, kRowTileWarps);
+      barrier_init(unit.empty + i * 8, kWarpgroup);
     }
     barrier_init_fence();
   }

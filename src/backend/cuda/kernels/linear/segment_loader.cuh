@@ -18,7 +18,6 @@ struct SegmentUnit {
   int first_token;
   int first_block;  // of 128 inputs
   int blocks;
-  int boxes;            // of 64 inputs in a stage
   int tile_bytes;       // of weights in a stage
   int slot_bytes;       // of a stage: weights, then inputs
   int slots;            // of the ring
@@ -27,7 +26,7 @@ struct SegmentUnit {
   std::uint32_t empty;  // [slots]
 
   __device__ __forceinline__ std::uint32_t slot(int i) const { return ring + i * slot_bytes; }
-  __device__ __forceinline__ int stages() const { return blocks * kStagesPerScale / boxes; }
+  __device__ __forceinline__ int stages() const { return blocks * kStagesPerScale; }
 };
 
 template <int kTokens>
@@ -41,18 +40,15 @@ struct SegmentLoader {
 
   __device__ __forceinline__ void load_weights(int stage, int slot) const {
     const std::uint32_t barrier = unit.full + slot * 8;
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(unit.tile_bytes + unit.boxes * Shape::kBoxBytes));
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(unit.tile_bytes + Shape::kBoxBytes));
     const std::int64_t stages_before =
-        (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) * kStagesPerScale / unit.boxes + stage;
+        (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) * kStagesPerScale + stage;
     copy_bulk(unit.slot(slot), unit.q->codes + stages_before * unit.tile_bytes,
               static_cast<std::uint32_t>(unit.tile_bytes), barrier, weight_policy);
   }
   __device__ __forceinline__ void load_inputs(int stage, int slot) const {
-    for (int box = 0; box < unit.boxes; ++box) {
-      copy_box(unit.slot(slot) + unit.tile_bytes + box * Shape::kBoxBytes, &p.inputs[unit.q->input],
-               (unit.first_block * kStagesPerScale + stage * unit.boxes + box) * kStageInputs, unit.first_token,
-               unit.full + slot * 8);
-    }
+    copy_box(unit.slot(slot) + unit.tile_bytes, &p.inputs[unit.q->input],
+             (unit.first_block * kStagesPerScale + stage) * kStageInputs, unit.first_token, unit.full + slot * 8);
   }
 
   // The first ring: weights at once, inputs when the kernels before have written them.

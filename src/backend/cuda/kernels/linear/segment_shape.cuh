@@ -17,9 +17,7 @@ struct SegmentShape {
   static constexpr int kBlocksPerSm = 5;
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
-  // Boxes of 64 inputs in a stage of E4M3 weights; BF16 weights have one.
-  static constexpr int kWideBoxes = kTokens <= 8 ? 2 : 1;
-  static constexpr int kBoxBytes = kTokens * kStageBytesOfInput;  // of inputs
+  static constexpr int kBoxBytes = kTokens * kStageBytesOfInput;  // of a stage's inputs
   // Sums lie [token][64 outputs] where the ring was; the padding spreads a warp's stores over the banks.
   static constexpr int kSumRowBytes = kRowTile * 4 + 16;
   static constexpr int kSumBytes = kTokens * kSumRowBytes;

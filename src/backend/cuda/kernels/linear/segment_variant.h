@@ -12,13 +12,13 @@ namespace dsv4rt::cuda {
 struct SegmentDevice {
   int shared_bytes = 0;           // of an SM
   int reserved_shared_bytes = 0;  // of a block, for the driver
+  int sms = 0;
 };
 
 struct SegmentVariant {
   int tokens;  // of an item
   int most_blocks_per_sm;
-  int box_bytes;    // of 64 inputs of all tokens
-  int wide_boxes;   // in a stage of E4M3 weights; BF16 weights have one
+  int box_bytes;    // of a stage's inputs
   int sum_bytes;    // of a block; they take the place of the ring
   int other_bytes;  // of a block, besides the ring
   // Asked of the driver once; the same on every device of a process.

@@ -7,10 +7,12 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/linear/narrow_launch.h"
 #include "backend/cuda/kernels/linear/pair_launch.h"
 #include "backend/cuda/kernels/linear/round_input.h"
 #include "backend/cuda/kernels/linear/segment_plan.h"
 #include "backend/cuda/kernels/linear/tile_variant.h"
+#include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
@@ -200,6 +202,49 @@ Status run_pairs(const TileParams& tiles, std::span<const LinearCall* const> cal
   return launch_pairs(params, plan.clusters, plan.shared_bytes, stream);
 }
 
+// The problems of a launch but for their inputs. Calls with most to read first: the tail of the launch is then made of
+// short items.
+void describe_problems(TileParams& params, std::span<const LinearCall*> calls, std::int32_t tokens, int item_tokens,
+                       int item_tiles) {
+  std::stable_sort(calls.begin(), calls.end(), [](const LinearCall* a, const LinearCall* b) {
+    const auto row_bytes = [](const LinearCall* call) {
+      return call->weight->in_features() * stage_tile_bytes(packed(*call).tile_kind());
+    };
+    return row_bytes(a) > row_bytes(b);
+  });
+  params.tokens = tokens;
+  params.token_tiles = ceil_div(tokens, item_tokens);
+  params.segments = packed(*calls[0]).segments();
+  params.problem_count = static_cast<std::int32_t>(calls.size());
+  TileProblem* problem = params.problems;
+  for (const LinearCall* call : calls) {
+    const CudaPackedLinear& weight = packed(*call);
+    problem->codes = weight.codes();
+    problem->scales = reinterpret_cast<const float*>(weight.scales());
+    problem->y = call->y;
+    problem->y_stride = call->y_stride;
+    problem->row_tiles = static_cast<std::int32_t>(weight.out_features() / kRowTile);
+    problem->row_groups = ceil_div(problem->row_tiles, item_tiles);
+    problem->scale_blocks = static_cast<std::int32_t>(weight.in_features() / kScaleBlockInputs);
+    problem->first_item = params.items;
+    problem->kind = weight.tile_kind();
+    problem->float_output = call->output == OutputType::kF32;
+    problem->wide_stores = aligned(call->y) && call->y_stride % 8 == 0;
+    params.items += problem->row_groups * params.token_tiles;
+    ++problem;
+  }
+}
+
+// Inputs as they are, for blocks that bring and round them themselves.
+void set_rows(TileParams& params, std::span<const LinearCall* const> calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    params.problems[i].input = static_cast<std::int16_t>(i);
+    params.rows[i] = {.x = calls[i]->x,
+                      .x_stride = calls[i]->x_stride,
+                      .rounds = packed(*calls[i]).activation() == ActivationRounding::kFp8Block128};
+  }
+}
+
 }  // namespace
 
 Status TileLauncher::add(const LinearCall& call) {
@@ -219,72 +264,116 @@ Status TileLauncher::add(const LinearCall& call) {
 }
 
 Status TileLauncher::flush() {
+  return run_added(nullptr);
+}
+
+Status TileLauncher::run_added(const RmsNormParams* norm) {
   if (count_ == 0) return {};
   const auto calls = std::span(calls_).first(static_cast<std::size_t>(count_));
-  // Longest items first: the tail of the launch is then made of short ones.
-  std::stable_sort(calls.begin(), calls.end(), [](const LinearCall* a, const LinearCall* b) {
-    const auto row_bytes = [](const LinearCall* call) {
-      return call->weight->in_features() * stage_tile_bytes(packed(*call).tile_kind());
-    };
-    return row_bytes(a) > row_bytes(b);
-  });
+  const LinearCall* const rounded = rounded_;
+  count_ = 0;
+  rounded_ = nullptr;
 
-  const int segments = packed(*calls[0]).segments();
+  if (tokens_ <= kNarrowTokens) {
+    DSV4RT_ASSIGN_OR_RETURN(const NarrowPlan narrow, plan_narrow(calls, tokens_, false));
+    if (narrow.shared_bytes > 0) return run_narrow(calls, narrow, {});
+  }
   const bool few = tokens_ <= kMostSegmentTokens;
   Plan plan;
   SegmentPlan segment_plan;
   if (few) {
     DSV4RT_ASSIGN_OR_RETURN(segment_plan, plan_segments(calls, tokens_));
   } else {
-    DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, segments));
+    DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, packed(*calls[0]).segments()));
   }
   const bool pairs = !few && plan.variant == nullptr;
   const int item_tokens = few ? segment_plan.variant->tokens : pairs ? kPairTokens : plan.variant->tokens;
   const int item_tiles = few ? 1 : pairs ? kPairRowTiles : plan.variant->row_tiles;
-  const int box_tokens = pairs ? kPairShareTokens : item_tokens;
   TileParams params{};
-  params.tokens = tokens_;
-  params.token_tiles = ceil_div(tokens_, item_tokens);
-  params.segments = segments;
-  params.problem_count = count_;
+  describe_problems(params, calls, tokens_, item_tokens, item_tiles);
+  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, pairs ? kPairShareTokens : item_tokens));
+  if (few) {
+    params.ring_bytes = segment_plan.ring_bytes;
+    return segment_plan.variant->launch(params, segment_plan.shared_bytes, stream_);
+  }
+  int weight_bytes = 0;
+  for (const LinearCall* call : calls) {
+    weight_bytes = std::max(weight_bytes, stage_tile_bytes(packed(*call).tile_kind()));
+  }
+  if (pairs) return run_pairs(params, calls, plan, weight_bytes, stream_);
+  params.input_offset = item_tiles * weight_bytes;
+  params.stage_bytes = params.input_offset + plan.variant->input_bytes;
+  params.stages = plan.stages;
+  params.sum_bytes = plan.variant->sum_bytes(params.segments, plan.cluster_blocks);
+  return plan.variant->launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
+}
 
+Status TileLauncher::run_narrow(std::span<const LinearCall*> calls, const NarrowPlan& plan, const InputNorm& norm) {
+  TileParams params{};
+  describe_problems(params, calls, tokens_, kNarrowTokens, 1);
+  set_rows(params, calls);
+  params.norm = norm;
+  params.ring_bytes = plan.ring_bytes;
+  return launch_narrow(params, plan, stream_);
+}
+
+Result<bool> TileLauncher::run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+  if (calls.empty() || calls.size() > kMaxPairProblems || !rounds_behind_norm(norm)) return false;
+  if (tokens_ > kNarrowTokens) {
+    for (const LinearCall& call : calls) {
+      if (packed(call).activation() != ActivationRounding::kFp8Block128) return false;
+    }
+    for (const LinearCall& call : calls) calls_[static_cast<std::size_t>(count_++)] = &call;
+    rounded_ = &calls[0];
+    DSV4RT_RETURN_IF_ERROR(run_added(&norm));
+    return true;
+  }
+  std::array<LinearCall, kMaxTileProblems> on_x;
+  std::array<const LinearCall*, kMaxTileProblems> pointers{};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    on_x[i] = calls[i];
+    on_x[i].x = norm.x;
+    on_x[i].x_stride = norm.width;
+    pointers[i] = &on_x[i];
+  }
+  const auto all = std::span(pointers).first(calls.size());
+  DSV4RT_ASSIGN_OR_RETURN(const NarrowPlan plan, plan_narrow(all, tokens_, true));
+  if (plan.shared_bytes == 0) return false;
+  DSV4RT_RETURN_IF_ERROR(run_narrow(all, plan, {.weight = norm.weight, .eps = norm.eps}));
+  return true;
+}
+
+// Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
+// rounded ones.
+Status TileLauncher::set_maps(TileParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
+                              const RmsNormParams* norm, int box_tokens) {
   int inputs = 0;
   int rounded_input = -1;
-  if (rounded_ != nullptr) {
-    const std::int64_t width = rounded_->weight->in_features();
+  if (rounded != nullptr) {
+    const std::int64_t width = rounded->weight->in_features();
     const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
     DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
-    DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded_->x,
-                                        .x_stride = rounded_->x_stride,
-                                        .rounded = reinterpret_cast<bf16*>(memory),
-                                        .tokens = tokens_,
-                                        .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
-                                       stream_));
+    auto* const rows = reinterpret_cast<bf16*>(memory);
+    if (norm != nullptr) {
+      RmsNormParams rounding = *norm;
+      rounding.y = rows;
+      DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
+    } else {
+      DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
+                                          .x_stride = rounded->x_stride,
+                                          .rounded = rows,
+                                          .tokens = tokens_,
+                                          .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
+                                         stream_));
+    }
     rounded_input = inputs++;
     DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, box_tokens));
   }
-
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
-  int weight_bytes = 0;
-  for (int i = 0; i < count_; ++i) {
-    const LinearCall& call = *calls[static_cast<std::size_t>(i)];
-    const CudaPackedLinear& weight = packed(call);
-    TileProblem& problem = params.problems[i];
-    problem.codes = weight.codes();
-    problem.scales = reinterpret_cast<const float*>(weight.scales());
-    problem.y = call.y;
-    problem.y_stride = call.y_stride;
-    problem.row_tiles = static_cast<std::int32_t>(weight.out_features() / kRowTile);
-    problem.row_groups = ceil_div(problem.row_tiles, item_tiles);
-    problem.scale_blocks = static_cast<std::int32_t>(weight.in_features() / kScaleBlockInputs);
-    problem.first_item = params.items;
-    problem.kind = weight.tile_kind();
-    problem.float_output = call.output == OutputType::kF32;
-    problem.wide_stores = aligned(call.y) && call.y_stride % 8 == 0;
-    params.items += problem.row_groups * params.token_tiles;
-    weight_bytes = std::max(weight_bytes, stage_tile_bytes(problem.kind));
-    if (weight.activation() == ActivationRounding::kFp8Block128) {
-      problem.input = static_cast<std::int16_t>(rounded_input);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const LinearCall& call = *calls[i];
+    if (packed(call).activation() == ActivationRounding::kFp8Block128) {
+      params.problems[i].input = static_cast<std::int16_t>(rounded_input);
       continue;
     }
     if (mapped == nullptr || !same_input(*mapped, call)) {
@@ -293,21 +382,9 @@ Status TileLauncher::flush() {
           input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride, tokens_, box_tokens));
       mapped = &call;
     }
-    problem.input = static_cast<std::int16_t>(inputs - 1);
+    params.problems[i].input = static_cast<std::int16_t>(inputs - 1);
   }
-
-  count_ = 0;
-  rounded_ = nullptr;
-  if (few) {
-    params.ring_bytes = segment_plan.ring_bytes;
-    return segment_plan.variant->launch(params, segment_plan.shared_bytes, stream_);
-  }
-  if (pairs) return run_pairs(params, calls, plan, weight_bytes, stream_);
-  params.input_offset = item_tiles * weight_bytes;
-  params.stage_bytes = params.input_offset + plan.variant->input_bytes;
-  params.stages = plan.stages;
-  params.sum_bytes = plan.variant->sum_bytes(params.segments, plan.cluster_blocks);
-  return plan.variant->launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
+  return {};
 }
 
 }  // namespace dsv4rt::cuda

@@ -4,7 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <cuda_runtime_api.h>
+#include <span>
 
+#include "backend/cuda/kernels/linear/narrow_launch.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "backend/cuda/kernels/linear/tile_params.h"
 #include "backend/cuda/scratch.h"
@@ -21,8 +23,16 @@ class TileLauncher {
   // kUnsupported for inputs that are not 16-byte aligned. May run what was added before.
   Status add(const LinearCall& call);
   Status flush();
+  // Products of the rows that norm makes of its x, in as few launches as there can be; false where none can be spared.
+  // Precondition: nothing is added; calls are over tile-packed weights of norm.width inputs, on norm.y.
+  Result<bool> run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls);
 
  private:
+  Status run_narrow(std::span<const LinearCall*> calls, const NarrowPlan& plan, const InputNorm& norm);
+  Status run_added(const RmsNormParams* norm);  // null: none
+  Status set_maps(TileParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
+                  const RmsNormParams* norm, int box_tokens);
+
   std::int32_t tokens_;
   Scratch& scratch_;
   cudaStream_t stream_;

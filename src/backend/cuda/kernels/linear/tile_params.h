@@ -22,6 +22,7 @@ inline constexpr int kTileStepInputs = 16;  // of a matrix instruction on BF16
 inline constexpr int kMaxTileProblems = 16;
 inline constexpr int kMaxStages = 24;  // of the ring
 inline constexpr int kMaxSegments = 8;
+inline constexpr int kNarrowTokens = 8;  // most of the narrow kernel: the columns of its matrix instruction
 inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
 
 // How weights and inputs meet in the matrix instruction.
@@ -44,14 +45,29 @@ struct TileProblem {
   std::int32_t row_groups = 0;    // of the block's row tiles
   std::int32_t scale_blocks = 0;  // K / 128
   std::int32_t first_item = 0;
-  std::int16_t input = 0;  // index into TileParams::inputs
+  std::int16_t input = 0;  // index into TileParams::inputs or rows
   TileKind kind = TileKind::kBf16;
   bool float_output = false;
   bool wide_stores = false;  // y and its rows are 16-byte aligned
 };
 
+// What a problem multiplies with, for kernels that read it without a tensor map.
+struct InputRows {
+  const bf16* x = nullptr;  // [T, K], rows x_stride apart; 16-byte aligned, as its rows are
+  std::int64_t x_stride = 0;
+  bool rounds = false;  // to E4M3 times a power of two, in blocks of 128
+};
+
+// RMS norm of the whole rows of x in front of the products, as rms_norm() computes it.
+struct InputNorm {
+  const bf16* weight = nullptr;  // [K]; null: no norm
+  float eps = 0;
+};
+
 struct TileParams {
   CUtensorMap inputs[kMaxTileProblems];  // [T][K]; boxes of 128 bytes x kTokens rows, 128-byte swizzle
+  InputRows rows[kMaxTileProblems];      // instead of `inputs` where the blocks bring inputs themselves
+  InputNorm norm;                        // of `rows`
   TileProblem problems[kMaxTileProblems];
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
@@ -61,7 +77,7 @@ struct TileParams {
   std::int32_t stages = 0;        // of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024
   std::int32_t input_offset = 0;  // of the inputs in a stage; weights come first
-  std::int32_t ring_bytes = 0;    // of the segment kernel, whose stages are as large as the problem needs
+  std::int32_t ring_bytes = 0;    // of the narrow and segment kernels
   std::int32_t sum_bytes = 0;     // of a row tile: parked total, staged output or exchanged sums
 };
 static_assert(sizeof(TileParams) <= 4096, "kernel parameters that every driver takes");

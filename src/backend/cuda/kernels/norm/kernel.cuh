@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
+#include "backend/cuda/kernels/linear/round_values.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -11,9 +13,12 @@ namespace dsv4rt::cuda {
 inline constexpr int kNormThreads = 128;
 
 // A block per token; the row [width] lies in dynamic shared memory as BF16, so that x is read once and y
-// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays).
-template <bool kWide>
+// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays). kRounded: y
+// is rounded as a linear's input (round_values.cuh) on top, with kWide and width % 128 == 0 alone.
+template <bool kWide, bool kRounded>
 __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_constant__ RmsNormParams p) {
+  allow_dependents();
+  wait_for_predecessors();
   extern __shared__ uint4 shared_row[];
   auto* row = reinterpret_cast<bf16*>(shared_row);
   const int width = p.width;
@@ -33,24 +38,19 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
     return __fmul_rn(value, value);
   });
   const float scale = rms_scale(sum, width, p.eps);
-  const auto normalized = [scale](std::uint32_t x_bits, std::uint32_t weight_bits) {
-    const float x = __uint_as_float(x_bits << 16U);
-    return std::uint32_t{to_bf16(__fmul_rn(__fmul_rn(x, scale), __uint_as_float(weight_bits << 16U))).bits};
-  };
   if constexpr (kWide) {
     const auto* weight = reinterpret_cast<const uint4*>(p.weight);
     auto* y = reinterpret_cast<uint4*>(p.y + first);
-    const auto pair = [&](std::uint32_t x, std::uint32_t w) {
-      return normalized(x & 0xffffU, w & 0xffffU) | normalized(x >> 16U, w >> 16U) << 16U;
-    };
     for (int i = thread; i < width / 8; i += kNormThreads) {
       const uint4 x = shared_row[i];
       const uint4 w = weight[i];
-      y[i] = make_uint4(pair(x.x, w.x), pair(x.y, w.y), pair(x.z, w.z), pair(x.w, w.w));
+      const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
+                                      normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
+      y[i] = kRounded ? round_block(values, block_members()) : values;
     }
   } else {
     for (int i = thread; i < width; i += kNormThreads) {
-      p.y[first + i].bits = static_cast<std::uint16_t>(normalized(row[i].bits, p.weight[i].bits));
+      p.y[first + i].bits = static_cast<std::uint16_t>(normalized(row[i].bits, scale, p.weight[i].bits));
     }
   }
 }

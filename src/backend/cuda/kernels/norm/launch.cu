@@ -1,7 +1,9 @@
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/linear/tile_params.h"
 #include "backend/cuda/kernels/norm/kernel.cuh"
+#include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
@@ -16,7 +18,22 @@ bool wide_accesses(const RmsNormParams& params) {
   return params.width % 8 == 0 && low % 16 == 0;
 }
 
+LaunchShape norm_shape(const RmsNormParams& params) {
+  return {.grid = dim3(static_cast<unsigned>(params.tokens)),
+          .threads = kNormThreads,
+          .shared_bytes = (static_cast<std::size_t>(params.width) * sizeof(bf16) + 15) / 16 * 16};
+}
+
 }  // namespace
+
+bool rounds_behind_norm(const RmsNormParams& params) {
+  return params.tokens > 0 && params.width > 0 && params.width <= kMaxNormWidth &&
+         params.width % kScaleBlockInputs == 0 && wide_accesses(params);
+}
+
+Status rounded_rms_norm(const RmsNormParams& params, cudaStream_t stream) {
+  return launch_pdl(rms_norm_kernel<true, true>, norm_shape(params), stream, params);
+}
 
 Status CudaOps::rms_norm(const RmsNormParams& params) {
   DSV4RT_RETURN_IF_ERROR(require(params.tokens >= 0, "rms_norm", "tokens", params.tokens, "0 or more"));
@@ -24,14 +41,8 @@ Status CudaOps::rms_norm(const RmsNormParams& params) {
   DSV4RT_RETURN_IF_ERROR(
       require_supported(params.width <= kMaxNormWidth, "rms_norm", "width", params.width, "at most 24576"));
   if (params.tokens == 0) return {};
-  const auto grid = static_cast<unsigned>(params.tokens);
-  const auto shared_bytes = (static_cast<std::size_t>(params.width) * sizeof(bf16) + 15) / 16 * 16;
-  if (wide_accesses(params)) {
-    rms_norm_kernel<true><<<grid, kNormThreads, shared_bytes, stream_>>>(params);
-  } else {
-    rms_norm_kernel<false><<<grid, kNormThreads, shared_bytes, stream_>>>(params);
-  }
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+  return wide_accesses(params) ? launch_pdl(rms_norm_kernel<true, false>, norm_shape(params), stream_, params)
+                               : launch_pdl(rms_norm_kernel<false, false>, norm_shape(params), stream_, params);
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,0 +1,75 @@
+#include <algorithm>
+
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/linear/narrow_kernel.cuh"
+#include "backend/cuda/kernels/linear/narrow_launch.h"
+#include "backend/cuda/kernels/linear/ring_blocks.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+struct NarrowDevice {
+  int shared_bytes = 0;    // of an SM
+  int reserved_bytes = 0;  // of a block, for the driver
+  int sms = 0;
+};
+
+Result<NarrowDevice> ask_device() {
+  int device = 0;
+  NarrowDevice limits;
+  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.reserved_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device));
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(linear_narrow_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       limits.shared_bytes - limits.reserved_bytes));
+  return limits;
+}
+
+// Asked of the driver once; the same on every device of a process.
+const Result<NarrowDevice>& narrow_device() {
+  static const Result<NarrowDevice> limits = ask_device();
+  return limits;
+}
+
+}  // namespace
+
+Result<NarrowPlan> plan_narrow(std::span<const LinearCall* const> calls, std::int32_t tokens, bool normed) {
+  constexpr int kSharedUnit = 128;
+  constexpr int kMinSlots = 3;
+  const Result<NarrowDevice>& device = narrow_device();
+  if (!device.ok()) return device.status();
+  int input_bytes = 0;
+  int segment_bytes = 0;    // of weights
+  std::int64_t blocks = 0;  // of the grid
+  for (const LinearCall* call : calls) {
+    const auto& weight = static_cast<const CudaPackedLinear&>(*call->weight);
+    const auto scale_blocks = static_cast<int>(weight.in_features() / kScaleBlockInputs);
+    const int longest = ceil_div(scale_blocks, weight.segments());
+    input_bytes = std::max(input_bytes, narrow_input_bytes(normed ? scale_blocks : longest, tokens));
+    segment_bytes = std::max(segment_bytes, longest * kStagesPerScale * stage_tile_bytes(weight.tile_kind()));
+    blocks += weight.out_features() / kRowTile * weight.segments();
+  }
+  for (int per_sm = ring_blocks(blocks, device->sms, kMostNarrowBlocks); per_sm > 0; --per_sm) {
+    const int most_bytes = (device->shared_bytes / per_sm - device->reserved_bytes) / kSharedUnit * kSharedUnit;
+    NarrowPlan plan;
+    plan.ring_bytes = (most_bytes - kNarrowOtherBytes - input_bytes) / kNarrowSlotBytes * kNarrowSlotBytes;
+    plan.ring_bytes = std::min(plan.ring_bytes, std::max(segment_bytes, kMinSlots * kNarrowSlotBytes));
+    plan.shared_bytes = plan.ring_bytes + kNarrowOtherBytes + input_bytes;
+    if (plan.ring_bytes >= kMinSlots * kNarrowSlotBytes) return plan;
+  }
+  return NarrowPlan();
+}
+
+Status launch_narrow(const TileParams& p, const NarrowPlan& plan, cudaStream_t stream) {
+  return launch_pdl(linear_narrow_kernel,
+                    {.grid = dim3(static_cast<unsigned>(p.items * p.segments)),
+                     .threads = kNarrowThreads,
+                     .shared_bytes = static_cast<std::size_t>(plan.shared_bytes),
+                     .cluster_blocks = static_cast<unsigned>(p.segments)},
+                    stream, p);
+}
+
+}  // namespace dsv4rt::cuda
