@@ -36,15 +36,8 @@ struct TileConsumer {
   }
   __device__ std::uint32_t inputs_at(int stage) const { return m.stages + stage * p.stage_bytes + p.input_offset; }
   __device__ __forceinline__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
-  __device__ __forceinline__ void release(int stage) const {
-    __syncwarp();  // all lanes have read it
-    if (lane == 0) barrier_arrive(m.empty + stage * 8);
-  }
-
-  __device__ __forceinline__ static void clear(float (&sum)[kValues]) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
-  }
+  // Every lane arrives for what it has read itself.
+  __device__ __forceinline__ void release(int stage) const { barrier_arrive(m.empty + stage * 8); }
 
   // Stages of a segment that a row tile beyond the problem's last does not need.
   __device__ __forceinline__ void skip(int stages) {
@@ -66,14 +59,13 @@ struct TileConsumer {
   }
 
   __device__ __forceinline__ void sum_bf16(float (&sum)[kValues], int stages) {
-    clear(sum);
     for (int i = 0; i < stages; ++i) {
       wait_full();
       const std::uint32_t a = weights_at(ring.stage, 8192);
       const std::uint32_t b = inputs_at(ring.stage);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Mma::bf16(sum, wgmma_tile(a, k), wgmma_tile(b, k), true);
+      for (int k = 0; k < 4; ++k) Mma::bf16(sum, wgmma_tile(a, k), wgmma_tile(b, k), k > 0 || i > 0);
       wgmma_commit();
       wgmma_wait<1>();
       if (i > 0) release(earlier_stage(1));
@@ -87,45 +79,39 @@ struct TileConsumer {
   static constexpr int kWideValues = kStageInputs / 4;  // registers of the A operand for a stage
 
   // Widens a stage while the products of the one before still run, then multiplies it.
-  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues], float weight_scale,
-                                            bool first) {
-    const std::uint32_t factors = widening_factors(weight_scale);
+  __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues],
+                                            std::uint32_t factors, bool first) {
     wait_full();
-    const std::uint32_t at = weights_at(ring.stage, 4096) + (warp * 32 + lane) * 16;
-    const uint4 codes[2] = {load_shared_uint4(at), load_shared_uint4(at + kWarpgroup * 16)};
+    const std::uint32_t at = weights_at(ring.stage, stage_tile_bytes(TileKind::kFp8)) + (warp * 32 + lane) * 16;
     const std::uint32_t inputs = inputs_at(ring.stage);
-    ring.advance(p.stages);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      widen(codes[i].x, codes[i].y, factors, a + 8 * i);
-      widen(codes[i].z, codes[i].w, factors, a + 8 * i + 4);
+      const uint4 codes = load_shared_uint4(at + i * kWarpgroup * 16);
+      widen(codes.x, codes.y, factors, a + 8 * i);
+      widen(codes.z, codes.w, factors, a + 8 * i + 4);
     }
-    wgmma_wait<0>();
-    if (!first) release(earlier_stage(2));
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs, k), true);
+    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs, k), k > 0 || !first);
     wgmma_commit();
+    wgmma_wait<1>();
+    if (!first) release(earlier_stage(1));
+    ring.advance(p.stages);
   }
 
   // `scales` begins at the segment; two stages share one.
   __device__ __forceinline__ void sum_wide(float (&sum)[kValues], const float* scales, float first_scales, int blocks) {
     std::uint32_t even[kWideValues], odd[kWideValues];
-    clear(sum);
     float chunk = first_scales;
     float next_chunk = 0.0F;
-    int block = 0;
-    const auto scale_of_block = [&] {
+    for (int block = 0; block < blocks; ++block) {
       if (block % 32 == 0) {
         if (block > 0) chunk = next_chunk;
         next_chunk = lane_scales(scales, block + 32, blocks);
       }
-      return __shfl_sync(0xffffffffU, chunk, block % 32);
-    };
-    for (; block < blocks; ++block) {
-      const float weight_scale = scale_of_block();
-      step_wide(sum, even, weight_scale, block == 0);
-      step_wide(sum, odd, weight_scale, false);
+      const std::uint32_t factors = widening_factors(__shfl_sync(0xffffffffU, chunk, block % 32));
+      step_wide(sum, even, factors, block == 0);
+      step_wide(sum, odd, factors, false);
     }
     wgmma_wait<0>();
     wgmma_hold(sum);
@@ -195,26 +181,30 @@ struct TileConsumer {
     }
   }
 
+  // 16 outputs of 16 tokens as BF16, a token's outputs side by side. Lane l names where row l % 8 of matrix l / 8 goes:
+  // 8 tokens, outputs 0 .. 7 and 8 .. 15, then the next 8 tokens.
+  __device__ __forceinline__ static void store_transposed(std::uint32_t at, float4 low, float4 high) {
+    const auto pack = [](float first, float second) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+      return *reinterpret_cast<const std::uint32_t*>(&pair);
+    };
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at),
+                 "r"(pack(low.x, low.y)), "r"(pack(low.z, low.w)), "r"(pack(high.x, high.y)), "r"(pack(high.z, high.w))
+                 : "memory");
+  }
+
   // BF16 through shared memory, so that a token's 64 outputs leave as one line. Staged [token][64], 16-byte unit
   // u of token t at u ^ (t % 8).
   __device__ __forceinline__ void store_tile_staged(const TileProblem& q, int row_tile, int first_token,
                                                     const float (&sum)[kValues]) const {
     const std::uint32_t staged = m.sums + tile * p.sum_bytes;
     sync_warpgroup();
-    const auto pack = [](float low, float high) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-      return *reinterpret_cast<const std::uint32_t*>(&pair);
-    };
 #pragma unroll
     for (int j = 0; j < kTokens / 8; j += 2) {
-      // Lane l names row l % 8 of matrix l / 8: tokens 8 j .., outputs 0 .. 7 and 8 .. 15, then the next 8 tokens.
       const int token = 8 * (j + lane / 16) + lane % 8;
       const int unit = 2 * warp + (lane / 8) % 2;
       const std::uint32_t at = staged + token * 128 + ((unit ^ (token & 7)) << 4);
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at),
-                   "r"(pack(sum[4 * j], sum[4 * j + 1])), "r"(pack(sum[4 * j + 2], sum[4 * j + 3])),
-                   "r"(pack(sum[4 * j + 4], sum[4 * j + 5])), "r"(pack(sum[4 * j + 6], sum[4 * j + 7]))
-                   : "memory");
+      store_transposed(at, quad(sum, j), quad(sum, j + 1));
     }
     sync_warpgroup();
     const int unit = lane % 8;
@@ -229,78 +219,121 @@ struct TileConsumer {
     sync_warpgroup();
   }
 
-  // Own thread's part of the parked total, 16 bytes at a time.
-  __device__ std::uint32_t parked(int quad) const {
-    return m.sums + tile * p.sum_bytes + (quad * kWarpgroup + warp * 32 + lane) * 16;
-  }
-
-  // sum = parked total + sum.
-  __device__ __forceinline__ void add_parked(float (&sum)[kValues]) const {
-#pragma unroll
-    for (int j = 0; j < kValues / 4; ++j) {
-      const float4 before = load_shared_float4(parked(j));
-      sum[4 * j] = before.x + sum[4 * j];
-      sum[4 * j + 1] = before.y + sum[4 * j + 1];
-      sum[4 * j + 2] = before.z + sum[4 * j + 2];
-      sum[4 * j + 3] = before.w + sum[4 * j + 3];
-    }
-  }
-  __device__ __forceinline__ void park(const float (&sum)[kValues]) const {
-#pragma unroll
-    for (int j = 0; j < kValues / 4; ++j) {
-      store_shared(parked(j), make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
-    }
-  }
-
-  // In a cluster each block owns the rows of 4 / blocks warps; it receives [segment][own warp][quad][lane] of 16 bytes.
+  // In a cluster a block owns the rows of 4 / blocks warps. Block 0 has the first segments and adds them up; the sums
+  // of the others reach the owner one by one, in [segment of the others][own warp][quad][lane] of 16 bytes. Where an
+  // owner would find the last segment of its own, which its threads still hold, it finds the total of block 0.
   static constexpr int kQuads = kValues / 4;
+  static constexpr int kWarpSumBytes = kQuads * 512;
   __device__ __forceinline__ int own_warps() const {
     return kRowTileWarps / blocks;
   }
-
-  __device__ __forceinline__ void expect_sums() const {
-    if (warp != 0 || lane != 0) return;
-    barrier_arrive_expect(m.sent + tile * 8, static_cast<std::uint32_t>(p.segments * own_warps() * kQuads * 512));
+  __device__ __forceinline__ int owner() const {
+    return warp / own_warps();
+  }
+  __device__ __forceinline__ int share() const {
+    return p.segments / blocks;
   }
 
-  // Sends a segment's sums to the block that owns this warp's rows.
-  __device__ __forceinline__ void send(const float (&sum)[kValues], int segment) const {
-    const auto target = static_cast<unsigned>(warp / own_warps());
-    const std::uint32_t sent = block_address(m.sent + tile * 8, target);
-    const std::uint32_t to = block_address(m.sums + tile * p.sum_bytes, target) +
-                             ((segment * own_warps() + warp % own_warps()) * kQuads * 32 + lane) * 16;
+  // Of a segment that block 0 does not have, in the block that owns the warp's rows.
+  __device__ __forceinline__ std::uint32_t sums_at(int segment) const {
+    return m.sums + tile * p.sum_bytes + ((segment - share()) * own_warps() + warp % own_warps()) * kWarpSumBytes +
+           lane * 16;
+  }
+  __device__ __forceinline__ static float4 quad(const float (&values)[kValues], int j) {
+    return make_float4(values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3]);
+  }
+  __device__ __forceinline__ void keep(const float (&sum)[kValues], int segment) const {
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      store_cluster(to + j * 512, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]), sent);
+    for (int j = 0; j < kQuads; ++j) store_shared(sums_at(segment) + j * 512, quad(sum, j));
+  }
+  __device__ __forceinline__ void send(const float (&sum)[kValues], int segment) const {
+    const auto target = static_cast<unsigned>(owner());
+    const std::uint32_t sent = block_address(m.sent + tile * 8, target);
+    const std::uint32_t to = block_address(sums_at(segment), target);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) store_cluster(to + j * 512, quad(sum, j), sent);
+  }
+  __device__ __forceinline__ static void add(float (&total)[kValues], const float (&sum)[kValues]) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) total[i] += sum[i];
+  }
+
+  // What the other blocks send: every segment but the own and the first ones, and the total of those.
+  __device__ __forceinline__ void expect_sums() const {
+    if (warp != static_cast<int>(rank) * own_warps() || lane != 0) return;
+    const int parts = rank == 0 ? p.segments - share() : p.segments - 2 * share() + 1;
+    barrier_arrive_expect(m.sent + tile * 8, static_cast<std::uint32_t>(parts * own_warps() * kWarpSumBytes));
+  }
+  // The owner has taken what it got for the item before.
+  __device__ __forceinline__ void wait_taken() const {
+    barrier_wait_cluster(m.taken + tile * 8, exchange_parity ^ 1);
+  }
+
+  // total = all segments of the own rows; in block 0 it holds the first ones already.
+  __device__ __forceinline__ void receive(float (&total)[kValues], const float (&sum)[kValues]) const {
+    const int last = share() * (static_cast<int>(rank) + 1) - 1;  // own segment
+    const auto load = [&](int segment, int j) { return load_shared_float4(sums_at(segment) + j * 512); };
+    barrier_wait_cluster(m.sent + tile * 8, exchange_parity);
+    if (rank > 0) {
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        const float4 first = load(last, j);
+        total[4 * j] = first.x, total[4 * j + 1] = first.y, total[4 * j + 2] = first.z, total[4 * j + 3] = first.w;
+      }
+    }
+    for (int segment = share(); segment < p.segments; ++segment) {
+      if (segment == last) {
+        add(total, sum);
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        const float4 part = load(segment, j);
+        total[4 * j] += part.x, total[4 * j + 1] += part.y, total[4 * j + 2] += part.z, total[4 * j + 3] += part.w;
+      }
     }
   }
 
-  // Adds up the own rows' segments.
-  __device__ __forceinline__ void store_received(const TileProblem& q, int row_tile, int first_token) const {
-    barrier_wait_cluster(m.sent + tile * 8, exchange_parity);
-    for (int i = warp; i < own_warps() * kQuads; i += kRowTileWarps) {
-      const std::uint32_t from = m.sums + tile * p.sum_bytes + (i * 32 + lane) * 16;
-      float4 total = load_shared_float4(from);
-      for (int segment = 1; segment < p.segments; ++segment) {
-        const float4 part = load_shared_float4(from + segment * own_warps() * kQuads * 512);
-        total.x += part.x;
-        total.y += part.y;
-        total.z += part.z;
-        total.w += part.w;
+  // Stores the own rows; the 32 bytes of a token as one piece, through the place of the sums.
+  __device__ __forceinline__ void store_own(const TileProblem& q, int row_tile, int first_token,
+                                            const float (&total)[kValues]) const {
+    const int row = row_tile * kRowTile + warp * 16;
+    if (q.float_output || !q.wide_stores) {
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        store_quad(q, row + lane / 4, first_token + 8 * j + 2 * (lane % 4), quad(total, j));
       }
-      const int row_warp = static_cast<int>(rank) * own_warps() + i / kQuads;
-      store_quad(q, row_tile * kRowTile + row_warp * 16 + lane / 4, first_token + 8 * (i % kQuads) + 2 * (lane % 4),
-                 total);
+      return;
+    }
+    const std::uint32_t staged = sums_at(share()) - lane * 16;  // token t at 32 t
+    __syncwarp();                                               // all lanes have read what lies there
+#pragma unroll
+    for (int j = 0; j < kQuads; j += 2) {
+      store_transposed(staged + (8 * j + lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16, quad(total, j),
+                       quad(total, j + 1));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kQuads; j += 2) {
+      const int token = first_token + 8 * j + lane / 2;
+      if (token >= p.tokens) break;
+      const uint4 values = load_shared_uint4(staged + j * 256 + lane * 16);
+      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(q.y) + token * q.y_stride + row + lane % 2 * 8) = values;
     }
   }
 
   __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item, bool last_item) {
-    const int share = p.segments / blocks;
-    const int first = static_cast<int>(rank) * share;
-    float sum[kValues];
+    const int first = static_cast<int>(rank) * share();
+    const bool owns = owner() == static_cast<int>(rank);
+    float sum[kValues], total[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      sum[i] = 0.0F;
+      total[i] = -0.0F;  // which leaves the first segment's sum as it is, zeros included
+    }
     if (blocks > 1) expect_sums();
-    for (int i = 0; i < share; ++i) {
-      const bool last = i + 1 == share;
+    for (int i = 0; i < share(); ++i) {
+      const bool last = i + 1 == share();
       Segment next = next_item;
       next.number = first;
       if (!last) {
@@ -311,23 +344,31 @@ struct TileConsumer {
       s.number = first + i;
       sum_segment(sum, s, scales_ahead);
       scales_ahead = next_scales;
-      if (blocks > 1) {
-        if (i == 0) barrier_wait_cluster(m.taken + tile * 8, exchange_parity ^ 1);  // of the item before
+      if (rank == 0) {
+        add(total, sum);
+      } else if (!owns) {
+        if (i == 0) wait_taken();
         send(sum, s.number);
-      } else {
-        if (i > 0) add_parked(sum);
-        if (!last) park(sum);
+      } else if (!last) {
+        keep(sum, s.number);
       }
     }
     if (blocks == 1) {
-      store_tile(*s.q, s.row_tile, first_token, sum);
+      store_tile(*s.q, s.row_tile, first_token, total);
       return;
     }
-    store_received(*s.q, s.row_tile, first_token);
+    if (owns) {
+      receive(total, sum);
+      store_own(*s.q, s.row_tile, first_token, total);
+      __syncwarp();
+      if (!last_item && lane < blocks) {
+        barrier_arrive_cluster(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
+      }
+    } else if (rank == 0) {
+      wait_taken();
+      send(total, share() * (owner() + 1) - 1);
+    }
     exchange_parity ^= 1;
-    if (last_item) return;
-    __syncwarp();
-    if (lane < blocks) barrier_arrive_cluster(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
   }
 
   // This warpgroup's part of an item; its row tile may lie beyond the problem's last.
@@ -343,8 +384,7 @@ struct TileConsumer {
     int index = tile_item_of_round(0, cluster, clusters);
     if (index >= p.items) return;
     TileItem item = tile_item(p, index);
-    const int share = p.segments / blocks;
-    const int first = static_cast<int>(rank) * share;
+    const int first = static_cast<int>(rank) * share();
     Segment s = segment_of(item);
     s.number = first;
     scales_ahead = first_scales(s);
@@ -357,7 +397,7 @@ struct TileConsumer {
       if (present(s)) {
         run_item(s, item.token_tile * kTokens, next, last_item);
       } else {
-        skip(segment_stage(p, *s.q, first + share) - segment_stage(p, *s.q, first));
+        skip(segment_stage(p, *s.q, first + share()) - segment_stage(p, *s.q, first));
         next.number = first;
         scales_ahead = first_scales(next);
       }

@@ -11,36 +11,23 @@ namespace dsv4rt::cuda {
 template <int kTokens, int kRowTiles>
 Result<TileResidency> ask_tile_residency() {
   using Shape = TileShape<kTokens, kRowTiles>;
-  constexpr int kSharedUnit = 128;
   int device = 0;
-  int sm_bytes = 0;
-  int reserved_bytes = 0;
+  int sms = 0;
   TileResidency residency;
   DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&residency.sms, cudaDevAttrMultiProcessorCount, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&reserved_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
-  for (int n = 1; n <= kMaxBlocksPerSm; ++n) {
-    residency.shared_bytes[n - 1] = (sm_bytes / n - reserved_bytes) / kSharedUnit * kSharedUnit;
-  }
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&residency.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const auto kernel = linear_tile_kernel<kTokens, kRowTiles>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes[0]));
-  for (int i = 0; i < kTileGridCount; ++i) {
-    const TileGrid& grid = kTileGrids[i];
-    const int shared_bytes = residency.shared_bytes[grid.blocks_per_sm - 1];
-    int blocks = 0;
-    DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, Shape::kThreads,
-                                                                  static_cast<std::size_t>(shared_bytes)));
-    if (blocks < grid.blocks_per_sm) continue;
-    residency.clusters[i] = grid.blocks_per_sm * residency.sms;
-    if (grid.cluster_blocks == 1) continue;
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, residency.shared_bytes));
+  for (int i = 0; i < kTileClusterCount; ++i) {
+    const auto blocks = static_cast<unsigned>(kTileClusters[i]);
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster_blocks), 1, 1};
+    cluster.val.clusterDim = {blocks, 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(residency.sms * grid.cluster_blocks));
+    config.gridDim = dim3(static_cast<unsigned>(sms) * blocks);
     config.blockDim = dim3(Shape::kThreads);
-    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+    config.dynamicSmemBytes = static_cast<std::size_t>(residency.shared_bytes);
     config.attrs = &cluster;
     config.numAttrs = 1;
     DSV4RT_CUDA_TRY(cudaOccupancyMaxActiveClusters(&residency.clusters[i], kernel, &config));

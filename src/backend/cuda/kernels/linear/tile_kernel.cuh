@@ -10,8 +10,7 @@
 //     twice the rate, but Hopper sums their products with about 14 bits: enough to move the next rounding to E4M3
 //     in one of a hundred values);
 //   * segments are added in order.
-// The blocks of a cluster share the segments of an item, and each sends its sums to the block that owns the
-// rows; a block alone sums them one after the other and parks the total in shared memory between.
+// The blocks of a cluster share the segments of an item, and each sends its sums to the block that owns the rows.
 #pragma once
 
 #include <cstdint>
@@ -48,11 +47,11 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, kRowTiles * kRowTileWarps);
+      barrier_init(m.empty + i * 8, kRowTiles * kWarpgroup);
     }
     for (int t = 0; t < kRowTiles; ++t) {
       barrier_init(m.sent + t * 8, 1);
-      barrier_init(m.taken + t * 8, static_cast<unsigned>(blocks * kRowTileWarps));
+      barrier_init(m.taken + t * 8, kRowTileWarps);
     }
     barrier_init_fence();
   }

@@ -39,6 +39,8 @@ struct Work {
   std::int64_t stages = 0;       // of all items
   std::int64_t most_stages = 0;  // of an item
   int weight_bytes = 0;          // of a row tile in a stage
+  bool bf16 = false;             // some weights are of this kind
+  bool fp8 = false;              // of this one
 };
 
 Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, int item_tokens, int item_tiles) {
@@ -52,6 +54,7 @@ Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, int 
     work.stages += items * stages;
     work.most_stages = std::max(work.most_stages, stages);
     work.weight_bytes = std::max(work.weight_bytes, stage_tile_bytes(weight.tile_kind()));
+    (weight.tile_kind() == TileKind::kFp8 ? work.fp8 : work.bf16) = true;
   }
   return work;
 }
@@ -77,39 +80,37 @@ double busiest_stages(const Work& work, std::int64_t clusters) {
 }
 
 // Results do not depend on the plan: only on how often inputs and weights are read and on how many SMs work.
-void consider(Plan& best, const TileVariant& variant, const TileResidency& device, int grid_index, const Work& work,
+void consider(Plan& best, const TileVariant& variant, const TileResidency& device, int cluster, const Work& work,
               int segments) {
-  // Of an SM: bytes it takes from L2 a clock; clocks that a stage's products take per 64 rows and token; clocks from
-  // a full stage to its release when nothing overlaps.
-  constexpr double kBytesPerClock = 45;
-  constexpr double kClocksPerToken = 2;
-  constexpr double kStageLatency = 100;
-  constexpr double kTokenLatency = 3.5;
-  constexpr double kItemClocks = 500;       // between the last stage and the next item's first
-  constexpr double kExchangeClocks = 1500;  // the same in a cluster
+  constexpr double kSharedBytesPerClock = 120;  // that copies write and matrix instructions and consumers read
+  constexpr double kWideClocks = 220;           // of a stage whose weights are widened, besides
+  constexpr double kItemClocks = 2000;          // between the last stage and the next item's first
+  constexpr double kExchangeClocks = 900;       // the same in a cluster, besides, for each of its blocks
   constexpr int kMinStages = 3;
-  const TileGrid& grid = kTileGrids[grid_index];
-  const int resident = device.clusters[grid_index];
-  if (resident == 0 || segments % grid.cluster_blocks != 0) return;
-  const int shared_bytes = device.shared_bytes[grid.blocks_per_sm - 1];
+  const int blocks = kTileClusters[cluster];
+  const int resident = device.clusters[cluster];
+  if (resident == 0 || segments % blocks != 0) return;
   const int stage_bytes = variant.row_tiles * work.weight_bytes + variant.input_bytes;
-  const int fixed_bytes = variant.other_bytes + variant.row_tiles * variant.sum_bytes(segments, grid.cluster_blocks);
-  const int stages = std::min((shared_bytes - fixed_bytes) / stage_bytes, kMaxStages);
+  const int fixed_bytes = variant.other_bytes + variant.row_tiles * variant.sum_bytes(segments, blocks);
+  const int stages = std::min((device.shared_bytes - fixed_bytes) / stage_bytes, kMaxStages);
   if (stages < kMinStages) return;
 
   const std::int64_t clusters = std::min<std::int64_t>(work.items, resident);
-  const std::int64_t rounds = ceil_div(work.items, clusters);
-  const double block_stages = busiest_stages(work, clusters) / grid.cluster_blocks;
-  const auto sharing = static_cast<double>(ceil_div<std::int64_t>(clusters * grid.cluster_blocks, device.sms));
-  const double clocks = static_cast<double>(rounds) * (grid.cluster_blocks > 1 ? kExchangeClocks : kItemClocks) +
-                        block_stages * std::max({sharing * stage_bytes / kBytesPerClock,
-                                                 sharing * variant.row_tiles * variant.tokens * kClocksPerToken,
-                                                 kStageLatency + variant.tokens * kTokenLatency});
+  const auto stage_clocks = [&](TileKind kind) {
+    const int weight_bytes = stage_tile_bytes(kind);
+    const int shared = variant.input_bytes + variant.row_tiles * (2 * weight_bytes + variant.input_bytes);
+    return shared / kSharedBytesPerClock + (kind == TileKind::kFp8 ? kWideClocks : 0);
+  };
+  const double rounds = static_cast<double>(ceil_div(work.items, clusters));
+  const double clocks =
+      rounds * (kItemClocks + (blocks > 1 ? blocks * kExchangeClocks : 0)) +
+      busiest_stages(work, clusters) / blocks *
+          std::max(work.bf16 ? stage_clocks(TileKind::kBf16) : 0, work.fp8 ? stage_clocks(TileKind::kFp8) : 0);
   if (best.clusters > 0 && clocks >= best.clocks) return;
   best = {.variant = &variant,
-          .cluster_blocks = grid.cluster_blocks,
+          .cluster_blocks = blocks,
           .clusters = static_cast<int>(clusters),
-          .shared_bytes = shared_bytes,
+          .shared_bytes = device.shared_bytes,
           .stages = stages,
           .clocks = clocks};
 }
@@ -117,7 +118,7 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
 // The pair kernel, whose products overlap with everything else; clocks to compare with those above.
 void consider_pairs(Plan& best, const PairDevice& device, const Work& work) {
   constexpr double kBytesPerClock = 45;
-  constexpr double kStageClocks = 3.75 * kPairTokens;
+  constexpr double kStageClocks = 4.5 * kPairTokens;
   constexpr double kItemClocks = 800;
   constexpr int kMinStages = 3;
   const int stage_bytes = kPairBlockTiles * work.weight_bytes + kPairInputBytes;
@@ -143,7 +144,7 @@ Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t 
     const Result<TileResidency>& device = variant->residency();
     if (!device.ok()) return device.status();
     const Work work = work_of(calls, tokens, variant->tokens, variant->row_tiles);
-    for (int i = 0; i < kTileGridCount; ++i) consider(best, *variant, *device, i, work, segments);
+    for (int i = 0; i < kTileClusterCount; ++i) consider(best, *variant, *device, i, work, segments);
   }
   if (calls.size() <= kMaxPairProblems) {
     const Result<PairDevice>& device = pair_device();

@@ -13,8 +13,8 @@ inline constexpr int kWarpgroup = 128;
 template <int kTokens, int kRowTiles>
 struct TileShape {
   static constexpr int kConsumers = kRowTiles * kWarpgroup;
-  // Wide items need more registers than an even share: a whole producer warpgroup gives its own away.
-  static constexpr bool kMovesRegisters = kTokens * kRowTiles >= 256;
+  // Two row tiles need more registers than an even share: a whole producer warpgroup gives its own away.
+  static constexpr bool kMovesRegisters = kRowTiles > 1;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
@@ -23,8 +23,8 @@ struct TileShape {
 
   // Of a row tile; see TileParams::sum_bytes.
   static constexpr int sum_bytes(int segments, int cluster_blocks) {
-    if (segments == 1) return kRowTile * kTokens * 2;
-    return segments / (cluster_blocks > 1 ? cluster_blocks : segments) * kRowTile * kTokens * 4;
+    if (cluster_blocks == 1) return kRowTile * kTokens * 2;
+    return (segments - segments / cluster_blocks) * (kRowTile / cluster_blocks) * kTokens * 4;
   }
 };
 

@@ -8,22 +8,14 @@
 
 namespace dsv4rt::cuda {
 
-// How a variant may be launched.
-struct TileGrid {
-  int blocks_per_sm = 1;   // that the shared memory of a block allows
-  int cluster_blocks = 1;  // a divisor of the segments
-};
+// Blocks of a cluster: a divisor of the segments. In order of preference between equals.
+inline constexpr int kTileClusters[] = {4, 2, 1};
+inline constexpr int kTileClusterCount = sizeof(kTileClusters) / sizeof(kTileClusters[0]);
 
-inline constexpr int kMaxBlocksPerSm = 3;
-// In order of preference between equals: the hardware fills an SM before it takes the next one.
-inline constexpr TileGrid kTileGrids[] = {{1, 4}, {1, 2}, {1, 1}, {2, 4}, {2, 2}, {2, 1}, {3, 4}, {3, 2}, {3, 1}};
-inline constexpr int kTileGridCount = sizeof(kTileGrids) / sizeof(kTileGrids[0]);
-
-// What the device runs of a variant.
+// What the device runs of a variant, one block an SM.
 struct TileResidency {
-  int sms = 0;
-  int shared_bytes[kMaxBlocksPerSm] = {};  // of a block, by blocks per SM
-  int clusters[kTileGridCount] = {};       // at once; 0 where the grid does not fit
+  int shared_bytes = 0;                  // of a block
+  int clusters[kTileClusterCount] = {};  // at once; 0 where none fits
 };
 
 struct TileVariant {
