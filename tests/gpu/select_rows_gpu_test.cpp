@@ -405,6 +405,33 @@ TEST_F(SelectRowsGpuTest, StepsAndScratchDoNotMatter) {
   }
 }
 
+// How many blocks share a token, and whether one kernel does it all, depends on the number of tokens: the last step's
+// are too many for that.
+TEST_F(SelectRowsGpuTest, TokensBesideOneDoNotMatter) {
+  constexpr std::int32_t kTopK = 100;
+  constexpr std::int32_t kRows = 2500;
+  constexpr std::int32_t kTokens = 300;
+  for (const IndexKeyFormat format : kKeyFormats) {
+    SCOPED_TRACE(index_key_format_name(format));
+    Keys keys(4, kRows, format);
+    keys.fill_random(4, kRows);
+    std::vector<Part> parts;
+    for (std::int32_t i = 0; i < kTokens; ++i) parts.push_back({i % 4, (i * 7919 + 9000) % (kRows * kRatio), 1});
+    const TestStep step(parts);
+    const Call call = random_call(step, 8, kTopK, 987);
+    const Selection whole = select_on_gpu(step, call, keys);
+    expect_agreement(step, call, keys, whole);
+    for (const std::int32_t tokens : {1, 2, 15, 16, 19, 31, 33, 44, 66, 67, 132}) {
+      Call part = call;
+      part.q.resize(static_cast<std::size_t>(tokens * part.heads * kIndexHeadDim));
+      part.weight.resize(static_cast<std::size_t>(tokens * (part.heads + 3)));
+      const Selection out = select_on_gpu(TestStep({parts.begin(), parts.begin() + tokens}), part, keys);
+      EXPECT_TRUE(std::equal(out.rows.begin(), out.rows.end(), whole.rows.begin())) << tokens << " tokens";
+      EXPECT_TRUE(std::equal(out.count.begin(), out.count.end(), whole.count.begin())) << tokens << " tokens";
+    }
+  }
+}
+
 // The longest sequence decides how many blocks share a token; the others leave most of them without rows.
 TEST_F(SelectRowsGpuTest, ShortSequencesBesideALongOne) {
   constexpr std::int32_t kRows = 50000;

@@ -3,8 +3,8 @@
 // A thread of a warpgroup holds rows r and r + 8 of the warp's sixteen keys, r = lane / 4, and the four lanes
 // of a row share its 128 dims. Any assignment of dims to the instruction's columns serves as long as the
 // queries follow the same one: each format takes the one in which a lane's columns are the values of whole
-// 16-byte reads. column(dim) is that assignment: pairs of dims stay pairs, and column(16 p + i) is column(16 p)
-// + column(i) for i < 16.
+// 16-byte reads. column(dim) is that assignment: pair_up() brings the dims of a pair of columns together, of which
+// pair i begins with pair_dim(i), and column(16 p + i) is column(16 p) + column(i) for i < 16.
 //
 // Operands are FP16 for coded keys, which holds every code times its scale exactly once a power of two common
 // to the key is taken out: convert() returns that factor for the key that the lane reports (row r for even
@@ -41,43 +41,45 @@ __device__ inline std::uint32_t e4m3_pair_to_f16(std::uint32_t codes) {
   return values;
 }
 
-// prmt: a selector digit of 8 or more repeats its byte's sign bit.
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   std::uint32_t bytes;
   asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
   return bytes;
 }
 
-// Upper bytes of FP16 values, the lower byte being zero: what eight E2M1 magnitudes become times 2^shift.
-struct E2m1Table {
-  std::uint32_t low = 0x3e3c3800U;   // 0, 0.5, 1, 1.5
-  std::uint32_t high = 0x46444240U;  // 2, 3, 4, 6
+// Bits of `a` where the mask has ones, of `b` elsewhere.
+template <std::uint32_t kMask>
+__device__ inline std::uint32_t select_bits(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe4;\n" : "=r"(bits) : "r"(a), "r"(b), "n"(kMask));
+  return bits;
+}
 
-  // -13 <= shift <= 13 keeps all values normal. Smaller shifts give values of that size, 2^-14 or less.
-  __device__ static E2m1Table shifted(int shift) {
-    const auto steps = static_cast<std::uint32_t>(max(shift, -14));
-    return {.low = 0x3e3c3800U + steps * 0x04040400U, .high = 0x46444240U + steps * 0x04040404U};
-  }
-  // Word j of `out`: codes 2 j and 2 j + 1.
-  __device__ void decode(std::uint32_t codes, std::uint32_t (&out)[4]) const {
-    const std::uint32_t magnitudes = codes & 0x77777777U;
-    const std::uint32_t even = codes << 4;  // the signs of codes 0, 2, 4 and 6 at the tops of bytes
-    const std::uint32_t first =
-        permute_bytes(low, high, magnitudes) | (permute_bytes(even, codes, 0x5140U) & 0x80808080U);
-    const std::uint32_t second =
-        permute_bytes(low, high, magnitudes >> 16) | (permute_bytes(even, codes, 0x7362U) & 0x80808080U);
-    out[0] = permute_bytes(first, 0, 0x1404U);
-    out[1] = permute_bytes(first, 0, 0x3424U);
-    out[2] = permute_bytes(second, 0, 0x1404U);
-    out[3] = permute_bytes(second, 0, 0x3424U);
-  }
+// Eight E2M1 codes as FP16 times 2^-14: sign, exponent and mantissa bits at the places where FP16 has them, which is
+// right for the codes without exponent too, as they become subnormal. Word i of `out`: codes i and i + 4.
+__device__ inline void e2m1_to_f16(std::uint32_t codes, std::uint32_t (&out)[4]) {
+  constexpr std::uint32_t kMagnitudes = 0x0e0e0e0eU;
+  constexpr std::uint32_t kUpperBytes = 0x8e008e00U;
+  // In every byte the upper one of a value, with bits of other codes between its own: codes 0, 2, 4, 6 and 1, 3, 5, 7.
+  const std::uint32_t even = select_bits<kMagnitudes>(codes << 1, codes << 4);
+  const std::uint32_t odd = select_bits<kMagnitudes>(codes >> 3, codes);
+  out[0] = (even << 8) & kUpperBytes;
+  out[1] = (odd << 8) & kUpperBytes;
+  out[2] = even & kUpperBytes;
+  out[3] = odd & kUpperBytes;
+}
+
+// Pairs of neighbouring dims, as queries come.
+struct NeighbourPairs {
+  static constexpr int pair_dim(int pair) { return 2 * pair; }
+  __device__ static void pair_up(std::uint32_t (&/*words*/)[8]) {}
 };
 
 template <IndexKeyFormat kFormat>
 struct KeyOperand;
 
 template <>
-struct KeyOperand<IndexKeyFormat::kFp8> {
+struct KeyOperand<IndexKeyFormat::kFp8> : NeighbourPairs {
   using Layout = Fp8Key;
   static constexpr bool kF16 = true;
 
@@ -119,28 +121,46 @@ struct KeyOperand<IndexKeyFormat::kFp8> {
   }
 };
 
-// What both E2M1 formats have in common: lane c holds the 32 codes from 32 c on.
+// What both E2M1 formats have in common: lane c holds the 32 codes from 32 c on. Dims d and d + 4 of eight are a pair.
 struct E2m1Operand {
   static constexpr bool kF16 = true;
-  static constexpr int column(int dim) { return 16 * (dim % 32 / 4) + 8 * (dim % 4 / 2) + 2 * (dim / 32) + dim % 2; }
+  static constexpr int pair_dim(int pair) { return pair / 4 * 8 + pair % 4; }
+  static constexpr int column(int dim) {
+    return 16 * (dim % 32 / 8 * 2 + dim % 4 / 2) + 8 * (dim % 2) + 2 * (dim / 32) + dim % 8 / 4;
+  }
+  __device__ static void pair_up(std::uint32_t (&words)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const std::uint32_t four[4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
+      words[i] = permute_bytes(four[0], four[2], 0x5410U);
+      words[i + 1] = permute_bytes(four[0], four[2], 0x7632U);
+      words[i + 2] = permute_bytes(four[1], four[3], 0x5410U);
+      words[i + 3] = permute_bytes(four[1], four[3], 0x7632U);
+    }
+  }
 
   struct Raw {
     uint4 codes[2];           // rows r and r + 8
     std::uint32_t scales[2];  // as the format reads them
   };
-  // Row r (below = 0) or r + 8 of the fragment.
-  __device__ static void place(const std::uint32_t (&values)[4], int word, int below, KeyFragment& a) {
-    a[2 * word][below] = values[0];
-    a[2 * word][2 + below] = values[1];
-    a[2 * word + 1][below] = values[2];
-    a[2 * word + 1][2 + below] = values[3];
+  // Row r (below = 0) or r + 8 of the fragment; scale[i]: two FP16 factors of codes 16 i to 16 i + 15.
+  __device__ static void convert_row(const uint4& codes, const std::uint32_t (&scale)[2], int below, KeyFragment& a) {
+    const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      std::uint32_t values[4];
+      e2m1_to_f16(words[i], values);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        a[2 * i + pair / 2][pair % 2 * 2 + below] = multiply_f16_pair(values[pair], scale[i / 2]);
+      }
+    }
   }
 };
 
 template <>
 struct KeyOperand<IndexKeyFormat::kMxfp4> : E2m1Operand {
   using Layout = Mxfp4Key;
-  static constexpr int kTopShift = 13;  // the largest scale of a key becomes 2^13
 
   __device__ static Raw read(const std::byte* keys, int row, int lane) {
     const auto* const scales = reinterpret_cast<const std::uint32_t*>(keys + kTileKeys * Layout::kDataBytes) + row;
@@ -154,21 +174,17 @@ struct KeyOperand<IndexKeyFormat::kMxfp4> : E2m1Operand {
       const std::uint32_t scales = raw.scales[below];
       const std::uint32_t pairs = __vmaxu2(scales & 0x00ff00ffU, (scales >> 8) & 0x00ff00ffU);
       top[below] = max(pairs & 0xffU, pairs >> 16);
-      // Groups more than 2^27 below the key's largest scale are beneath the rounding of the sum.
+      // The largest scale of a key times FP16's largest power of two, 2^15. What is 2^24 below it loses bits, which
+      // are beneath the rounding of the sum.
       const int own = static_cast<int>((scales >> (8 * lane)) & 0xffU);
-      const E2m1Table table = E2m1Table::shifted(kTopShift + own - static_cast<int>(top[below]));
-      const std::uint32_t words[4] = {raw.codes[below].x, raw.codes[below].y, raw.codes[below].z, raw.codes[below].w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        std::uint32_t values[4];
-        table.decode(words[i], values);
-        place(values, i, below, a);
-      }
+      const auto exponent = static_cast<std::uint32_t>(max(30 + own - static_cast<int>(top[below]), 1));
+      const std::uint32_t factors = exponent * 0x04000400U;
+      convert_row(raw.codes[below], {factors, factors}, below, a);
     }
     const std::uint32_t largest = lane % 2 == 0 ? top[0] : top[1];
-    // 2^(largest - 127 - 13), in two factors: it may be subnormal. Code 0 belongs to keys of zeros.
+    // 2^(largest - 127 + 14 - 15), in two factors: it may be subnormal. Code 0 belongs to keys of zeros.
     const float scale = __uint_as_float(largest == kE8m0NanCode ? 0x7fc00000U : largest << 23);
-    return __fmul_rn(scale, 0x1p-13F);
+    return __fmul_rn(scale, 0.5F);
   }
 };
 
@@ -186,25 +202,18 @@ struct KeyOperand<IndexKeyFormat::kNvfp4> : E2m1Operand {
   __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      // An E4M3 scale times an E2M1 value has at most six significant bits and lies in FP16's normal range.
-      const std::uint32_t pair = e4m3_pair_to_f16(raw.scales[below]);
-      const std::uint32_t words[4] = {raw.codes[below].x, raw.codes[below].y, raw.codes[below].z, raw.codes[below].w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        std::uint32_t values[4];
-        E2m1Table{}.decode(words[i], values);
-        const std::uint32_t scale = permute_bytes(pair, pair, i < 2 ? 0x1010U : 0x3232U);
-#pragma unroll
-        for (std::uint32_t& value : values) value = multiply_f16_pair(value, scale);
-        place(values, i, below, a);
-      }
+      // E4M3 scales times 2^6 lie in FP16's range, and their products with E2M1 values, multiples of 2^-10 below 2^12,
+      // do so times 2^(6 - 14).
+      constexpr std::uint32_t kTwoTo6 = 0x54005400U;
+      const std::uint32_t pair = multiply_f16_pair(e4m3_pair_to_f16(raw.scales[below]), kTwoTo6);
+      convert_row(raw.codes[below], {permute_bytes(pair, pair, 0x1010U), permute_bytes(pair, pair, 0x3232U)}, below, a);
     }
-    return 1.0F;
+    return 0x1p8F;
   }
 };
 
 template <>
-struct KeyOperand<IndexKeyFormat::kBf16> {
+struct KeyOperand<IndexKeyFormat::kBf16> : NeighbourPairs {
   using Layout = Bf16Key;
   static constexpr bool kF16 = false;
 

@@ -63,15 +63,43 @@ Result<ScoreBatch> plan_scores(const SelectRowsParams& params, const Scratch& sc
   return batch;
 }
 
-Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
+namespace {
+
+struct Processors {
+  int major = 0;  // compute capability
+  int count = 0;
+};
+
+Result<Processors> current_processors() {
   int device = 0;
-  int major = 0;
-  int processors = 0;
+  Processors processors;
   DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  if (major == kWgmmaMajor && wgmma_scores_apply(params)) return launch_wgmma_scores(params, batch, processors, stream);
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&processors.major, cudaDevAttrComputeCapabilityMajor, device));
+  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&processors.count, cudaDevAttrMultiProcessorCount, device));
+  return processors;
+}
+
+bool wgmma_applies(const SelectRowsParams& params, const Processors& processors) {
+  return processors.major == kWgmmaMajor && wgmma_scores_apply(params);
+}
+
+}  // namespace
+
+Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
+  DSV4RT_ASSIGN_OR_RETURN(const Processors processors, current_processors());
+  if (wgmma_applies(params, processors)) return launch_wgmma_scores(params, batch, processors.count, stream);
   return launch_portable_scores(params, batch, stream);
+}
+
+Status launch_selection(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
+  if (batch.scores == nullptr) return launch_top_k(params, batch, stream);
+  DSV4RT_ASSIGN_OR_RETURN(const Processors processors, current_processors());
+  if (wgmma_applies(params, processors)) {
+    DSV4RT_ASSIGN_OR_RETURN(const std::int32_t blocks, fused_blocks(params, batch, processors.count));
+    if (blocks > 0) return launch_fused(params, batch, blocks, stream);
+  }
+  DSV4RT_RETURN_IF_ERROR(launch_scores(params, batch, stream));
+  return launch_top_k(params, batch, stream);
 }
 
 Status CudaOps::select_rows(const SelectRowsParams& params) {
@@ -81,8 +109,7 @@ Status CudaOps::select_rows(const SelectRowsParams& params) {
   const std::int32_t held = batch.tokens;
   for (; batch.first_token < tokens; batch.first_token += held) {
     batch.tokens = static_cast<std::int32_t>(std::min<std::int64_t>(held, tokens - batch.first_token));
-    if (batch.scores != nullptr) DSV4RT_RETURN_IF_ERROR(launch_scores(params, batch, stream_));
-    DSV4RT_RETURN_IF_ERROR(launch_top_k(params, batch, stream_));
+    DSV4RT_RETURN_IF_ERROR(launch_selection(params, batch, stream_));
   }
   return {};
 }

@@ -1,6 +1,7 @@
-// The two stages of select_rows over a batch of tokens.
+// The two stages of select_rows over a batch of tokens, and both in one.
 #pragma once
 
+#include <cstdint>
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/kernels/select_rows/params.h"
@@ -23,5 +24,13 @@ Status launch_wgmma_scores(const SelectRowsParams& params, const ScoreBatch& bat
 
 // Chooses from the scores.
 Status launch_top_k(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream);
+
+// Both stages in one kernel, where wgmma_scores_apply and few rows are to be scored: the blocks for each token that
+// have a place at the same time, 0 where the two kernels serve.
+Result<std::int32_t> fused_blocks(const SelectRowsParams& params, const ScoreBatch& batch, std::int32_t processors);
+Status launch_fused(const SelectRowsParams& params, const ScoreBatch& batch, std::int32_t blocks, cudaStream_t stream);
+
+// Both stages, by one kernel or two.
+Status launch_selection(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

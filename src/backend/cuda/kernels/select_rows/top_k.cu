@@ -1,5 +1,6 @@
 // Launch of the selection.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/device/cuda_error.h"
@@ -20,11 +21,12 @@ constexpr std::int64_t kLeastBlockRows = 4096;
 template <int kHeldQuads>
 Status launch_of(const SelectRowsParams& p, const ScoreBatch& batch, std::int32_t blocks, cudaStream_t stream) {
   const auto kernel = top_k_rows_kernel<kHeldQuads>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(TopKShared)));
+  constexpr std::size_t kSharedBytes = sizeof(TopKShared<kTopKThreads>);
+  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   return launch_pdl(kernel,
                     {.grid = dim3(static_cast<unsigned>(batch.tokens) * static_cast<unsigned>(blocks)),
                      .threads = kTopKThreads,
-                     .shared_bytes = sizeof(TopKShared),
+                     .shared_bytes = kSharedBytes,
                      .cluster_blocks = static_cast<unsigned>(blocks)},
                     stream, p, batch);
 }
@@ -38,7 +40,8 @@ Status launch_top_k(const SelectRowsParams& params, const ScoreBatch& batch, cud
     blocks *= 2;
   }
   // Ranks of a token at the bound of visible rows stay in registers, if they fit at all.
-  const std::int64_t quads = ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * kTopKWarps * kQuadRows);
+  const std::int64_t quads =
+      ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * (kTopKThreads / 32) * kQuadRows);
   if (quads <= 4) return launch_of<4>(params, batch, blocks, stream);
   if (quads <= 8) return launch_of<8>(params, batch, blocks, stream);
   return launch_of<16>(params, batch, blocks, stream);

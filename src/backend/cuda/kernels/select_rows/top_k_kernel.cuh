@@ -4,8 +4,8 @@
 // A cluster of blocks takes a token; each of its warps owns a contiguous segment of the rows. A histogram of
 // the first digit, summed over the blocks where it is read, finds the ranks that share the k-th's; as a rule
 // they are few, every block lists them all and finds the rest on its own. Sums of integers and exact choices:
-// the number of blocks changes nothing. A lane keeps the ranks of its first rows in registers and reads those
-// of later rows again.
+// the number of blocks and of threads changes nothing. A lane keeps the ranks of its first rows in registers and reads
+// those of later rows again.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,12 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTopKThreads = 512;
-inline constexpr int kTopKWarps = kTopKThreads / 32;
+inline constexpr int kTopKThreads = 512;  // of a block that does nothing else
 inline constexpr int kMostTopKBlocks = 8;
 inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
 inline constexpr int kDigitBits = 12;
 inline constexpr int kFirstShift = 32 - kDigitBits;
 inline constexpr int kDigitBins = 1 << kDigitBits;
-inline constexpr int kGroupBins = kDigitBins / kTopKThreads;
 inline constexpr int kMostListed = 2048;  // rows that share the first digit
 
 struct Candidate {
@@ -33,19 +31,22 @@ struct Candidate {
   std::int32_t row;
 };
 
+template <int kThreads>
 struct TopKShared {
+  static constexpr int kWarps = kThreads / 32;
+
   union {
-    std::uint32_t histogram[2][kDigitBins];  // of one digit of the ranks; passes take turns
+    alignas(16) std::uint32_t histogram[2][kDigitBins];  // of one digit of the ranks; passes take turns
     struct {
       Candidate listed[kMostListed];  // of the cluster, once the first histogram has been read
       std::uint32_t list_histogram[kDigitBins];
     };
   };
-  Candidate own[kMostListed];            // the block's candidates
-  std::uint32_t group[2][kTopKThreads];  // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kTopKWarps];  // of a sum over the block
-  std::uint32_t warp_above[kTopKWarps];  // rows of the warp above the k-th rank, or its first digit
-  std::uint32_t warp_equal[kTopKWarps];  // and equal to it
+  Candidate own[kMostListed];        // the block's candidates
+  std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kWarps];  // of a sum over the block
+  std::uint32_t warp_above[kWarps];  // rows of the warp above the k-th rank, or its first digit
+  std::uint32_t warp_equal[kWarps];  // and equal to it
   std::uint32_t block_above;
   std::uint32_t block_equal;
   std::uint32_t block_candidates;
@@ -92,17 +93,25 @@ struct Threshold {
   }
 };
 
-template <int kHeldQuads>
+// A block's rows [begin, end) of a token; blocks of a cluster follow one another, none has more than `most`.
+struct TopKRows {
+  std::int32_t begin;
+  std::int32_t end;
+  std::int32_t most;
+};
+
+// The first kThreads threads of every block of a cluster. Scores [row] are read by `Read`; a lane keeps kHeldQuads
+// times four ranks, none where reading is cheap.
+template <int kThreads, int kHeldQuads, class Read>
 class TopKBlock {
  public:
-  __device__ TopKBlock(const float* scores, std::int32_t rows, TopKShared& shared)
-      : scores_(scores), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
-    const std::int32_t block_rows = ((rows + blocks_ - 1) / blocks_ + 3) / 4 * 4;
-    const std::int32_t block_begin = min(static_cast<std::int32_t>(cluster_rank()) * block_rows, rows);
-    const std::int32_t block_end = min(block_begin + block_rows, rows);
-    const std::int32_t warp_rows = (block_rows + kTopKWarps * kQuadRows - 1) / (kTopKWarps * kQuadRows) * kQuadRows;
-    begin_ = min(block_begin + warp_ * warp_rows, block_end);
-    end_ = min(begin_ + warp_rows, block_end);
+  using Shared = TopKShared<kThreads>;
+
+  __device__ TopKBlock(const Read& read, const TopKRows& rows, Shared& shared)
+      : read_(read), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
+    const std::int32_t warp_rows = (rows.most + kWarps * kQuadRows - 1) / (kWarps * kQuadRows) * kQuadRows;
+    begin_ = min(rows.begin + warp_ * warp_rows, rows.end);
+    end_ = min(begin_ + warp_rows, rows.end);
   }
 
   // Writes k < rows row numbers to `chosen`.
@@ -111,7 +120,7 @@ class TopKBlock {
     for (int i = 0; i < kHeldQuads; ++i) load_quad(begin_ + i * kQuadRows + 4 * lane_, held_[i]);
     clear(shared_.histogram[0]);
     if (thread_ == 0) shared_.block_candidates = 0;
-    __syncthreads();
+    sync();
     for_quads([&](std::int32_t, const std::uint32_t(&rank)[4]) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) atomicAdd(&shared_.histogram[0][rank[e] >> kFirstShift], 1U);
@@ -127,11 +136,19 @@ class TopKBlock {
   }
 
  private:
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kGroupBins = kDigitBins / kThreads;
+
+  // Between the block's threads that take part.
+  static __device__ void sync() {
+    asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+  }
+
   // Ranks of four rows from `row` on. NaN takes 1, which no number has, and what lies past the end 0: k rows
   // and more precede it.
   __device__ void load_quad(std::int32_t row, std::uint32_t (&rank)[4]) const {
     float4 value{};
-    if (row < end_) value = __ldg(reinterpret_cast<const float4*>(scores_ + row));
+    if (row < end_) value = read_(row);
     rank[0] = row < end_ ? max(cpu::score_rank(value.x), 1U) : 0;
     rank[1] = row + 1 < end_ ? max(cpu::score_rank(value.y), 1U) : 0;
     rank[2] = row + 2 < end_ ? max(cpu::score_rank(value.z), 1U) : 0;
@@ -143,7 +160,9 @@ class TopKBlock {
   __device__ void for_quads(const Visit& visit) const {
     std::int32_t row = begin_ + 4 * lane_;
 #pragma unroll
-    for (int i = 0; i < kHeldQuads; ++i, row += kQuadRows) visit(row, held_[i]);
+    for (int i = 0; i < kHeldQuads; ++i, row += kQuadRows) {
+      if (row - 4 * lane_ < end_) visit(row, held_[i]);
+    }
 #pragma unroll 1
     for (; row - 4 * lane_ < end_; row += kQuadRows) {
       std::uint32_t rank[4];
@@ -155,14 +174,14 @@ class TopKBlock {
   __device__ void clear(std::uint32_t (&histogram)[kDigitBins]) const {
     auto* const bins = reinterpret_cast<uint4*>(histogram);
 #pragma unroll
-    for (int i = 0; i < kDigitBins / 4 / kTopKThreads; ++i) bins[thread_ + i * kTopKThreads] = uint4{};
+    for (int i = 0; i < kDigitBins / 4 / kThreads; ++i) bins[thread_ + i * kThreads] = uint4{};
   }
 
   // From the top bin down: the bin, of the sum of the first `blocks` blocks' histograms, in which the
   // wanted-th row lies. Synchronizes before and after; across the cluster if there is more than one block.
-  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kTopKThreads],
+  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kThreads],
                              std::uint32_t wanted, int blocks) {
-    __syncthreads();
+    sync();
     const auto* const bins = reinterpret_cast<const uint4*>(histogram + kDigitBins - kGroupBins * (thread_ + 1));
     std::uint32_t sum = 0;
 #pragma unroll
@@ -178,10 +197,10 @@ class TopKBlock {
     }
     const std::uint32_t in_warp = inclusive_warp_sum(sum, lane_);
     if (lane_ == 31) shared_.warp_total[warp_] = in_warp;
-    __syncthreads();
+    sync();
     std::uint32_t before = in_warp - sum;
 #pragma unroll
-    for (int w = 0; w < kTopKWarps; ++w) before += w < warp_ ? shared_.warp_total[w] : 0;
+    for (int w = 0; w < kWarps; ++w) before += w < warp_ ? shared_.warp_total[w] : 0;
     // One warp finds it and goes on to the bin.
     const bool found = before < wanted && before + sum >= wanted;
     const unsigned lanes = __ballot_sync(0xffffffffU, found);
@@ -189,7 +208,7 @@ class TopKBlock {
       const int lane = __ffs(static_cast<int>(lanes)) - 1;
       find_bin(histogram, warp_ * 32 + lane, __shfl_sync(0xffffffffU, before, lane), wanted, blocks);
     }
-    __syncthreads();
+    sync();
   }
 
   [[nodiscard]] __device__ std::uint32_t sum_blocks(const std::uint32_t* local, int blocks) const {
@@ -233,11 +252,11 @@ class TopKBlock {
     });
     above = __reduce_add_sync(0xffffffffU, above);
     if (lane_ == 0) shared_.warp_above[warp_] = above;
-    __syncthreads();
+    sync();
     std::uint32_t block_above = 0;
     above = 0;
 #pragma unroll
-    for (int w = 0; w < kTopKWarps; ++w) {
+    for (int w = 0; w < kWarps; ++w) {
       if (w == warp_) above = block_above;
       block_above += shared_.warp_above[w];
     }
@@ -254,7 +273,7 @@ class TopKBlock {
       above += __reduce_add_sync(0xffffffffU, others);
       const std::uint32_t end = inclusive_warp_sum(count, lane_);
       // Entry i is entry i - begin of the block in whose range it lies.
-      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kTopKThreads) {
+      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kThreads) {
         const std::uint32_t i = first_entry + static_cast<std::uint32_t>(thread_);
         int block = 0;
         std::uint32_t begin = 0;
@@ -293,10 +312,10 @@ class TopKBlock {
     while (shared_.bucket != threshold.wanted && threshold.shift > 0) {
       const int before = threshold.shift;
       threshold.shift = max(before - kDigitBits, 0);
-      __syncthreads();
+      sync();
       clear(shared_.list_histogram);
-      __syncthreads();
-      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kTopKThreads) {
+      sync();
+      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kThreads) {
         const std::uint32_t rank = list[i].rank;
         if (rank >> before != threshold.digits) continue;
         const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
@@ -306,7 +325,7 @@ class TopKBlock {
       threshold.digits = threshold.digits << (before - threshold.shift) | shared_.digit;
       threshold.wanted = shared_.wanted;
     }
-    __syncthreads();
+    sync();
   }
 
   // Many do: two more histograms of all rows.
@@ -316,9 +335,9 @@ class TopKBlock {
       threshold.shift = max(before - kDigitBits, 0);
       const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
       std::uint32_t(&histogram)[kDigitBins] = shared_.histogram[pass % 2];
-      __syncthreads();
+      sync();
       clear(histogram);
-      __syncthreads();
+      sync();
       for_quads([&](std::int32_t, const std::uint32_t(&rank)[4]) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -348,12 +367,12 @@ class TopKBlock {
       shared_.warp_above[warp_] = above;
       shared_.warp_equal[warp_] = equal;
     }
-    __syncthreads();
+    sync();
     std::uint32_t block_above = 0;
     std::uint32_t block_equal = 0;
     above = equal = 0;
 #pragma unroll 1
-    for (int w = 0; w < kTopKWarps; ++w) {
+    for (int w = 0; w < kWarps; ++w) {
       if (w == warp_) {
         above = block_above;
         equal = block_equal;
@@ -401,37 +420,53 @@ class TopKBlock {
     });
   }
 
-  const float* scores_;
-  TopKShared& shared_;
+  Read read_;  // (row): the scores of four rows, a multiple of four
+  Shared& shared_;
   int blocks_;          // of the cluster
   std::int32_t begin_;  // the warp's rows [begin_, end_)
   std::int32_t end_;
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = thread_ / 32;
   int lane_ = thread_ % 32;
-  std::uint32_t held_[kHeldQuads][4];
+  std::uint32_t held_[kHeldQuads > 0 ? kHeldQuads : 1][4];
 };
+
+// Scores in global memory.
+struct ReadGlobalScores {
+  const float* scores;
+  __device__ float4 operator()(std::int32_t row) const { return __ldg(reinterpret_cast<const float4*>(scores + row)); }
+};
+
+// All rows that a token sees, where it sees no more than top_k; threads of a cluster share them.
+__device__ inline void select_all(std::int32_t rows, std::int32_t top_k, int threads, std::int32_t* chosen) {
+  const int step = threads * static_cast<int>(cluster_blocks());
+  for (int i = static_cast<int>(cluster_rank()) * threads + static_cast<int>(threadIdx.x); i < top_k; i += step) {
+    chosen[i] = i < rows ? i : -1;
+  }
+}
 
 // Grid: a cluster for every token of the batch.
 template <int kHeldQuads>
 __global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
     top_k_rows_kernel(const __grid_constant__ SelectRowsParams p, const __grid_constant__ ScoreBatch batch) {
+  using Block = TopKBlock<kTopKThreads, kHeldQuads, ReadGlobalScores>;
   extern __shared__ __align__(16) std::byte top_k_shared[];
   wait_for_predecessors();
   const std::int64_t index = blockIdx.x / cluster_blocks();
   const std::int64_t token = batch.first_token + index;
   const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
   std::int32_t* const chosen = p.selected + token * p.top_k;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (cluster_rank() == 0 && thread == 0) p.selected_count[token] = min(rows, p.top_k);
+  if (cluster_rank() == 0 && threadIdx.x == 0) p.selected_count[token] = min(rows, p.top_k);
   if (rows <= p.top_k) {
-    const int step = kTopKThreads * static_cast<int>(cluster_blocks());
-    for (int i = static_cast<int>(cluster_rank()) * kTopKThreads + thread; i < p.top_k; i += step) {
-      chosen[i] = i < rows ? i : -1;
-    }
+    select_all(rows, p.top_k, kTopKThreads, chosen);
     return;
   }
-  TopKBlock<kHeldQuads>(batch.scores + index * batch.stride, rows, *reinterpret_cast<TopKShared*>(top_k_shared))
+  const auto blocks = static_cast<std::int32_t>(cluster_blocks());
+  const std::int32_t most = ((rows + blocks - 1) / blocks + 3) / 4 * 4;
+  const std::int32_t begin = min(static_cast<std::int32_t>(cluster_rank()) * most, rows);
+  Block(ReadGlobalScores{batch.scores + index * batch.stride},
+        {.begin = begin, .end = min(begin + most, rows), .most = most},
+        *reinterpret_cast<typename Block::Shared*>(top_k_shared))
       .run(p.top_k, chosen);
 }
 

@@ -29,7 +29,7 @@ inline constexpr int kScoreGroups = 3;  // warpgroups
 inline constexpr int kScoreWorkers = kScoreGroups * 128;
 inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
 inline constexpr int kMostRunTokens = 8;
-inline constexpr int kMostStages = 30;  // a lane of the producer warp each
+inline constexpr int kMostStages = 30;
 inline constexpr int kQueryTileBytes = kTileHeads * kIndexHeadDim * 2;
 
 // Division of the dynamic shared memory, chosen on the host.
@@ -87,35 +87,40 @@ class QueryLoader {
   __device__ QueryLoader(const SelectRowsParams& params, int head_tiles) : p_(params), head_tiles_(head_tiles) {}
 
   __device__ void load(std::int64_t token, std::byte* queries, float* weights) const {
-    const int parts = head_tiles_ * kTileHeads * 8;
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread >= kThreads) return;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < parts; i += 2 * kScoreWorkers) {
-      Part part = fetch(token, i);
-      const Part second = fetch(token, i + kScoreWorkers);
-#pragma unroll 1
-      for (int j = i; j < min(i + 2 * kScoreWorkers, parts); j += kScoreWorkers) {
-        place(part, j / 8, j % 8, queries, weights);
-        part = second;
-      }
+    for (int tile = 0; tile < head_tiles_; ++tile) {
+      Part part[kThreadParts];
+#pragma unroll
+      for (int j = 0; j < kThreadParts; ++j) part[j] = fetch(token, head(tile, thread, j), thread % 8);
+#pragma unroll
+      for (int j = 0; j < kThreadParts; ++j) place(part[j], head(tile, thread, j), thread % 8, queries, weights);
     }
   }
 
  private:
+  static constexpr int kThreads = 256;  // that load
+  static constexpr int kThreadParts = kTileHeads * 8 / kThreads;
+  static __device__ int head(int tile, int thread, int part) {
+    return tile * kTileHeads + part * (kThreads / 8) + thread / 8;
+  }
+
   // Sixteen dims of a head.
   struct Part {
     std::uint32_t words[8] = {};
     float weight = 0.0F;
   };
 
-  // Part i % 8 of head i / 8, zeros for a head that does not exist.
-  __device__ Part fetch(std::int64_t token, int i) const {
+  // Part `index` of a head, zeros for a head that does not exist.
+  __device__ Part fetch(std::int64_t token, int head, int index) const {
     Part part;
-    if (i / 8 >= p_.heads) return part;
-    const auto* source = reinterpret_cast<const uint4*>(p_.q + token * p_.heads * kIndexHeadDim + i * 16);
+    if (head >= p_.heads) return part;
+    const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16);
     const uint4 low = __ldg(source);
     const uint4 high = __ldg(source + 1);
     part = {.words = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
-            .weight = to_float(p_.head_weight[token * p_.head_weight_stride + i / 8])};
+            .weight = to_float(p_.head_weight[token * p_.head_weight_stride + head])};
     return part;
   }
 
@@ -146,13 +151,15 @@ class QueryLoader {
         asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(words[i]) : "f"(second), "f"(first));
       }
     }
-    std::byte* const tile = queries + head / kTileHeads * kQueryTileBytes + head % kTileHeads * 128;
+    Operand::pair_up(words);
+    // The columns of the part's begin and of a pair within it have no bits in common.
+    const int column = Operand::column(index * 16);
+    int offset = head * 128 + column / 64 * (kQueryTileBytes / 2) + ((column % 64 * 2) ^ (head % 8 * 16));
+    asm volatile("" : "+r"(offset));  // eight of them are not worth keeping from run to run
+    std::byte* const tile = queries + head / kTileHeads * (kQueryTileBytes - kTileHeads * 128);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int column = Operand::column(index * 16) + Operand::column(2 * i);
-      const int unit = (column % 64 / 8) ^ (head % 8);
-      *reinterpret_cast<std::uint32_t*>(tile + column / 64 * (kQueryTileBytes / 2) + unit * 16 + column % 8 * 2) =
-          words[i];
+      *reinterpret_cast<std::uint32_t*>(tile + (offset ^ (Operand::column(Operand::pair_dim(i)) * 2))) = words[i];
     }
     if (!Operand::kF16 && head >= p_.heads) weight = __uint_as_float(kNoHead);
     if (index == 0) weights[weight_place(head)] = weight;
@@ -234,6 +241,16 @@ struct ScoreMemory {
   float* weights;
   ScoreControl* control;
 };
+
+// Before a barrier of the block.
+__device__ inline void init_score_barriers(ScoreControl& control, const ScoreShape& shape) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < shape.stages) {
+    barrier_init(shared_address_of(control.full + thread), 1);
+    barrier_init(shared_address_of(control.empty + thread), 4);  // the warps of one warpgroup
+    barrier_init_fence();
+  }
+}
 
 // A warpgroup's way through the ring: tile number n of the block is in stage n % stages and belongs to
 // warpgroup n % kScoreGroups.
@@ -403,7 +420,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
   }
 }
 
-// Fills the ring with the part's tiles. One warp: lane s keeps stage s.
+// Fills the ring with the part's tiles. One warp: its lanes look up where 32 tiles lie, then copy them in turn.
 template <IndexKeyFormat kFormat>
 __device__ inline void produce_tiles(const SelectRowsParams& p, const ScoreRuns& runs, const ScorePart& part,
                                      const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
@@ -411,39 +428,47 @@ __device__ inline void produce_tiles(const SelectRowsParams& p, const ScoreRuns&
   constexpr std::uint32_t kCodeBytes = kTileKeys * Layout::kDataBytes;
   constexpr std::uint32_t kScaleBytes = kTileKeys * Layout::kScaleBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (lane >= shape.stages) return;
   const std::uint64_t policy = evict_first_policy();
-  const std::uint32_t full = shared_address_of(control.full + lane);
-  const std::uint32_t empty = shared_address_of(control.empty + lane);
-  const std::uint32_t target = ring + static_cast<std::uint32_t>(lane * shape.stage_bytes);
-  const std::uint32_t tiles_of_block = static_cast<std::uint32_t>(p.keys.shape.rows) / kTileKeys;
-  std::uint32_t phase = 1;  // the ring starts empty
+  const auto tiles_of_block = static_cast<std::uint32_t>(p.keys.shape.rows) / kTileKeys;
+  const bool together = tiles_of_block == 1;  // codes and scales lie side by side
   ScoreRun run = part.run;
   std::int32_t number = -part.first_tile;  // of the run's tile 0
-  const std::int32_t* table = p.keys.block_table + p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+  std::int64_t table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+  int stage = 0;
+  std::uint32_t phase = 1;  // the ring starts empty
 #pragma unroll 1
-  for (std::int32_t mine = lane; mine < part.tiles; mine += shape.stages) {
+  for (std::int32_t first = 0; first < part.tiles; first += 32) {
+    const std::int32_t mine = min(first + lane, part.tiles - 1);
 #pragma unroll 1
     while (mine >= number + run.tiles) {
       number += run.tiles;
       run = runs.run_after(run);
-      table = p.keys.block_table + p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+      table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
     }
     const auto tile = static_cast<std::uint32_t>(mine - number);
     const std::uint32_t column = tile / tiles_of_block;
     const auto row = static_cast<std::int32_t>((tile - column * tiles_of_block) * kTileKeys);
-    const std::byte* const block = p.keys.blocks + table[column] * p.keys.shape.block_bytes;
-    barrier_wait(empty, phase);
-    barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
-    if (kScaleBytes > 0 && tiles_of_block == 1) {  // codes and scales lie side by side
-      copy_bulk(target, block, kCodeBytes + kScaleBytes, full, policy);
-    } else {
-      copy_bulk(target, block + p.keys.shape.data_offset(row), kCodeBytes, full, policy);
-      if constexpr (kScaleBytes > 0) {
-        copy_bulk(target + kCodeBytes, block + p.keys.shape.scale_offset(row), kScaleBytes, full, policy);
+    const std::byte* const block = p.keys.blocks + p.keys.block_table[table + column] * p.keys.shape.block_bytes;
+    const std::int32_t count = min(part.tiles - first, 32);
+#pragma unroll 1
+    for (std::int32_t i = 0; i < count; ++i) {
+      const std::uint32_t full = shared_address_of(control.full + stage);
+      barrier_wait(shared_address_of(control.empty + stage), phase);
+      if (lane == i) {
+        const std::uint32_t target = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
+        barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
+        copy_bulk(target, block + p.keys.shape.data_offset(row), together ? kCodeBytes + kScaleBytes : kCodeBytes, full,
+                  policy);
+        if (kScaleBytes > 0 && !together) {
+          copy_bulk(target + kCodeBytes, block + p.keys.shape.scale_offset(row), kScaleBytes, full, policy);
+        }
+      }
+      __syncwarp();
+      if (++stage == shape.stages) {
+        stage = 0;
+        phase ^= 1;
       }
     }
-    phase ^= 1;
   }
 }
 
@@ -464,15 +489,12 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   memory.control = reinterpret_cast<ScoreControl*>(memory.weights + batch.group_tokens * shape.head_tiles * kTileHeads);
   ScoreControl& control = *memory.control;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < shape.stages) {
-    barrier_init(shared_address_of(control.full + thread), 1);
-    barrier_init(shared_address_of(control.empty + thread), 4);  // the warps of one warpgroup
-    barrier_init_fence();
-  }
+  init_score_barriers(control, shape);
   allow_dependents();
-  wait_for_predecessors();
+  // Positions and sequences are no kernel's work: there is no need to wait for them.
   const ScoreRuns runs(p, batch);
   find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
+  wait_for_predecessors();
   __syncthreads();
   const ScorePart part = control.part;
   if (part.tiles == 0) return;
