@@ -35,7 +35,8 @@ __device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared&
 }
 
 // Places of window rows and of the first kPlacedRows compressed rows, by kThreads threads. Selected rows are read
-// before the token's place is known. The rows start on their way from device memory.
+// before the token's place is known. With several blocks the rows start on their way from device memory; one block has
+// all of them to itself, and would spend longer on the prefetches than on the first tiles' loads.
 template <int kBlocks, int kThreads>
 __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
                                        RowPlace* shared_place) {
@@ -57,7 +58,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
                                ? kStagedRow | static_cast<RowPlace>(rows.place.token_of(position))
                                : static_cast<RowPlace>(position % p.ring.shape.rows);
     shared_place[thread] = place;
-    if (thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
+    if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
   }
   RowPlace place[kPerThread];
 #pragma unroll
@@ -68,7 +69,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kThreads < compressed) {
       shared_place[kPlacedWindow + thread + i * kThreads] = place[i];
-      if (thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
+      if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
     }
   }
   return rows;
