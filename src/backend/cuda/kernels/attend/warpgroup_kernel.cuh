@@ -34,13 +34,14 @@ __device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared&
   }
 }
 
-// Places of window rows and of the first kPlacedRows compressed rows, by kThreads threads. Selected rows are read
-// before the token's place is known. With several blocks the rows start on their way from device memory; one block has
-// all of them to itself, and would spend longer on the prefetches than on the first tiles' loads.
+// Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before the
+// token's place is known. With several blocks the rows start on their way from device memory; one block has all of them
+// to itself, and would spend longer on the prefetches than on the first tiles' loads.
 template <int kBlocks, int kThreads>
 __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
                                        RowPlace* shared_place) {
-  constexpr int kPerThread = (kPlacedRows + kThreads - 1) / kThreads;
+  constexpr int kPlaced = WarpgroupShared<kBlocks>::kPlaced;
+  constexpr int kPerThread = (kPlaced + kThreads - 1) / kThreads;
   std::int32_t row[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -51,7 +52,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
     }
   }
   const TokenRows rows = token_rows(p, token);
-  const int compressed = min(rows.count - rows.window, kPlacedRows);
+  const int compressed = min(rows.count - rows.window, kPlaced);
   if (thread < rows.window) {
     const std::int32_t position = rows.place.position - rows.window + 1 + thread;
     const RowPlace place = position >= rows.place.start
@@ -60,7 +61,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
     shared_place[thread] = place;
     if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
   }
-  RowPlace place[kPerThread];
+  RowPlace place[kPerThread] = {};  // otherwise the previous token's would be kept
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kThreads < compressed) place[i] = place_of(p, rows.place.slot, row[i]);
@@ -157,11 +158,13 @@ __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& 
   }
 }
 __device__ inline void produce_tokens(const AttendParams& p, int groups, int items, WarpgroupShared<1>& shared) {
-  const int thread = static_cast<int>(threadIdx.x) - kConsumers;
   WorkItem work{};
   int n = 0;
 #pragma unroll 1
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x), ++n) {
+    int thread = 0;  // read for every token: what follows from it would otherwise be kept in registers, or spilled
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    thread -= kConsumers;
     RowPlace* place = shared.place[n % 2];
     const TokenRows rows = place_rows<1, kProducers>(p, item / groups, 0, thread, place);
     work.token = item / groups;

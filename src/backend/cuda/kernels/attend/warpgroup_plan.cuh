@@ -63,12 +63,13 @@ template <int kBlocks>
 struct WarpgroupShared {
   static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kShareTiles : 36;
   static constexpr int kTokens = kBlocks == 1 ? 2 : 1;  // whose rows the producers know: the next token's early
+  static constexpr int kPlaced = kBlocks == 1 ? kShareRows : kPlacedRows;  // compressed rows; one block has no others
   // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with what follows
   std::byte more_weights[2 * kShareTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
   // Of a token: window rows from the first entry on, compressed rows after them.
-  RowPlace place[kTokens][kPlacedWindow + kPlacedRows];
+  RowPlace place[kTokens][kPlacedWindow + kPlaced];
   float row_max[2][kTileHeads];                // of a warpgroup's rows
   float share_max[kBlocks][kTileHeads];        // of every block's share, written by that block
   float step_sum[kGatheredSteps][kTileHeads];  // of p; of the same rows as the weights

@@ -145,8 +145,8 @@ class RowProducer {
     row = min(row, rows.end - 1);
     const std::int32_t compressed = row - window_;
     if (compressed < 0) return window_source(p_, slot_, place_[row]);
-    return compressed_source(
-        p_, compressed < kPlacedRows ? place_[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
+    const bool placed = kBlocks == 1 || compressed < Shared::kPlaced;
+    return compressed_source(p_, placed ? place_[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
   }
 
   __device__ void store_cell(std::byte* slot, int cell, int row, const uint4& first, const uint4& second) const {
@@ -268,7 +268,7 @@ class RowProducer {
     const int fills = share_.fills(group_);
     const int filled = group_ == 0 ? share_.filled[0] : share_.filled[1];
     std::byte* slot = shared_.slot[group_];
-    LoadedRow loaded;
+    LoadedRow loaded{};  // otherwise the previous token's would be kept while the next one's rows are placed
     if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
 #pragma unroll 1
     for (int fill = 0; fill < fills; ++fill) {
