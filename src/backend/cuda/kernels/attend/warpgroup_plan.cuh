@@ -122,6 +122,8 @@ struct Share {
   [[nodiscard]] __device__ std::int32_t end() const { return min(count, first_step(rank + 1) * kStepRows); }
   [[nodiscard]] __device__ std::int32_t tiles() const { return (end() - begin() + kTileRows - 1) / kTileRows; }
 
+  // Fills of slot `slot` by earlier tokens. Indexed by what is known late, the numbers would lie in local memory.
+  [[nodiscard]] __device__ int filled_before(int slot) const { return slot == 0 ? filled[0] : filled[1]; }
   // Fills of slot `slot` while the share is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
@@ -131,7 +133,7 @@ struct Share {
   [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
   [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
   [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
-    return filled[slot_of(piece)] + score_fills(slot_of(piece)) - 1 + piece / 2;
+    return filled_before(slot_of(piece)) + score_fills(slot_of(piece)) - 1 + piece / 2;
   }
   [[nodiscard]] __device__ std::int32_t first_piece(int slot) const {
     return slot_of(resident()) == slot ? resident() : resident() + 1;

@@ -266,7 +266,7 @@ class RowProducer {
 
   __device__ void run_tiles() {
     const int fills = share_.fills(group_);
-    const int filled = group_ == 0 ? share_.filled[0] : share_.filled[1];
+    const int filled = share_.filled_before(group_);
     std::byte* slot = shared_.slot[group_];
     LoadedRow loaded{};  // otherwise the previous token's would be kept while the next one's rows are placed
     if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
