@@ -35,8 +35,7 @@ __device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared&
 }
 
 // Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before the
-// token's place is known. With several blocks the rows start on their way from device memory; one block has all of them
-// to itself, and would spend longer on the prefetches than on the first tiles' loads.
+// token's place is known. With several blocks the rows start on their way from device memory.
 template <int kBlocks, int kThreads>
 __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
                                        RowPlace* shared_place) {

@@ -106,6 +106,16 @@ __device__ inline void prefetch_row(const RowSource& source) {
                "n"(Fp8DsMlaRow::kDataBytes));
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(source.scales)));
 }
+// A half of a row's lines: its data starts at a multiple of 64 bytes and lies in five, its scales lie in another one.
+inline constexpr int kLineBytes = 128;
+static_assert(Fp8DsMlaRow::kDataBytes == 4 * kLineBytes + 64);
+__device__ inline void prefetch_half_row(const RowSource& source, int half) {
+  const std::byte* first = source.data + half * 3 * kLineBytes;
+  const std::byte* last = half == 0 ? first + 2 * kLineBytes : source.scales;
+  for (const std::byte* line : {first, first + kLineBytes, last}) {
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(line)));
+  }
+}
 
 inline constexpr int kProducersBarrier = 3;
 
@@ -180,6 +190,9 @@ class RowProducer {
   static constexpr int kHalfRows = kTileRows / 2;
   // One block has other work to do while rows come; there, more copies under way only slow its own stores.
   static constexpr bool kStages = kBlocks > 1;
+  // One block brings its rows itself, this many fills of a slot ahead: all of a token's prefetches at once would take
+  // longer than its first tiles.
+  static constexpr int kAhead = kBlocks == 1 ? 2 : 0;
 
   // Tile that fills slot group_ for the `fill`-th time.
   [[nodiscard]] __device__ Rows tile_rows(int fill) const {
@@ -230,6 +243,13 @@ class RowProducer {
     if (greatest > kGreatestFactor) correct_row(slot, tile_row, scales);
   }
 
+  // Starts to bring rows [first, kTileRows) of a tile to the level-2 cache.
+  __device__ void prefetch_tile(const Rows& rows, int first) const {
+    const int tile_row = thread_ % 128 / 2;
+    const std::int32_t row = rows.begin + tile_row;
+    if (tile_row >= first && row < rows.end) prefetch_half_row(locate(rows, row), thread_ % 2);
+  }
+
   // Another way for the second half: its codes wait, packed, where the first half of their values will lie.
   __device__ void stage_row(const Rows& rows, std::byte* slot, uint2& scales) const {
     const std::int32_t row = rows.begin + kHalfRows + half_row_;
@@ -270,6 +290,11 @@ class RowProducer {
     std::byte* slot = shared_.slot[group_];
     LoadedRow loaded{};  // otherwise the previous token's would be kept while the next one's rows are placed
     if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
+    const int brought = kAhead > 0 ? share_.score_fills(group_) : 0;  // later fills are of the same rows
+#pragma unroll
+    for (int fill = 0; fill < kAhead; ++fill) {
+      if (fill < brought) prefetch_tile(tile_rows(fill), fill == 0 ? kHalfRows : 0);
+    }
 #pragma unroll 1
     for (int fill = 0; fill < fills; ++fill) {
       const Rows rows = tile_rows(fill);
@@ -279,6 +304,7 @@ class RowProducer {
       decode_loaded(rows, half_row_, loaded, slot);
       if constexpr (!kStages) {
         load_row(rows, kHalfRows + half_row_, loaded);
+        if (fill + kAhead < brought) prefetch_tile(tile_rows(fill + kAhead), 0);
         decode_loaded(rows, kHalfRows + half_row_, loaded, slot);
       }
       if (fill + 1 < fills) load_row(tile_rows(fill + 1), half_row_, loaded);
