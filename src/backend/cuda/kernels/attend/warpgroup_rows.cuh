@@ -127,7 +127,13 @@ class RowProducer {
   // `place`: of the token's rows.
   __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
                          const RowPlace* place, Shared& shared)
-      : p_(params), slot_(rows.place.slot), window_(rows.window), share_(share), place_(place), shared_(shared) {}
+      : p_(params),
+        slot_(rows.place.slot),
+        window_(rows.window),
+        first_(rows.place.position == rows.place.start),
+        share_(share),
+        place_(place),
+        shared_(shared) {}
 
   __device__ void run() {
     run_tiles();
@@ -191,7 +197,7 @@ class RowProducer {
   // One block has other work to do while rows come; there, more copies under way only slow its own stores.
   static constexpr bool kStages = kBlocks > 1;
   // One block brings its rows itself, this many fills of a slot ahead: all of a token's prefetches at once would take
-  // longer than its first tiles.
+  // longer than its first tiles. Only those of a sequence's first token: the next ones' are much the same rows.
   static constexpr int kAhead = kBlocks == 1 ? 2 : 0;
 
   // Tile that fills slot group_ for the `fill`-th time.
@@ -290,7 +296,7 @@ class RowProducer {
     std::byte* slot = shared_.slot[group_];
     LoadedRow loaded{};  // otherwise the previous token's would be kept while the next one's rows are placed
     if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
-    const int brought = kAhead > 0 ? share_.score_fills(group_) : 0;  // later fills are of the same rows
+    const int brought = kAhead > 0 && first_ ? share_.score_fills(group_) : 0;  // later fills are of the same rows
 #pragma unroll
     for (int fill = 0; fill < kAhead; ++fill) {
       if (fill < brought) prefetch_tile(tile_rows(fill), fill == 0 ? kHalfRows : 0);
@@ -403,6 +409,7 @@ class RowProducer {
   const AttendParams& p_;
   std::int32_t slot_;
   std::int32_t window_;
+  bool first_;  // of its sequence's tokens in the step
   const Share<kBlocks>& share_;
   const RowPlace* place_;
   Shared& shared_;
