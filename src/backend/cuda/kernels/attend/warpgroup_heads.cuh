@@ -91,7 +91,7 @@ class HeadConsumer {
       const Share<kBlocks> share = this->share();
       const int tile = tile_of(share, j);
       if (tile < 0) break;
-      barrier_wait(shared_address(&shared_.full[group_]), (share.filled[group_] + j) & 1);
+      barrier_wait(shared_address(&shared_.full[group_]), (share.filled_before(group_) + j) & 1);
       fence_async_proxy();
       wgmma_hold(product);
 #pragma unroll 1

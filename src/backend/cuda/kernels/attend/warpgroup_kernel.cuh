@@ -34,12 +34,13 @@ __device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared&
   }
 }
 
-// Places of window rows and of the first kPlacedRows compressed rows, by kThreads threads. Selected rows are read
-// before the token's place is known. The rows start on their way from device memory.
+// Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before the
+// token's place is known. With several blocks the rows start on their way from device memory.
 template <int kBlocks, int kThreads>
 __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
                                        RowPlace* shared_place) {
-  constexpr int kPerThread = (kPlacedRows + kThreads - 1) / kThreads;
+  constexpr int kPlaced = WarpgroupShared<kBlocks>::kPlaced;
+  constexpr int kPerThread = (kPlaced + kThreads - 1) / kThreads;
   std::int32_t row[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -50,16 +51,16 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
     }
   }
   const TokenRows rows = token_rows(p, token);
-  const int compressed = min(rows.count - rows.window, kPlacedRows);
+  const int compressed = min(rows.count - rows.window, kPlaced);
   if (thread < rows.window) {
     const std::int32_t position = rows.place.position - rows.window + 1 + thread;
     const RowPlace place = position >= rows.place.start
                                ? kStagedRow | static_cast<RowPlace>(rows.place.token_of(position))
                                : static_cast<RowPlace>(position % p.ring.shape.rows);
     shared_place[thread] = place;
-    if (thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
+    if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
   }
-  RowPlace place[kPerThread];
+  RowPlace place[kPerThread] = {};  // otherwise the previous token's would be kept
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kThreads < compressed) place[i] = place_of(p, rows.place.slot, row[i]);
@@ -68,7 +69,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kThreads < compressed) {
       shared_place[kPlacedWindow + thread + i * kThreads] = place[i];
-      if (thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
+      if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
     }
   }
   return rows;
@@ -156,11 +157,13 @@ __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& 
   }
 }
 __device__ inline void produce_tokens(const AttendParams& p, int groups, int items, WarpgroupShared<1>& shared) {
-  const int thread = static_cast<int>(threadIdx.x) - kConsumers;
   WorkItem work{};
   int n = 0;
 #pragma unroll 1
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x), ++n) {
+    int thread = 0;  // read for every token: what follows from it would otherwise be kept in registers, or spilled
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    thread -= kConsumers;
     RowPlace* place = shared.place[n % 2];
     const TokenRows rows = place_rows<1, kProducers>(p, item / groups, 0, thread, place);
     work.token = item / groups;

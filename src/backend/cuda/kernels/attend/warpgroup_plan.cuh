@@ -63,12 +63,13 @@ template <int kBlocks>
 struct WarpgroupShared {
   static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kShareTiles : 36;
   static constexpr int kTokens = kBlocks == 1 ? 2 : 1;  // whose rows the producers know: the next token's early
+  static constexpr int kPlaced = kBlocks == 1 ? kShareRows : kPlacedRows;  // compressed rows; one block has no others
   // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with what follows
   std::byte more_weights[2 * kShareTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
   // Of a token: window rows from the first entry on, compressed rows after them.
-  RowPlace place[kTokens][kPlacedWindow + kPlacedRows];
+  RowPlace place[kTokens][kPlacedWindow + kPlaced];
   float row_max[2][kTileHeads];                // of a warpgroup's rows
   float share_max[kBlocks][kTileHeads];        // of every block's share, written by that block
   float step_sum[kGatheredSteps][kTileHeads];  // of p; of the same rows as the weights
@@ -121,6 +122,8 @@ struct Share {
   [[nodiscard]] __device__ std::int32_t end() const { return min(count, first_step(rank + 1) * kStepRows); }
   [[nodiscard]] __device__ std::int32_t tiles() const { return (end() - begin() + kTileRows - 1) / kTileRows; }
 
+  // Fills of slot `slot` by earlier tokens. Indexed by what is known late, the numbers would lie in local memory.
+  [[nodiscard]] __device__ int filled_before(int slot) const { return slot == 0 ? filled[0] : filled[1]; }
   // Fills of slot `slot` while the share is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
@@ -130,7 +133,7 @@ struct Share {
   [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
   [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
   [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
-    return filled[slot_of(piece)] + score_fills(slot_of(piece)) - 1 + piece / 2;
+    return filled_before(slot_of(piece)) + score_fills(slot_of(piece)) - 1 + piece / 2;
   }
   [[nodiscard]] __device__ std::int32_t first_piece(int slot) const {
     return slot_of(resident()) == slot ? resident() : resident() + 1;

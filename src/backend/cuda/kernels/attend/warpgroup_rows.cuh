@@ -100,11 +100,21 @@ __device__ inline RowSource window_source(const AttendParams& p, std::int32_t sl
   return row_source(staged ? p.staged : p.ring.base + slot * p.ring.slot_bytes,
                     staged ? p.staged_shape.rows : p.ring.shape.rows, place & ~kStagedRow);
 }
-// Starts to bring a row to the level-2 cache.
+// Starts to bring a half of a row's lines to the level-2 cache: the data starts at a multiple of 64 bytes and lies in
+// five, the scales lie in another one. A bulk prefetch instead of the five would take the copy engine about 20 clocks,
+// and a warp's threads issue theirs one after the other.
+inline constexpr int kLineBytes = 128;
+static_assert(Fp8DsMlaRow::kDataBytes == 4 * kLineBytes + 64);
+__device__ inline void prefetch_half_row(const RowSource& source, int half) {
+  const std::byte* first = source.data + half * 3 * kLineBytes;
+  const std::byte* last = half == 0 ? first + 2 * kLineBytes : source.scales;
+  for (const std::byte* line : {first, first + kLineBytes, last}) {
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(line)));
+  }
+}
 __device__ inline void prefetch_row(const RowSource& source) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(__cvta_generic_to_global(source.data)),
-               "n"(Fp8DsMlaRow::kDataBytes));
-  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(source.scales)));
+  prefetch_half_row(source, 0);
+  prefetch_half_row(source, 1);
 }
 
 inline constexpr int kProducersBarrier = 3;
@@ -117,7 +127,13 @@ class RowProducer {
   // `place`: of the token's rows.
   __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
                          const RowPlace* place, Shared& shared)
-      : p_(params), slot_(rows.place.slot), window_(rows.window), share_(share), place_(place), shared_(shared) {}
+      : p_(params),
+        slot_(rows.place.slot),
+        window_(rows.window),
+        first_(rows.place.position == rows.place.start),
+        share_(share),
+        place_(place),
+        shared_(shared) {}
 
   __device__ void run() {
     run_tiles();
@@ -145,8 +161,8 @@ class RowProducer {
     row = min(row, rows.end - 1);
     const std::int32_t compressed = row - window_;
     if (compressed < 0) return window_source(p_, slot_, place_[row]);
-    return compressed_source(
-        p_, compressed < kPlacedRows ? place_[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
+    const bool placed = kBlocks == 1 || compressed < Shared::kPlaced;
+    return compressed_source(p_, placed ? place_[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
   }
 
   __device__ void store_cell(std::byte* slot, int cell, int row, const uint4& first, const uint4& second) const {
@@ -180,6 +196,9 @@ class RowProducer {
   static constexpr int kHalfRows = kTileRows / 2;
   // One block has other work to do while rows come; there, more copies under way only slow its own stores.
   static constexpr bool kStages = kBlocks > 1;
+  // One block brings its rows itself, this many fills of a slot ahead: all of a token's prefetches at once would take
+  // longer than its first tiles. Only those of a sequence's first token: the next ones' are much the same rows.
+  static constexpr int kAhead = kBlocks == 1 ? 2 : 0;
 
   // Tile that fills slot group_ for the `fill`-th time.
   [[nodiscard]] __device__ Rows tile_rows(int fill) const {
@@ -230,6 +249,13 @@ class RowProducer {
     if (greatest > kGreatestFactor) correct_row(slot, tile_row, scales);
   }
 
+  // Starts to bring rows [first, kTileRows) of a tile to the level-2 cache.
+  __device__ void prefetch_tile(const Rows& rows, int first) const {
+    const int tile_row = thread_ % 128 / 2;
+    const std::int32_t row = rows.begin + tile_row;
+    if (tile_row >= first && row < rows.end) prefetch_half_row(locate(rows, row), thread_ % 2);
+  }
+
   // Another way for the second half: its codes wait, packed, where the first half of their values will lie.
   __device__ void stage_row(const Rows& rows, std::byte* slot, uint2& scales) const {
     const std::int32_t row = rows.begin + kHalfRows + half_row_;
@@ -266,10 +292,15 @@ class RowProducer {
 
   __device__ void run_tiles() {
     const int fills = share_.fills(group_);
-    const int filled = group_ == 0 ? share_.filled[0] : share_.filled[1];
+    const int filled = share_.filled_before(group_);
     std::byte* slot = shared_.slot[group_];
-    LoadedRow loaded;
+    LoadedRow loaded{};  // otherwise the previous token's would be kept while the next one's rows are placed
     if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
+    const int brought = kAhead > 0 && first_ ? share_.score_fills(group_) : 0;  // later fills are of the same rows
+#pragma unroll
+    for (int fill = 0; fill < kAhead; ++fill) {
+      if (fill < brought) prefetch_tile(tile_rows(fill), fill == 0 ? kHalfRows : 0);
+    }
 #pragma unroll 1
     for (int fill = 0; fill < fills; ++fill) {
       const Rows rows = tile_rows(fill);
@@ -279,6 +310,7 @@ class RowProducer {
       decode_loaded(rows, half_row_, loaded, slot);
       if constexpr (!kStages) {
         load_row(rows, kHalfRows + half_row_, loaded);
+        if (fill + kAhead < brought) prefetch_tile(tile_rows(fill + kAhead), 0);
         decode_loaded(rows, kHalfRows + half_row_, loaded, slot);
       }
       if (fill + 1 < fills) load_row(tile_rows(fill + 1), half_row_, loaded);
@@ -377,6 +409,7 @@ class RowProducer {
   const AttendParams& p_;
   std::int32_t slot_;
   std::int32_t window_;
+  bool first_;  // of its sequence's tokens in the step
   const Share<kBlocks>& share_;
   const RowPlace* place_;
   Shared& shared_;
