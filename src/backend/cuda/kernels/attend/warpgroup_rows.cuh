@@ -198,7 +198,7 @@ class RowProducer {
   static constexpr bool kStages = kBlocks > 1;
   // One block brings its rows itself, this many fills of a slot ahead: all of a token's prefetches at once would take
   // longer than its first tiles. Only those of a sequence's first token: the next ones' are much the same rows.
-  static constexpr int kAhead = kBlocks == 1 ? 2 : 0;
+  static constexpr int kAhead = kBlocks == 1 ? 1 : 0;
 
   // Tile that fills slot group_ for the `fill`-th time.
   [[nodiscard]] __device__ Rows tile_rows(int fill) const {
