@@ -354,7 +354,9 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   const auto read_next = [&] {
     if (--left > 0) raw = Operand::read(ring.wait(), place.row, place.column);
   };
-  // The next tile's bytes and the weights are in registers before this tile is summed where they fit.
+  // The next tile's bytes and the weights are in registers before this tile is summed where they fit. BF16 bytes are
+  // themselves the operand: the compiler reads them into the very registers that products under way still read, and
+  // what hold_keys() holds is a copy.
   constexpr bool kAhead = Operand::kF16;
   // Products of the keys just read.
   const auto start = [&](float(&d)[32]) {
@@ -364,10 +366,10 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     if constexpr (kAhead) read_next();
   };
   const auto step = [&](float(&now)[32], float(&next)[32]) {
-    if constexpr (!kAhead) read_next();
     wgmma_wait<0>();
     wgmma_hold(now);
     hold_keys(keys);
+    if constexpr (!kAhead) read_next();
     const float own_factor = factor;
     const bool more = left > 0;
     if (more) start(next);
