@@ -266,7 +266,7 @@ __device__ inline void init_score_barriers(ScoreControl& control, const ScoreSha
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < shape.stages) {
     barrier_init(shared_address_of(control.full + thread), 1);
-    barrier_init(shared_address_of(control.empty + thread), 4);  // the warps of one warpgroup
+    barrier_init(shared_address_of(control.empty + thread), 128);  // the lanes of one warpgroup
     barrier_init_fence();
   }
 }
@@ -289,10 +289,10 @@ class RingReader {
     barrier_wait(full_, phase_);
     return keys_;
   }
-  // Gives the tile's memory back once every lane has read it, and moves on.
+  // Gives the tile's memory back once every lane has read it, and moves on. Every lane arrives, since race checkers do
+  // not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + kFullToEmpty);
+    barrier_arrive(full_ + kFullToEmpty);
     keys_ += step_bytes_;
     full_ += 8 * kScoreGroups;
     if (--left_ == 0) {
