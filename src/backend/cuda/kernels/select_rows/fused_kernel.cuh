@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 160;\n");
   RingReader ring(memory, shape);
-  QueryLoader<kFormat>(p, 1).load(token, memory.queries, memory.weights);
+  QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
   fence_async_proxy();
   sync_workers();
   score_single<kFormat>(memory, ring, first + thread / 128, end, control.scores - first * kTileKeys);

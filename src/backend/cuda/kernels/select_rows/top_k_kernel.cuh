@@ -451,6 +451,7 @@ __global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
     top_k_rows_kernel(const __grid_constant__ SelectRowsParams p, const __grid_constant__ ScoreBatch batch) {
   using Block = TopKBlock<kTopKThreads, kHeldQuads, ReadGlobalScores>;
   extern __shared__ __align__(16) std::byte top_k_shared[];
+  allow_dependents();
   wait_for_predecessors();
   const std::int64_t index = blockIdx.x / cluster_blocks();
   const std::int64_t token = batch.first_token + index;

@@ -43,7 +43,7 @@ struct ScoreShape {
 struct ScoreControl {
   std::uint64_t full[kMostStages];
   std::uint64_t empty[kMostStages];
-  std::uint32_t warp_total[kWgmmaScoreThreads / 32];
+  RunSum warp_total[kWgmmaScoreThreads / 32];
   ScorePart part;
   std::int32_t rows[kMostRunTokens];
 };
@@ -77,7 +77,7 @@ __device__ inline int weight_place(int head) {
   return head / kTileHeads * kTileHeads + head % 8 / 2 * 16 + head % kTileHeads / 8 * 2 + head % 2;
 }
 
-// Queries of one token in shared memory: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
+// Queries in shared memory, of a token: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
 // their weights [head tiles * 64].
 template <IndexKeyFormat kFormat>
 class QueryLoader {
@@ -86,16 +86,35 @@ class QueryLoader {
 
   __device__ QueryLoader(const SelectRowsParams& params, int head_tiles) : p_(params), head_tiles_(head_tiles) {}
 
-  __device__ void load(std::int64_t token, std::byte* queries, float* weights) const {
+  // Tokens from `token` on, kAhead of them at a time: a fetch takes as long as memory does.
+  template <int kAhead>
+  __device__ void load(std::int64_t token, int tokens, std::byte* queries, float* weights) const {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= kThreads) return;
 #pragma unroll 1
     for (int tile = 0; tile < head_tiles_; ++tile) {
-      Part part[kThreadParts];
+#pragma unroll 1
+      for (int first = 0; first < tokens; first += kAhead) {
+        Part part[kAhead][kThreadParts];
 #pragma unroll
-      for (int j = 0; j < kThreadParts; ++j) part[j] = fetch(token, head(tile, thread, j), thread % 8);
+        for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
-      for (int j = 0; j < kThreadParts; ++j) place(part[j], head(tile, thread, j), thread % 8, queries, weights);
+          for (int j = 0; j < kThreadParts; ++j) {
+            if (first + i < tokens) part[i][j] = fetch(token + first + i, head(tile, thread, j), thread % 8);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int slot = (first + i) * head_tiles_;
+#pragma unroll
+          for (int j = 0; j < kThreadParts; ++j) {
+            if (first + i < tokens) {
+              place(part[i][j], head(tile, thread, j), thread % 8, queries + slot * kQueryTileBytes,
+                    weights + slot * kTileHeads);
+            }
+          }
+        }
+      }
     }
   }
 
@@ -247,7 +266,7 @@ __device__ inline void init_score_barriers(ScoreControl& control, const ScoreSha
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < shape.stages) {
     barrier_init(shared_address_of(control.full + thread), 1);
-    barrier_init(shared_address_of(control.empty + thread), 4);  // the warps of one warpgroup
+    barrier_init(shared_address_of(control.empty + thread), 128);  // the lanes of one warpgroup
     barrier_init_fence();
   }
 }
@@ -270,10 +289,10 @@ class RingReader {
     barrier_wait(full_, phase_);
     return keys_;
   }
-  // Gives the tile's memory back once every lane has read it, and moves on.
+  // Gives the tile's memory back once every lane has read it, and moves on. Every lane arrives, since race checkers do
+  // not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + kFullToEmpty);
+    barrier_arrive(full_ + kFullToEmpty);
     keys_ += step_bytes_;
     full_ += 8 * kScoreGroups;
     if (--left_ == 0) {
@@ -335,7 +354,9 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   const auto read_next = [&] {
     if (--left > 0) raw = Operand::read(ring.wait(), place.row, place.column);
   };
-  // The next tile's bytes and the weights are in registers before this tile is summed where they fit.
+  // The next tile's bytes and the weights are in registers before this tile is summed where they fit. BF16 bytes are
+  // themselves the operand: the compiler reads them into the very registers that products under way still read, and
+  // what hold_keys() holds is a copy.
   constexpr bool kAhead = Operand::kF16;
   // Products of the keys just read.
   const auto start = [&](float(&d)[32]) {
@@ -345,10 +366,10 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     if constexpr (kAhead) read_next();
   };
   const auto step = [&](float(&now)[32], float(&next)[32]) {
-    if constexpr (!kAhead) read_next();
     wgmma_wait<0>();
     wgmma_hold(now);
     hold_keys(keys);
+    if constexpr (!kAhead) read_next();
     const float own_factor = factor;
     const bool more = left > 0;
     if (more) start(next);
@@ -513,14 +534,10 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   ScoreRun run = part.run;
   while (true) {
     if constexpr (kSingle) {
-      loader.load(batch.first_token + run.first, memory.queries, memory.weights);
+      loader.template load<1>(batch.first_token + run.first, 1, memory.queries, memory.weights);
     } else {
-#pragma unroll 1
-      for (int i = run.first; i < run.end; ++i) {
-        const int slot = (i - run.first) * shape.head_tiles;
-        loader.load(batch.first_token + i, memory.queries + slot * kQueryTileBytes, memory.weights + slot * kTileHeads);
-        if (thread == 0) control.rows[i - run.first] = runs.rows(i);
-      }
+      if (thread < run.end - run.first) control.rows[thread] = runs.rows(run.first + thread);
+      loader.template load<4>(batch.first_token + run.first, run.end - run.first, memory.queries, memory.weights);
     }
     fence_async_proxy();
     sync_workers();

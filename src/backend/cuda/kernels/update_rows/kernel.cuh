@@ -51,6 +51,21 @@ __device__ inline HeadGroup head_group(std::int64_t warp, int heads, int heads_o
   return {.token = token, .first_head = static_cast<int>(warp - token * groups) * heads_of_warp};
 }
 
+// Blocks of queries and of index queries take turns while there are both: memory limits the ones, instructions the
+// others, and a multiprocessor then has some of each.
+struct QueryTurn {
+  bool of_index;
+  std::uint32_t number;  // among the blocks of its part
+
+  __device__ QueryTurn(const RowLaunch& p, std::uint32_t block) {
+    const std::uint32_t queries = p.end[kQuery] - p.end[kState];
+    const std::uint32_t index_queries = p.end[kIndexQuery] - p.end[kQuery];
+    const std::uint32_t turns = min(queries, index_queries);
+    of_index = block < 2 * turns ? block % 2 != 0 : index_queries > queries;
+    number = block < 2 * turns ? block / 2 : block - turns;
+  }
+};
+
 // The rows or keys that tokens first .. first + count - 1 complete.
 template <int kDim>
 __device__ inline void compress_tokens(const CompressParams& p, std::int64_t first, int count,
@@ -116,17 +131,19 @@ __global__ __launch_bounds__(kRowThreads,
       if (p.stores_state) store_state_row(p.compress, token, static_cast<int>(threadIdx.x), kRowThreads);
       if (p.stores_index_state) store_state_row(p.index_compress, token, static_cast<int>(threadIdx.x), kRowThreads);
     }
-  } else if (block < p.end[kQuery]) {
-    const HeadGroup group =
-        head_group(std::int64_t{block - p.end[kState]} * kRowWarps + warp, p.query.heads, kWarpQueryHeads);
-    if (group.token < p.query.step.counts.tokens) {
-      query_heads(p.query, group.token, group.first_head, shared.query[warp]);
-    }
   } else if (block < p.end[kIndexQuery]) {
-    const HeadGroup group =
-        head_group(std::int64_t{block - p.end[kQuery]} * kRowWarps + warp, p.index_query.heads, kWarpIndexHeads);
-    if (group.token < p.index_query.step.counts.tokens) {
-      index_query_heads(p.index_query, group.token, group.first_head);
+    const QueryTurn turn(p, block - p.end[kState]);
+    const std::int64_t first_warp = std::int64_t{turn.number} * kRowWarps;
+    if (turn.of_index) {
+      const HeadGroup group = head_group(first_warp + warp, p.index_query.heads, kWarpIndexHeads);
+      if (group.token < p.index_query.step.counts.tokens) {
+        index_query_heads(p.index_query, group.token, group.first_head);
+      }
+    } else {
+      const HeadGroup group = head_group(first_warp + warp, p.query.heads, kWarpQueryHeads);
+      if (group.token < p.query.step.counts.tokens) {
+        query_heads(p.query, group.token, group.first_head, shared.query[warp]);
+      }
     }
   }
   // Blocks that had nothing to do make room at once, but the grid's end must imply its predecessors' end.

@@ -8,7 +8,8 @@
 
 namespace dsv4rt::cuda {
 
-// Parts in the order of their blocks: the ones that take longest come first.
+// Parts in the order of their blocks: the ones that take longest come first. The last two share their blocks' range
+// (QueryTurn of kernel.cuh).
 enum RowPart : int { kCompress, kIndexCompress, kWindow, kState, kQuery, kIndexQuery, kRowParts };
 
 // How the rows of `compress` are pooled; fixes the kernel's registers, shared memory and cluster.

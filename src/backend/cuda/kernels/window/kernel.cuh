@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/copy_bytes.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/token_place.cuh"
 #include "backend/ops.h"
 
@@ -13,6 +14,8 @@ inline constexpr int kStoreWarps = 4;
 
 // A warp per token. Only the last ring_rows tokens of a sequence are moved, so no two write one row.
 __global__ __launch_bounds__(32 * kStoreWarps) void window_store_kernel(const __grid_constant__ WindowStoreParams p) {
+  allow_dependents();
+  wait_for_predecessors();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t token = std::int64_t{blockIdx.x} * kStoreWarps + static_cast<int>(threadIdx.x) / 32;
   if (token >= p.step.counts.tokens) return;

@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/window/kernel.cuh"
 #include "base/try.h"
 
@@ -14,8 +14,7 @@ Status CudaOps::window_store(const WindowStoreParams& params) {
                                  "at most the rows of staged_shape"));
   if (tokens <= 0) return {};
   const auto grid = static_cast<unsigned>((tokens + kStoreWarps - 1) / kStoreWarps);
-  window_store_kernel<<<grid, 32 * kStoreWarps, 0, stream_>>>(params);
-  return DSV4RT_CUDA_STATUS(cudaGetLastError());
+  return launch_pdl(window_store_kernel, {.grid = dim3(grid), .threads = 32 * kStoreWarps}, stream_, params);
 }
 
 }  // namespace dsv4rt::cuda
