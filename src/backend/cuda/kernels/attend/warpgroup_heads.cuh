@@ -215,12 +215,24 @@ class HeadConsumer {
       const int steps = share.own_steps();
       constexpr int kSumBytes = kTileHeads * 4;
       const std::uint32_t here = shared_address(&shared_.weights_here);
+      // Of 16 rows and the heads that exist, 16 for a warp; with 64 of them they lie side by side.
+      int product_bytes = kProductBytes;
+      if constexpr (splits_heads<kBlocks>())
+        product_bytes = (shared_.work[token_].heads + 15) / 16 * (kProductBytes / 4);
       if (thread_ == share.rank) {
-        barrier_arrive_expect(shared_address(&shared_.weights_here),
-                              (share.steps - steps) * (kSumBytes + kWeightStepBytes));
+        barrier_arrive_expect(here, (share.steps - steps) * (kSumBytes + 2 * product_bytes));
       } else if (thread_ < kBlocks && steps > 0) {
-        copy_bulk_cluster(shared_address(shared_.q + step * kWeightStepBytes), steps * kWeightStepBytes, here, thread_);
+        if (product_bytes == kProductBytes) {
+          copy_bulk_cluster(shared_address(shared_.q + step * kWeightStepBytes), steps * kWeightStepBytes, here,
+                            thread_);
+        }
         copy_bulk_cluster(shared_address(shared_.step_sum[step]), steps * kSumBytes, here, thread_);
+      }
+      if (product_bytes < kProductBytes) {
+        for (int i = thread_; i < 2 * steps * kBlocks; i += kConsumers) {
+          const std::byte* weights = shared_.q + (2 * step + i / kBlocks) * kProductBytes;
+          if (i % kBlocks != share.rank) copy_bulk_cluster(shared_address(weights), product_bytes, here, i % kBlocks);
+        }
       }
       barrier_wait_cluster(shared_address(&shared_.weights_here), 0);
     } else if (kBlocks > 1) {
@@ -415,7 +427,7 @@ class HeadConsumer {
     }
     fence_async_proxy();
     named_sync(kConsumersBarrier, kConsumers);
-    if (thread_ < min(kTileHeads, p_.heads - work.first_head)) {
+    if (thread_ < work.heads) {
       bulk_store(p_.o + (std::int64_t{work.token} * p_.heads + work.first_head + thread_) * kHeadDim +
                      share.rank * Share<kBlocks>::kSliceValues,
                  shared_address(out) + thread_ * kOutputStride, Share<kBlocks>::kSliceValues * 2);

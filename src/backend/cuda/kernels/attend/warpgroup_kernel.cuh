@@ -77,9 +77,10 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
 
 // Zeros for this block's slice of the outputs of a token without rows.
 template <int kBlocks>
-__device__ inline void write_zeros(const AttendParams& p, std::int64_t token, int first_head, int rank, int threads) {
+__device__ inline void write_zeros(const AttendParams& p, std::int64_t token, int first_head, int heads, int rank,
+                                   int threads) {
   constexpr int kUnits = Share<kBlocks>::kSliceValues / kUnitValues;
-  for (int i = static_cast<int>(threadIdx.x); i < min(kTileHeads, p.heads - first_head) * kUnits; i += threads) {
+  for (int i = static_cast<int>(threadIdx.x); i < heads * kUnits; i += threads) {
     bf16* head = p.o + (token * p.heads + first_head + i / kUnits) * kHeadDim;
     reinterpret_cast<uint4*>(head + rank * Share<kBlocks>::kSliceValues)[i % kUnits] = uint4{};
   }
@@ -87,23 +88,25 @@ __device__ inline void write_zeros(const AttendParams& p, std::int64_t token, in
 
 // One token, by a cluster.
 template <int kBlocks>
-__device__ inline void attend_token(const AttendParams& p, const CUtensorMap& queries, bool consumes,
+__device__ inline void attend_token(const AttendParams& p, const CUtensorMap& queries, int group_heads, bool consumes,
                                     WarpgroupShared<kBlocks>& shared) {
   const std::int64_t token = static_cast<int>(blockIdx.x) / kBlocks;
   const int rank = static_cast<int>(blockIdx.x) % kBlocks;
-  const int first_head = static_cast<int>(blockIdx.y) * kTileHeads;
+  const int first_head = static_cast<int>(blockIdx.y) * group_heads;
+  const int heads = min(group_heads, p.heads - first_head);
   cluster_arrive();
   if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
   const TokenRows rows =
       place_rows<kBlocks, kWarpgroupThreads>(p, token, rank, static_cast<int>(threadIdx.x), shared.place[0]);
   if (threadIdx.x == 0) {
-    shared.work[0] = {.token = static_cast<std::int32_t>(token), .first_head = first_head, .rows = rows.count};
+    shared.work[0] = {
+        .token = static_cast<std::int32_t>(token), .first_head = first_head, .heads = heads, .rows = rows.count};
   }
   __syncthreads();
   cluster_wait();
   if (rows.count == 0 || rows.count > kBlocks * kShareRows) {
     barrier_wait(shared_address(&shared.q_full), 0);
-    if (rows.count == 0) write_zeros<kBlocks>(p, token, first_head, rank, kWarpgroupThreads);
+    if (rows.count == 0) write_zeros<kBlocks>(p, token, first_head, heads, rank, kWarpgroupThreads);
     return;
   }
   if (consumes) {
@@ -145,7 +148,9 @@ __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& 
         copy(work.token * groups + work.first_head / kTileHeads + static_cast<int>(gridDim.x));
       });
     } else {
-      if (shared.work[token].rows == 0) write_zeros<1>(p, item / groups, item % groups * kTileHeads, 0, kConsumers);
+      if (shared.work[token].rows == 0) {
+        write_zeros<1>(p, item / groups, shared.work[token].first_head, shared.work[token].heads, 0, kConsumers);
+      }
       barrier_wait(shared_address(&shared.q_full), shared.work[token].parity);
       named_sync(kConsumersBarrier, kConsumers);
       copy(item + static_cast<int>(gridDim.x));
@@ -168,6 +173,7 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
     const TokenRows rows = place_rows<1, kProducers>(p, item / groups, 0, thread, place);
     work.token = item / groups;
     work.first_head = item % groups * kTileHeads;
+    work.heads = min(kTileHeads, p.heads - work.first_head);
     work.rows = rows.count <= kShareRows ? rows.count : -1;
     work.parity = n & 1;
     if (thread >= kProducers - 32) {
@@ -192,11 +198,12 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
 #endif
 
 // `queries`: rows of a head's values, in boxes of 64 x 64. One block: any grid of one dimension. Several: grid x =
-// tokens * kBlocks in clusters of kBlocks, y = groups of 64 heads. Tokens with more rows than the blocks' shares hold
-// are left to another kernel.
+// tokens * kBlocks in clusters of kBlocks, y = groups of group_heads heads, 64 at most. Tokens with more rows than the
+// blocks' shares hold are left to another kernel.
 template <int kBlocks>
 __global__ void __launch_bounds__(kWarpgroupThreads, 1)
-    attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries) {
+    attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
+                            int group_heads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte warpgroup_shared[];
   auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks>*>(warpgroup_shared);
@@ -220,7 +227,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
   allow_dependents();
   wait_for_predecessors();
   if constexpr (kBlocks > 1) {
-    attend_token<kBlocks>(p, queries, consumes, shared);
+    attend_token<kBlocks>(p, queries, group_heads, consumes, shared);
   } else {
     const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
     const int items = p.step.counts.tokens * groups;

@@ -11,6 +11,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
+constexpr int kFewestGroupHeads = 16;             // of a warp
 constexpr std::size_t kMostSharedBytes = 232448;  // of a block on compute capability 9.0
 
 int compute_capability_major() {
@@ -79,7 +80,14 @@ Status launch(const AttendParams& p, cudaStream_t stream) {
   static_assert(kSharedBytes <= kMostSharedBytes);
   const auto kernel = attend_warpgroup_kernel<kBlocks>;
   DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
+  // Fewer heads for a cluster as long as the machine has room for all clusters.
+  int group_heads = kTileHeads;
+  const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };
+  while (splits_heads<kBlocks>() && group_heads > kFewestGroupHeads &&
+         std::int64_t{p.step.counts.tokens} * groups_of(group_heads / 2) <= clusters_at_once<kBlocks>()) {
+    group_heads /= 2;
+  }
+  const int groups = groups_of(group_heads);
   const std::int64_t items = std::int64_t{p.step.counts.tokens} * groups;
   LaunchShape shape{.threads = kWarpgroupThreads, .shared_bytes = kSharedBytes, .cluster_blocks = kBlocks};
   if constexpr (kBlocks == 1) {
@@ -96,7 +104,7 @@ Status launch(const AttendParams& p, cudaStream_t stream) {
                                          .box_columns = kCellValues,
                                          .box_rows = kTileHeads},
                                         queries));
-  return launch_pdl(kernel, shape, stream, p, queries);
+  return launch_pdl(kernel, shape, stream, p, queries, group_heads);
 }
 
 }  // namespace

@@ -8,6 +8,9 @@
 //   warps 0..7   two consumer warpgroups: matrix instructions, softmax, output
 //   warps 8..15  producers: packed rows from global memory to BF16 cells in shared memory
 //
+// With few tokens several of the largest clusters share one, each with some of its heads: what the blocks of a cluster
+// send each other then takes less time, and rows, which all of them read, come from the level-2 cache.
+//
 // Rows pass through two slots of eight cells (64 rows x 64 values). First the share: a slot holds one tile of
 // 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces.
 //
@@ -48,10 +51,17 @@ inline constexpr int kPlacedRows = 1152;                                // of th
 using RowPlace = std::uint32_t;
 inline constexpr RowPlace kStagedRow = 0x80000000u;
 
-// 64 heads of a token. Consumers read it again where they need it: their registers are full of scores.
+// Whether clusters of this size may share a token.
+template <int kBlocks>
+constexpr bool splits_heads() {
+  return kBlocks == kMostClusterBlocks;
+}
+
+// Heads of a token, at most 64. Consumers read it again where they need it: their registers are full of scores.
 struct WorkItem {
   std::int32_t token;
   std::int32_t first_head;
+  std::int32_t heads;      // that exist
   std::int32_t rows;       // of the token
   std::int32_t filled[2];  // fills of the slots before it
   std::int32_t parity;     // of the copy of its queries
