@@ -78,6 +78,8 @@ struct StandIn {
                            cudaMemcpyHostToDevice),
                 cudaSuccess);
     }
+    // Such a copy returns once the host's memory may change; the engine's stream does not wait for it.
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     ++products;
     return CUBLAS_STATUS_SUCCESS;
   }

@@ -27,8 +27,11 @@ struct NarrowProducts {
   }
 
   __device__ __forceinline__ void wait_full() const { barrier_wait(unit.full + ring.stage * 8, ring.parity); }
-  // The lane has read the stage. All of them arrive: checkers of races do not follow __syncwarp().
+  // After the products of a stage. The fence lets this lane's reads end before the copy engine writes there: the compiler
+  // starts them before the arrival but does not wait for them. All lanes arrive: checkers of races do not follow
+  // __syncwarp().
   __device__ __forceinline__ void release() {
+    fence_async_proxy();
     barrier_arrive(unit.empty + ring.stage * 8);
     ring.advance(unit.slots);
   }
@@ -58,7 +61,6 @@ struct NarrowProducts {
       uint4 codes[kPairs];
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) codes[i] = load_shared_uint4(at + i * kWarpgroup * 16);
-      release();
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         std::uint32_t a[2][4];
@@ -67,6 +69,7 @@ struct NarrowProducts {
         mma_16x8x16(sum, a[0], b[i][0], b[i][1]);
         mma_16x8x16(sum, a[1], b[i][2], b[i][3]);
       }
+      release();
     }
   }
 
@@ -86,12 +89,12 @@ struct NarrowProducts {
       for (int i = 0; i < 2 * kPairs; ++i) {
         load_matrix_x4(a[i], at + static_cast<std::uint32_t>((2 * i + lane / 16) ^ (lane % 8)) * kUnitBytes);
       }
-      release();
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         mma_16x8x16(sum, a[2 * i], b[i][0], b[i][1]);
         mma_16x8x16(sum, a[2 * i + 1], b[i][2], b[i][3]);
       }
+      release();
     }
   }
 
