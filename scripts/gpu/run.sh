@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Everything that a machine with a GPU can check: builds with CUDA, runs the GPU tests, runs a fast subset of them
-# under compute-sanitizer, and the benchmarks of single stages. Ends with one table; fails if anything failed.
+# Everything that a machine with a GPU can check: builds with CUDA, looks through the machine code for overwritten
+# operands of matrix instructions, runs the GPU tests, runs a fast subset of them under compute-sanitizer, and the
+# benchmarks of single stages. Ends with one table; fails if anything failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 usage() {
   cat <<'END'
 scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
-  --parts LIST       of build,test,sanitize,bench; default all of them
+  --parts LIST       of build,operands,test,sanitize,bench; default all of them
+                     (operands: scripts/gpu/check_matrix_operands.py on the program dsv4rt; needs no GPU)
   --arch LIST        GPU code to build, as CMake names it; default 90a-real (H100, H200)
   --build-dir DIR    default build/cuda
   --tests REGEX      only GPU tests whose name matches
@@ -26,7 +28,7 @@ fail_usage() {
   exit 2
 }
 
-parts=build,test,sanitize,bench
+parts=build,operands,test,sanitize,bench
 arch=90a-real
 build=build/cuda
 tests=
@@ -61,7 +63,7 @@ check_list() {
     [[ ,$3, == *",$name,"* ]] || fail_usage "$1: '$name' is none of $3"
   done
 }
-check_list --parts "$parts" build,test,sanitize,bench
+check_list --parts "$parts" build,operands,test,sanitize,bench
 check_list --tools "$tools" memcheck,racecheck,initcheck,synccheck
 has_part() { [[ ,$parts, == *",$1,"* ]]; }
 
@@ -140,6 +142,34 @@ if has_part build; then run_logged build configure_and_build; fi
 if [[ ! -d $build/tests ]] && ((failures == 0)); then
   echo "run.sh: $build holds no build; run the part 'build' first" >&2
   exit 1
+fi
+
+# Prints where cuobjdump is: on PATH, or beside the compiler of the build.
+find_cuobjdump() {
+  local compiler
+  compiler=$(grep -s '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" || true)
+  compiler=${compiler#*=}
+  PATH=$PATH${compiler:+:${compiler%/*}} command -v cuobjdump
+}
+
+# What the part `operands` misses, if anything.
+operands_lack() {
+  command -v python3 >/dev/null || { echo "python3 not found"; return; }
+  [[ -n $cuobjdump ]] || { echo "cuobjdump not found; it comes with the CUDA toolkit"; return; }
+  [[ ,${arch//;/,} == *,90a* ]] || echo "no sm_90a code in --arch $arch"
+}
+
+if has_part operands && ((failures == 0)); then
+  cuobjdump=$(find_cuobjdump || true)
+  lack=$(operands_lack)
+  if [[ -n $lack ]]; then
+    echo "run.sh: matrix operands are not checked: $lack" >&2
+    summary+=("matrix operands|not run|0|$lack")
+  else
+    detail_of() { tail -n 1 "$1"; }
+    run_logged "matrix operands" python3 scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" \
+      "$build/tools/dsv4rt/dsv4rt"
+  fi
 fi
 
 if has_part test && ((failures == 0)); then
