@@ -96,6 +96,9 @@ sanitized=(
   "synccheck select_rows_gpu_test *"
 )
 
+# Tests of single stages, run four at a time too.
+crowded=(select_rows_gpu_test linear_gpu_test attend_gpu_test rows_gpu_test)
+
 logs=$build/gpu-run
 mkdir -p "$logs"
 summary=()  # "name|result|seconds|detail"
@@ -129,6 +132,17 @@ configure_and_build() {
 
 gpu_tests() {
   ctest --test-dir "$build" -L '^gpu$' --no-tests=error --output-on-failure ${tests:+-R "$tests"}
+}
+
+# Four processes share the GPU: their timing differs from that of one alone, and what waits for too little shows.
+crowd() {  # <program>
+  local processes=() status=0 process
+  for _ in 1 2 3 4; do
+    "$1" --gtest_repeat=2 &
+    processes+=($!)
+  done
+  for process in "${processes[@]}"; do wait "$process" || status=1; done
+  return "$status"
 }
 
 sanitize() {  # <tool> <program> <filter>
@@ -178,6 +192,12 @@ if has_part test && ((failures == 0)); then
     grep -E "tests passed|tests failed" "$1"
   }
   run_logged "GPU tests" gpu_tests
+  detail_of() { ! grep -q "no usable CUDA device" "$1" || echo "skipped: no usable CUDA device"; }
+  for name in "${crowded[@]}"; do
+    [[ -z $tests || $name =~ $tests ]] || continue
+    program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
+    run_logged "four at once: $name" crowd "$program"
+  done
 fi
 
 if has_part sanitize && ((failures == 0)); then

@@ -289,9 +289,9 @@ class RingReader {
     barrier_wait(full_, phase_);
     return keys_;
   }
-  // Gives the tile's memory back and moves on. The fence lets this lane's reads end before the copy engine writes there:
-  // the compiler starts them before the arrival but does not wait for them. Every lane arrives, since race checkers do
-  // not see an arrival after __syncwarp() as that of the other lanes too.
+  // Gives the tile's memory back and moves on. The fence lets this lane's reads end before the copy engine writes
+  // there: the compiler starts them before the arrival but does not wait for them. Every lane arrives, since race
+  // checkers do not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ void release() {
     fence_async_proxy();
     barrier_arrive(full_ + kFullToEmpty);
