@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that a machine with a GPU can check: builds with CUDA, looks through the machine code for overwritten
-# operands of matrix instructions, runs the GPU tests, runs a fast subset of them under compute-sanitizer, and the
-# benchmarks of single stages. Ends with one table; fails if anything failed.
+# operands of matrix instructions, runs the GPU tests, a fast subset of them under compute-sanitizer, the benchmarks
+# of single stages, and those of whole decode steps and prefills. Ends with one table; fails if anything failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -14,7 +14,9 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --build-dir DIR    default build/cuda
   --tests REGEX      only GPU tests whose name matches
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
-  --bench REGEX      only benchmarks whose name matches
+  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step" and "whole_prefill"
+  --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
+                     (6 GB), at <build-dir>/gpu-run/flash
   --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated
   --jobs N           parallel compilations; default all processors
 Libraries in another place than the system's are found through CMAKE_PREFIX_PATH, from the environment or as
@@ -34,6 +36,7 @@ build=build/cuda
 tests=
 tools=memcheck,racecheck,initcheck,synccheck
 bench=
+checkpoint=
 jobs=$(nproc)
 cmake_arguments=()
 declare -A shapes=()
@@ -41,7 +44,7 @@ while (($# > 0)); do
   case "$1" in
     --help | -h) usage; exit 0 ;;
     --) cmake_arguments=("${@:2}"); break ;;
-    --parts | --arch | --build-dir | --tests | --tools | --bench | --shape | --jobs)
+    --parts | --arch | --build-dir | --tests | --tools | --bench | --checkpoint | --shape | --jobs)
       (($# > 1)) || fail_usage "$1 needs a value"
       case "$1" in
         --parts) parts=$2 ;;
@@ -50,6 +53,7 @@ while (($# > 0)); do
         --tests) tests=$2 ;;
         --tools) tools=$2 ;;
         --bench) bench=$2 ;;
+        --checkpoint) checkpoint=$2 ;;
         --shape) [[ $2 == *=* ]] || fail_usage "--shape takes NAME=ARGS, not '$2'"; shapes[${2%%=*}]=${2#*=} ;;
         --jobs) jobs=$2 ;;
       esac
@@ -96,9 +100,17 @@ sanitized=(
   "synccheck select_rows_gpu_test *"
 )
 
+# Benchmarks of whole steps: arguments of `dsv4rt bench`.
+declare -A whole=(
+  [whole_step]="--whole-step 1x8192,32x32768,128x8192,256x4096"
+  [whole_prefill]="--whole-prefill 8192"
+  [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
+)
+
 # Tests of single stages, run four at a time too.
 crowded=(select_rows_gpu_test linear_gpu_test attend_gpu_test rows_gpu_test)
 
+dsv4rt=$build/tools/dsv4rt/dsv4rt
 logs=$build/gpu-run
 mkdir -p "$logs"
 summary=()  # "name|result|seconds|detail"
@@ -158,6 +170,15 @@ if [[ ! -d $build/tests ]] && ((failures == 0)); then
   exit 1
 fi
 
+# Random weights of V4-Flash's shape, once a build folder; a checkpoint that was given stays as it is.
+make_checkpoint() {
+  [[ -z $checkpoint ]] || return 0
+  checkpoint=$logs/flash
+  [[ -e $checkpoint/config.json ]] ||
+    run_logged "make checkpoint" "$dsv4rt" gen-checkpoint --config configs/deepseek-v4-flash.json --out "$checkpoint"
+  [[ -e $checkpoint/config.json ]]
+}
+
 # Prints where cuobjdump is: on PATH, or beside the compiler of the build.
 find_cuobjdump() {
   local compiler
@@ -182,7 +203,7 @@ if has_part operands && ((failures == 0)); then
   else
     detail_of() { tail -n 1 "$1"; }
     run_logged "matrix operands" python3 scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" \
-      "$build/tools/dsv4rt/dsv4rt"
+      "$dsv4rt"
   fi
 fi
 
@@ -227,6 +248,14 @@ if has_part bench && ((failures == 0)); then
     run_logged "$name" "$program" "${arguments[@]}"
     cat "$logs/$name.log"
   done < <(find "$build/tools/bench/gpu" -maxdepth 1 -type f -name 'bench_*' -perm -u+x | sort)
+
+  for name in "${!whole[@]}"; do
+    [[ -z $bench || $name =~ $bench ]] || continue
+    make_checkpoint || break
+    read -ra arguments <<<"${shapes[$name]:-${whole[$name]}}"
+    run_logged "$name" "$dsv4rt" bench --backend cuda --checkpoint "$checkpoint" "${arguments[@]}"
+    cat "$logs/$name.log"
+  done
 fi
 
 echo

@@ -100,6 +100,8 @@ class Backend {
   [[nodiscard]] virtual bool can_capture() const noexcept { return false; }
   virtual Status begin_capture() { return no_capture(); }
   virtual Result<std::unique_ptr<CapturedWork>> end_capture() { return no_capture(); }
+  // Nodes recorded since begin_capture; 0 outside a capture.
+  [[nodiscard]] virtual std::int64_t recorded_nodes() const noexcept { return 0; }
   virtual Status launch(const CapturedWork& work) {
     static_cast<void>(work);
     return no_capture();

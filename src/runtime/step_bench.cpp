@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -20,11 +21,6 @@ constexpr std::int32_t kWarmUpSteps = 5;
 
 double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
-
-// The layers' inputs stay what they are: the bench has no experts.
-Status keep_inputs(const LayerOutput&) {
-  return {};
 }
 
 class StepBench {
@@ -60,7 +56,16 @@ class StepBench {
 
   Status step(bool capture, std::span<const std::int32_t> accepted) {
     DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare(entries_, {.pad_to_tokens = 0, .capture = capture}));
-    DSV4RT_RETURN_IF_ERROR(engine_.step(step, engine_.input(), keep_inputs));
+    std::int64_t nodes_before = 0;
+    // The layers' inputs stay what they are: the bench has no experts.
+    const auto count_nodes = [&](const LayerOutput&) -> Status {
+      const std::int64_t nodes = editor_.backend().recorded_nodes();
+      if (nodes == 0) return {};
+      if (nodes_before == 0) layer_nodes_.clear();
+      layer_nodes_.push_back(nodes - std::exchange(nodes_before, nodes));
+      return {};
+    };
+    DSV4RT_RETURN_IF_ERROR(engine_.step(step, engine_.input(), count_nodes));
     return engine_.commit(step, accepted);
   }
 
@@ -95,6 +100,7 @@ class StepBench {
     // The fastest step is one that did not wait for the device, which the host outruns by a few steps only.
     result.host_us = *std::min_element(host_us.begin(), host_us.end());
     result.nodes = engine_.graph_stats().last_nodes;
+    result.layer_nodes = layer_nodes_;
     return {};
   }
 
@@ -121,6 +127,7 @@ class StepBench {
   const StepBenchOptions& options_;
   std::vector<SequenceId> sequences_;
   std::vector<StepEntry> entries_;
+  std::vector<std::int64_t> layer_nodes_;  // of the last capture
 };
 
 Status require_positive(const char* name, std::int64_t value) {

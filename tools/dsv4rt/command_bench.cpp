@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -55,6 +57,27 @@ Result<StepShape> parse_step_shape(const std::string& text) {
   return Status{StatusCode::kInvalidArgument, "--whole-step: '" + text + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
 }
 
+// Graph nodes of a layer by attention kind: the most of any layer. Empty where nothing was captured.
+std::map<std::string, std::int64_t> most_nodes_by_kind(const EngineInspector& inspector,
+                                                       std::span<const LayerId> layers,
+                                                       std::span<const std::int64_t> layer_nodes) {
+  std::map<std::string, std::int64_t> most;
+  for (std::size_t i = 0; i < layer_nodes.size(); ++i) {
+    std::int64_t& nodes = most[std::string(attention_kind_name(inspector.layer_spec(layers[i]).kind))];
+    nodes = std::max(nodes, layer_nodes[i]);
+  }
+  return most;
+}
+
+// "csa 7, hca 6".
+std::string nodes_text(const std::map<std::string, std::int64_t>& nodes_by_kind) {
+  std::string text;
+  for (const auto& [kind, nodes] : nodes_by_kind) {
+    text.append(text.empty() ? "" : ", ").append(kind).append(" ").append(std::to_string(nodes));
+  }
+  return text.empty() ? "-" : text;
+}
+
 Status bench_whole_step(const BenchFlags& flags) {
   const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
   std::vector<StepShape> shapes;
@@ -71,7 +94,7 @@ Status bench_whole_step(const BenchFlags& flags) {
   const auto layers = static_cast<std::int64_t>(engine->layers().size());
   const double bandwidth = floor_bandwidth(flags);
   TextTable table({"batch", "context", "layers", "captured ms", "eager ms", "host us", "floor ms", "ratio", "nodes",
-                   "nodes/layer", "read"});
+                   "nodes of a layer", "read"});
   nlohmann::ordered_json report;
   report["deterministic"] = EngineInspector(*engine).deterministic();
   for (const StepShape& shape : shapes) {
@@ -79,12 +102,13 @@ Status bench_whole_step(const BenchFlags& flags) {
     const bool captured = result.captured_ms > 0;
     const auto bytes = static_cast<double>(result.weight_bytes + result.cache_bytes);
     const double floor_ms = bandwidth > 0 ? bytes / bandwidth / 1e6 : 0;
+    const auto nodes_by_kind = most_nodes_by_kind(EngineInspector(*engine), engine->layers(), result.layer_nodes);
     const double best_ms = captured ? result.captured_ms : result.eager_ms;
     table.add_row({std::to_string(shape.batch), std::to_string(shape.context_tokens), std::to_string(layers),
                    captured ? fixed(result.captured_ms, 3) : "-", fixed(result.eager_ms, 3),
                    captured ? fixed(result.host_us, 1) : "-", floor_ms > 0 ? fixed(floor_ms, 3) : "-",
                    floor_ms > 0 ? fixed(best_ms / floor_ms, 2) : "-", std::to_string(result.nodes),
-                   fixed(static_cast<double>(result.nodes) / static_cast<double>(layers), 1), human_bytes(bytes)});
+                   nodes_text(nodes_by_kind), human_bytes(bytes)});
     report["steps"].push_back({{"batch", shape.batch},
                                {"context", shape.context_tokens},
                                {"layers", layers},
@@ -92,6 +116,7 @@ Status bench_whole_step(const BenchFlags& flags) {
                                {"eager_ms", result.eager_ms},
                                {"host_us", result.host_us},
                                {"graph_nodes", result.nodes},
+                               {"layer_nodes", nodes_by_kind},
                                {"weight_bytes", result.weight_bytes},
                                {"cache_bytes", result.cache_bytes},
                                {"floor_ms", floor_ms}});

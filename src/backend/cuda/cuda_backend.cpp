@@ -76,6 +76,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] bool can_capture() const noexcept override { return true; }
   Status begin_capture() override { return cuda::begin_graph_capture(stream_); }
   Result<std::unique_ptr<CapturedWork>> end_capture() override { return cuda::end_graph_capture(stream_); }
+  [[nodiscard]] std::int64_t recorded_nodes() const noexcept override { return cuda::nodes_of_capture(stream_); }
   Status launch(const CapturedWork& work) override {
     return DSV4RT_CUDA_STATUS(cudaGraphLaunch(static_cast<const CapturedGraph&>(work).exec(), stream_));
   }

@@ -30,4 +30,14 @@ Result<std::unique_ptr<CapturedWork>> end_graph_capture(cudaStream_t stream) {
       std::make_unique<CapturedGraph>(std::move(exec), static_cast<std::int64_t>(nodes)));
 }
 
+std::int64_t nodes_of_capture(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  std::size_t nodes = 0;
+  const bool counted = cudaStreamGetCaptureInfo(stream, &status, nullptr, &graph) == cudaSuccess &&
+                       status == cudaStreamCaptureStatusActive &&
+                       cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess;
+  return counted ? static_cast<std::int64_t>(nodes) : 0;
+}
+
 }  // namespace dsv4rt::cuda

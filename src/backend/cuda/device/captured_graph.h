@@ -21,5 +21,7 @@ class CapturedGraph final : public CapturedWork {
 Status begin_graph_capture(cudaStream_t stream);
 // Ends the capture in every case. kFailedPrecondition when something enqueued cannot be captured.
 Result<std::unique_ptr<CapturedWork>> end_graph_capture(cudaStream_t stream);
+// Nodes of the capture under way; 0 when there is none.
+std::int64_t nodes_of_capture(cudaStream_t stream) noexcept;
 
 }  // namespace dsv4rt::cuda
