@@ -13,6 +13,7 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --arch LIST        GPU code to build, as CMake names it; default 90a-real (H100, H200)
   --build-dir DIR    default build/cuda
   --tests REGEX      only GPU tests whose name matches
+  --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
   --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step" and "whole_prefill"
   --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
@@ -35,6 +36,7 @@ arch=90a-real
 build=build/cuda
 tests=
 tools=memcheck,racecheck,initcheck,synccheck
+limit=600
 bench=
 checkpoint=
 jobs=$(nproc)
@@ -44,7 +46,7 @@ while (($# > 0)); do
   case "$1" in
     --help | -h) usage; exit 0 ;;
     --) cmake_arguments=("${@:2}"); break ;;
-    --parts | --arch | --build-dir | --tests | --tools | --bench | --checkpoint | --shape | --jobs)
+    --parts | --arch | --build-dir | --tests | --tools | --limit | --bench | --checkpoint | --shape | --jobs)
       (($# > 1)) || fail_usage "$1 needs a value"
       case "$1" in
         --parts) parts=$2 ;;
@@ -52,6 +54,7 @@ while (($# > 0)); do
         --build-dir) build=$2 ;;
         --tests) tests=$2 ;;
         --tools) tools=$2 ;;
+        --limit) [[ $2 =~ ^[1-9][0-9]*$ ]] || fail_usage "--limit takes seconds, not '$2'"; limit=$2 ;;
         --bench) bench=$2 ;;
         --checkpoint) checkpoint=$2 ;;
         --shape) [[ $2 == *=* ]] || fail_usage "--shape takes NAME=ARGS, not '$2'"; shapes[${2%%=*}]=${2#*=} ;;
@@ -73,7 +76,9 @@ has_part() { [[ ,$parts, == *",$1,"* ]]; }
 
 # What runs under compute-sanitizer: "tool program gtest-filter". Every kernel at small shapes; racecheck follows
 # each access to shared memory and takes a hundred times as long as the program alone. It does not follow the barriers
-# of cuBLASLt's own kernels.
+# of cuBLASLt's own kernels. In the kernel that both scores and selects it stalls now and then, for seconds or for ever,
+# when blocks form clusters (never without clusters, nor without setmaxnreg): it sees that kernel with single blocks, and
+# clusters where they select from scores in memory.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
@@ -86,7 +91,7 @@ sanitized=(
   "racecheck linear_gpu_test *E4m3*:*NanAnd*"
   "racecheck rows_gpu_test *HeadCounts:*SeedProfile:*Mixed*"
   "racecheck attend_gpu_test *Padding*:*Sweeps*"
-  "racecheck select_rows_gpu_test *Wide*:*Other*:*Nan*"
+  "racecheck select_rows_gpu_test *Wide*:*Other*:*OneBlock*:*TwoBlocks*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "initcheck linear_gpu_test *Grouped*:*E4m3*:*Strided*"
   "initcheck rows_gpu_test *HeadCounts:*OtherRatios:*Mixed*"
@@ -161,7 +166,10 @@ sanitize() {  # <tool> <program> <filter>
   # A child process ends its own context on purpose: those tests are not in the list.
   local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
   [[ $1 == memcheck ]] && options+=(--leak-check no)
-  compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3"
+  timeout --kill-after=10 "$limit" compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3" && return
+  local status=$?
+  ((status != 124 && status != 137)) || echo "ended after $limit s, the time limit"
+  return "$status"
 }
 
 if has_part build; then run_logged build configure_and_build; fi
@@ -228,7 +236,7 @@ if has_part sanitize && ((failures == 0)); then
   else
     detail_of() {
       grep -q "no usable CUDA device" "$1" && echo -n "skipped: no usable CUDA device; "
-      grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$1" | sed 's/=* *//' | tail -n 1
+      grep -E "ERROR SUMMARY|RACECHECK SUMMARY|the time limit" "$1" | sed 's/=* *//' | tail -n 1
     }
     for entry in "${sanitized[@]}"; do
       read -r tool name filter <<<"$entry"

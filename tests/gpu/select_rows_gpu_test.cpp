@@ -432,6 +432,29 @@ TEST_F(SelectRowsGpuTest, TokensBesideOneDoNotMatter) {
   }
 }
 
+// Scores and selection in one kernel, by one block: more tokens than half the multiprocessors, with few rows each.
+TEST_F(SelectRowsGpuTest, OneBlockForEachToken) {
+  constexpr std::int32_t kRows = 300;
+  for (const IndexKeyFormat format : kKeyFormats) {
+    SCOPED_TRACE(index_key_format_name(format));
+    Keys keys(2, kRows, format);
+    keys.fill_random(2, kRows);
+    std::vector<Part> parts;
+    for (std::int32_t i = 0; i < 67; ++i) parts.push_back({i % 2, (i * 131 + 160) % (kRows * kRatio), 1});
+    const TestStep step(parts);
+    check(step, random_call(step, 16, 40, 988), keys);
+  }
+}
+
+// More heads than the one kernel takes: scores go through memory, and two blocks select from them.
+TEST_F(SelectRowsGpuTest, TwoBlocksSelectFromScoresInMemory) {
+  constexpr std::int32_t kRows = 5000;
+  Keys keys(1, kRows, IndexKeyFormat::kMxfp4);
+  keys.fill_random(1, kRows);
+  const TestStep step({{0, kRows * kRatio - 1, 1}});
+  check(step, random_call(step, 65, 512, 989), keys);
+}
+
 // The longest sequence decides how many blocks share a token; the others leave most of them without rows.
 TEST_F(SelectRowsGpuTest, ShortSequencesBesideALongOne) {
   constexpr std::int32_t kRows = 50000;
