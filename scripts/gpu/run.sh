@@ -76,9 +76,9 @@ has_part() { [[ ,$parts, == *",$1,"* ]]; }
 
 # What runs under compute-sanitizer: "tool program gtest-filter". Every kernel at small shapes; racecheck follows
 # each access to shared memory and takes a hundred times as long as the program alone. It does not follow the barriers
-# of cuBLASLt's own kernels. In the kernel that both scores and selects it stalls now and then, for seconds or for ever,
-# of cuBLASLt's own kernels. In the kernel that scores and selects at once it stalls now and then, for seconds or for ever,
-# when blocks form clusters (never without clusters, nor without setmaxnreg): it sees that kernel with single blocks, and
+# of cuBLASLt's own kernels. In the kernel that scores and selects at once it stalls now and then, for seconds or for
+# ever, when blocks form clusters (never without clusters, nor without setmaxnreg): it sees that kernel with single
+# blocks, and clusters where they select from scores in memory.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
