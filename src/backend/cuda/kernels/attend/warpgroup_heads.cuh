@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 
 namespace dsv4rt::cuda {

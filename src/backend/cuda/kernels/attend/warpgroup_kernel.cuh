@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/attend/warpgroup_heads.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_rows.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 
 namespace dsv4rt::cuda {
 

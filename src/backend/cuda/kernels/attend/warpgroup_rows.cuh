@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "layout/fp8_ds_mla.h"
 
 namespace dsv4rt::cuda {

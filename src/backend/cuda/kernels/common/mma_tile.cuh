@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/shared_address.cuh"
+
 namespace dsv4rt::cuda {
 
 inline constexpr int kUnitBytes = 16;
@@ -17,10 +19,6 @@ template <int kUnits>
 __device__ inline int tile_offset(int row, int unit) {
   static_assert(kUnits % 8 == 0);
   return (row * kUnits + (unit ^ (row & 7))) * kUnitBytes;
-}
-
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
 // Starts a copy of 16 bytes from global to shared memory, of zeros when not `present`; `source` is a valid

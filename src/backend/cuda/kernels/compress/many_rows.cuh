@@ -40,7 +40,7 @@ class ManyRowsPool {
         shared_(shared),
         warp_(__shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 32, 0)),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        rank_(static_cast<int>(cluster_block_rank())),
+        rank_(static_cast<int>(cluster_rank())),
         blocks_(params.input.dim / kClusterChannels) {}
 
   // Pools the rows of the tokens in `left`, bit i standing for token first + i. The count-th is finished by block
@@ -63,9 +63,9 @@ class ManyRowsPool {
         const TokenPlace place = shared_.places[index];
         if (finishes(count)) {
           row = CompletedRow(p_, place, first + index, static_cast<int>(threadIdx.x));
-          if (threadIdx.x == 0) expect_gathered(&shared_.gathered, p_.input.dim * 4);
+          if (threadIdx.x == 0) expect_gathered(&shared_.gathered, static_cast<unsigned>(p_.input.dim) * 4);
         }
-        if (count == 0) arrive_at_cluster();
+        if (count == 0) arrive_with_gather_barrier();
         const PoolSource source(p_, place);
         // The last row's, the only fresh one of a decode step.
         const float2 last_bias = load_pair(source.bias(source.end - 1) + channel);
@@ -80,9 +80,9 @@ class ManyRowsPool {
       if (!more) return;
       // Once a turn arrival says: this block runs and has finished its row of the last turn, so that `pooled` may be
       // written from outside.
-      if (count > 0 && turn_begins) arrive_at_cluster_again();
+      if (count > 0 && turn_begins) cluster_arrive();
       weigh(score, value);
-      if (turn_begins) wait_for_cluster();
+      if (turn_begins) cluster_wait();
       __syncthreads();
     }
   }
@@ -187,13 +187,13 @@ class ManyRowsPool {
     }
     const float weighted = __shfl_xor_sync(kFullWarp, sum, 1);
     if (lane_ % 2 == 0) {
-      gather_value(&shared_.pooled[rank_ * kClusterChannels + thread / 2], &shared_.gathered, count % blocks_,
-                   round_value(__fdiv_rn(weighted, sum)));
+      gather_value(&shared_.pooled[rank_ * kClusterChannels + thread / 2], &shared_.gathered,
+                   static_cast<unsigned>(count % blocks_), round_value(__fdiv_rn(weighted, sum)));
     }
   }
 
   __device__ void finish(const CompletedRow& row, int count) {
-    wait_for_gathered(&shared_.gathered, count / blocks_ % 2);
+    wait_for_gathered(&shared_.gathered, static_cast<unsigned>(count / blocks_ % 2));
     if (p_.is_index_key) {
       row.store_key(p_, shared_.pooled, lane_);
     } else {

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/narrow_exchange.cuh"
 #include "backend/cuda/kernels/linear/narrow_inputs.cuh"
 #include "backend/cuda/kernels/linear/narrow_products.cuh"
@@ -40,7 +41,7 @@ __global__ __launch_bounds__(kNarrowThreads,
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   allow_dependents();
   extern __shared__ char narrow_memory[];
-  const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(narrow_memory));
+  const std::uint32_t base = shared_address(narrow_memory);
   const int rank = p.segments > 1 ? static_cast<int>(cluster_rank()) : 0;
   const TileItem item = tile_item(p, static_cast<int>(blockIdx.x) / p.segments);
   NarrowUnit unit;

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/pair_consumer.cuh"
 #include "backend/cuda/kernels/linear/pair_producer.cuh"
 
@@ -19,7 +20,7 @@ __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __gr
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   allow_dependents();
   extern __shared__ char pair_memory[];
-  const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(pair_memory));
+  const std::uint32_t base = shared_address(pair_memory);
   PairMemory m;
   m.stages = (base + 1023U) & ~1023U;
   m.buffers = m.stages + p.stages * p.stage_bytes;

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/segment_consumer.cuh"
 #include "backend/cuda/kernels/linear/segment_loader.cuh"
 
@@ -23,7 +24,7 @@ __global__ __launch_bounds__(
   using Shape = SegmentShape<kTokens>;
   allow_dependents();
   extern __shared__ char segment_memory[];
-  const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(segment_memory));
+  const std::uint32_t base = shared_address(segment_memory);
   const int rank = p.segments > 1 ? static_cast<int>(cluster_rank()) : 0;
   const TileItem item = tile_item(p, static_cast<int>(blockIdx.x) / p.segments);
   const TileProblem& q = p.problems[item.problem];

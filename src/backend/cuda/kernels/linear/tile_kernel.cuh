@@ -17,6 +17,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/tile_consumer.cuh"
 #include "backend/cuda/kernels/linear/tile_producer.cuh"
 
@@ -30,7 +31,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   using Shape = TileShape<kTokens, kRowTiles>;
   allow_dependents();
   extern __shared__ char tile_memory[];
-  const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(tile_memory));
+  const std::uint32_t base = shared_address(tile_memory);
   TileMemory m;
   m.stages = (base + 1023U) & ~1023U;
   m.sums = m.stages + p.stages * p.stage_bytes;

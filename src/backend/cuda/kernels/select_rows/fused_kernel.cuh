@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     if (thread < kScoreWorkers + 32) {
       const ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = p.step.token_sequence[token]};
       produce_tiles<kFormat>(p, ScoreRuns(p, batch), {.tiles = end - first, .first_tile = first, .run = run}, shape,
-                             shared_address_of(memory.ring), control.score);
+                             shared_address(memory.ring), control.score);
     }
     return;
   }

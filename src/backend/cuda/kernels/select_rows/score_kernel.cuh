@@ -10,6 +10,7 @@
 
 #include "backend/cuda/kernels/common/mma_tile.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/select_rows/params.h"
 #include "base/bfloat16.h"
 

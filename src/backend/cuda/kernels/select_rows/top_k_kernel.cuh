@@ -14,6 +14,7 @@
 #include "backend/cpu/top_k.h"
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/select_rows/params.h"
 
 namespace dsv4rt::cuda {
@@ -68,10 +69,9 @@ __device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane
 
 __device__ inline std::uint32_t load_cluster(const void* local, int block) {
   std::uint32_t value;
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(local));
   asm volatile("ld.shared::cluster.u32 %0, [%1];\n"
                : "=r"(value)
-               : "r"(block_address(address, static_cast<unsigned>(block)))
+               : "r"(block_address(shared_address(local), static_cast<unsigned>(block)))
                : "memory");
   return value;
 }

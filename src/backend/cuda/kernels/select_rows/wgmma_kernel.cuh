@@ -17,6 +17,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/select_rows/index_mma.cuh"
 #include "backend/cuda/kernels/select_rows/key_operand.cuh"
 #include "backend/cuda/kernels/select_rows/params.h"
@@ -49,10 +50,6 @@ struct ScoreControl {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-__device__ inline std::uint32_t shared_address_of(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // Between the worker threads.
 __device__ inline void sync_workers() {
@@ -265,8 +262,8 @@ struct ScoreMemory {
 __device__ inline void init_score_barriers(ScoreControl& control, const ScoreShape& shape) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < shape.stages) {
-    barrier_init(shared_address_of(control.full + thread), 1);
-    barrier_init(shared_address_of(control.empty + thread), 128);  // the lanes of one warpgroup
+    barrier_init(shared_address(control.full + thread), 1);
+    barrier_init(shared_address(control.empty + thread), 128);  // the lanes of one warpgroup
     barrier_init_fence();
   }
 }
@@ -278,7 +275,7 @@ class RingReader {
   __device__ RingReader(const ScoreMemory& memory, const ScoreShape& shape)
       : first_(memory.ring + group() * shape.stage_bytes),
         keys_(first_),
-        first_full_(shared_address_of(memory.control->full + group())),
+        first_full_(shared_address(memory.control->full + group())),
         full_(first_full_),
         turns_(shape.stages / kScoreGroups),
         step_bytes_(kScoreGroups * shape.stage_bytes),
@@ -345,7 +342,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   int left = warp_uniform((end - tile + kScoreGroups - 1) / kScoreGroups);  // tiles whose products are not formed
   if (left <= 0) return;
   const LanePlace place;
-  const std::uint32_t queries = shared_address_of(memory.queries);
+  const std::uint32_t queries = shared_address(memory.queries);
   const float* const weights_from = memory.weights + place.column * 16;
   HeadWeights weights;
   if constexpr (Operand::kF16) load_weights(weights_from, weights);
@@ -412,7 +409,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
     float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     HeadSums sum = {};
     const auto start = [&](float(&d)[32]) {
-      start_products<kFormat>(d, keys, shared_address_of(memory.queries) + query_tile * kQueryTileBytes);
+      start_products<kFormat>(d, keys, shared_address(memory.queries) + query_tile * kQueryTileBytes);
     };
     const auto step = [&](float(&now)[32], float(&next)[32]) {
       HeadWeights weights;
@@ -475,8 +472,8 @@ __device__ inline void produce_tiles(const SelectRowsParams& p, const ScoreRuns&
     const std::int32_t count = min(part.tiles - first, 32);
 #pragma unroll 1
     for (std::int32_t i = 0; i < count; ++i) {
-      const std::uint32_t full = shared_address_of(control.full + stage);
-      barrier_wait(shared_address_of(control.empty + stage), phase);
+      const std::uint32_t full = shared_address(control.full + stage);
+      barrier_wait(shared_address(control.empty + stage), phase);
       if (lane == i) {
         const std::uint32_t target = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
         barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
@@ -524,7 +521,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   if (thread >= kScoreWorkers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 32;\n");
     if (thread < kScoreWorkers + 32) {
-      produce_tiles<kFormat>(p, runs, part, shape, shared_address_of(memory.ring), control);
+      produce_tiles<kFormat>(p, runs, part, shape, shared_address(memory.ring), control);
     }
     return;
   }
