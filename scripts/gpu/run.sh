@@ -41,7 +41,13 @@ bench=
 checkpoint=
 jobs=$(nproc)
 cmake_arguments=()
-declare -A shapes=()
+# Arguments of benchmarks that have any.
+declare -A shapes=(
+  [bench_rows_gpu]="--singles"
+  [whole_step]="--whole-step 1x8192,32x32768,128x8192,256x4096"
+  [whole_prefill]="--whole-prefill 8192"
+  [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
+)
 while (($# > 0)); do
   case "$1" in
     --help | -h) usage; exit 0 ;;
@@ -105,12 +111,8 @@ sanitized=(
   "synccheck select_rows_gpu_test *"
 )
 
-# Benchmarks of whole steps: arguments of `dsv4rt bench`.
-declare -A whole=(
-  [whole_step]="--whole-step 1x8192,32x32768,128x8192,256x4096"
-  [whole_prefill]="--whole-prefill 8192"
-  [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
-)
+# Benchmarks by `dsv4rt bench`.
+whole=(whole_step whole_prefill whole_prefill_not_deterministic)
 
 # Tests of single stages, run four at a time too.
 crowded=(select_rows_gpu_test linear_gpu_test attend_gpu_test rows_gpu_test)
@@ -210,8 +212,7 @@ if has_part operands && ((failures == 0)); then
     summary+=("matrix operands|not run|0|$lack")
   else
     detail_of() { tail -n 1 "$1"; }
-    run_logged "matrix operands" python3 scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" \
-      "$dsv4rt"
+    run_logged "matrix operands" python3 scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" "$dsv4rt"
   fi
 fi
 
@@ -257,10 +258,10 @@ if has_part bench && ((failures == 0)); then
     cat "$logs/$name.log"
   done < <(find "$build/tools/bench/gpu" -maxdepth 1 -type f -name 'bench_*' -perm -u+x | sort)
 
-  for name in "${!whole[@]}"; do
+  for name in "${whole[@]}"; do
     [[ -z $bench || $name =~ $bench ]] || continue
     make_checkpoint || break
-    read -ra arguments <<<"${shapes[$name]:-${whole[$name]}}"
+    read -ra arguments <<<"${shapes[$name]}"
     run_logged "$name" "$dsv4rt" bench --backend cuda --checkpoint "$checkpoint" "${arguments[@]}"
     cat "$logs/$name.log"
   done

@@ -129,6 +129,13 @@ class SelectRowsGpuTest : public test::GpuTest {
             random_bf16(seed + 1, tokens * static_cast<std::size_t>(heads + 3))};
   }
 
+  // Single tokens, in turn of each of the sequences, at positions that see up to `rows` rows.
+  static std::vector<Part> scattered_tokens(std::int32_t count, std::int32_t sequences, std::int32_t rows) {
+    std::vector<Part> parts;
+    for (std::int32_t i = 0; i < count; ++i) parts.push_back({i % sequences, (i * 7919 + 9000) % (rows * kRatio), 1});
+    return parts;
+  }
+
   static SelectRowsParams params_of(const StepView& step, const Call& call, const Keys& keys) {
     return {.step = step,
             .heads = call.heads,
@@ -415,8 +422,7 @@ TEST_F(SelectRowsGpuTest, TokensBesideOneDoNotMatter) {
     SCOPED_TRACE(index_key_format_name(format));
     Keys keys(4, kRows, format);
     keys.fill_random(4, kRows);
-    std::vector<Part> parts;
-    for (std::int32_t i = 0; i < kTokens; ++i) parts.push_back({i % 4, (i * 7919 + 9000) % (kRows * kRatio), 1});
+    const std::vector<Part> parts = scattered_tokens(kTokens, 4, kRows);
     const TestStep step(parts);
     const Call call = random_call(step, 8, kTopK, 987);
     const Selection whole = select_on_gpu(step, call, keys);
@@ -439,9 +445,7 @@ TEST_F(SelectRowsGpuTest, OneBlockForEachToken) {
     SCOPED_TRACE(index_key_format_name(format));
     Keys keys(2, kRows, format);
     keys.fill_random(2, kRows);
-    std::vector<Part> parts;
-    for (std::int32_t i = 0; i < 67; ++i) parts.push_back({i % 2, (i * 131 + 160) % (kRows * kRatio), 1});
-    const TestStep step(parts);
+    const TestStep step(scattered_tokens(67, 2, kRows));
     check(step, random_call(step, 16, 40, 988), keys);
   }
 }

@@ -28,8 +28,7 @@ struct NarrowProducts {
 
   __device__ __forceinline__ void wait_full() const { barrier_wait(unit.full + ring.stage * 8, ring.parity); }
   // After the products of a stage. The fence lets this lane's reads end before the copy engine writes there: the
-  // compiler starts them before the arrival but does not wait for them. All lanes arrive: checkers of races do not
-  // follow
+  // compiler starts them before the arrival but does not wait for them. All lanes arrive: race checkers do not follow
   // __syncwarp().
   __device__ __forceinline__ void release() {
     fence_async_proxy();
