@@ -384,6 +384,48 @@ TEST_F(LinearGpuTest, GroupedSlices) {
   }
 }
 
+// So many row tiles that a block of few tokens multiplies several segments, of unequal length; against the blocks that
+// take 65 tokens.
+struct BlockSegments {
+  const char* name;
+  std::int64_t out;
+  std::int64_t in;
+};
+class SegmentsOfABlock : public LinearGpuTest, public testing::WithParamInterface<BlockSegments> {};
+TEST_P(SegmentsOfABlock, SumAsOthersDo) {
+  constexpr std::int32_t kMost = 65;
+  const auto [name, out, in] = GetParam();
+  for (const Encoding& encoding : {kEncodings[0], kEncodings[2]}) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 25);
+    const auto weight = pack(gpu(), matrix.host);
+    const DeviceArray<bf16> x(gpu(), random_inputs(kMost * in, 26));
+    const auto all = gpu_f32(*weight, x, 0, kMost);
+    for (const std::int32_t tokens : {5, 16, 17, 32, 33, 64}) {
+      const auto y = gpu_f32(*weight, x, kMost - tokens, tokens);
+      EXPECT_TRUE(same_bits(y, std::span(all).subspan(static_cast<std::size_t>((kMost - tokens) * out), y.size())))
+          << encoding.name << " T " << tokens;
+    }
+  }
+}
+// A single launch, which tools that follow every access get through.
+TEST_P(SegmentsOfABlock, AgreesWithTheCpu) {
+  constexpr std::int32_t kTokens = 5;
+  const auto [name, out, in] = GetParam();
+  const Encoding& encoding = kEncodings[2];
+  TestMatrix matrix;
+  fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 27);
+  const auto x = random_inputs(kTokens * in, 28);
+  const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, kTokens);
+  const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, kTokens);
+  EXPECT_LE(relative_l2(y, expected), encoding.tolerance);
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, SegmentsOfABlock,
+                         testing::Values(BlockSegments{"TwoOfTwo", 5120, 1152}, BlockSegments{"TwoOfFour", 2624, 2304},
+                                         BlockSegments{"FourOfFour", 5184, 2304},
+                                         BlockSegments{"FourOfEight", 2560, 4608}),
+                         [](const auto& info) { return info.param.name; });
+
 // Every weight code, and every input code at scale one, through the hardware's own conversion.
 TEST_F(LinearGpuTest, EveryE4m3CodeIsExact) {
   constexpr std::int64_t kSize = 256;

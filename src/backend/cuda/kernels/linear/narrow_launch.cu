@@ -37,7 +37,6 @@ const Result<NarrowDevice>& narrow_device() {
 }  // namespace
 
 Result<NarrowPlan> plan_narrow(std::span<const LinearCall* const> calls, std::int32_t tokens, bool normed) {
-  constexpr int kSharedUnit = 128;
   constexpr int kMinSlots = 3;
   const Result<NarrowDevice>& device = narrow_device();
   if (!device.ok()) return device.status();
@@ -53,7 +52,7 @@ Result<NarrowPlan> plan_narrow(std::span<const LinearCall* const> calls, std::in
     blocks += weight.out_features() / kRowTile * weight.segments();
   }
   for (int per_sm = ring_blocks(blocks, device->sms, kMostNarrowBlocks); per_sm > 0; --per_sm) {
-    const int most_bytes = (device->shared_bytes / per_sm - device->reserved_bytes) / kSharedUnit * kSharedUnit;
+    const int most_bytes = ring_block_bytes(device->shared_bytes, per_sm, device->reserved_bytes);
     NarrowPlan plan;
     plan.ring_bytes = (most_bytes - kNarrowOtherBytes - input_bytes) / kNarrowSlotBytes * kNarrowSlotBytes;
     plan.ring_bytes = std::min(plan.ring_bytes, std::max(segment_bytes, kMinSlots * kNarrowSlotBytes));

@@ -1,4 +1,5 @@
-// How many blocks share a multiprocessor in the kernels whose blocks each have a ring of weights.
+// How many blocks share a multiprocessor, and how much of its shared memory each has, in the kernels whose blocks fetch
+// rings of weights while the kernel before still runs.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +14,16 @@ namespace dsv4rt::cuda {
 inline int ring_blocks(std::int64_t grid_blocks, int multiprocessors, int most) {
   const std::int64_t places = grid_blocks + grid_blocks / 10;
   return static_cast<int>(std::clamp<std::int64_t>(ceil_div<std::int64_t>(places, multiprocessors), 1, most));
+}
+
+// Left free on a multiprocessor: what the driver takes for a block of the kernel before, which rounds or norms inputs
+// and has no shared memory of its own. Without it the ring could not be fetched until that block has ended.
+inline constexpr int kNeighbourSharedBytes = 1024;
+
+// Dynamic shared memory of each of so many blocks, `reserved` being what the driver takes of each.
+inline int ring_block_bytes(int shared_bytes, int blocks, int reserved) {
+  constexpr int kSharedUnit = 128;
+  return ((shared_bytes - kNeighbourSharedBytes) / blocks - reserved) / kSharedUnit * kSharedUnit;
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,4 +1,4 @@
-// The warpgroup of the segment kernel that multiplies, and what it does with the sums.
+// A warpgroup of the segment kernel that multiplies, and what the block does with the sums.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,17 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Adds up the segments' sums of four outputs of one token, in order.
-__device__ __forceinline__ float4 add_segments(std::uint32_t at, int segments) {
-  if (segments == 1) return load_shared_float4(at);
+// Adds up the segments' sums of four outputs of one token, in order. Those of a block's first segment lie at `at`, the
+// next ones group_bytes further on.
+template <int kGroups>
+__device__ __forceinline__ float4 add_segments(std::uint32_t at, int group_bytes, int segments) {
   float4 parts[kMaxSegments];
 #pragma unroll
   for (int s = 0; s < kMaxSegments; ++s) {
-    if (s < segments) parts[s] = load_cluster_float4(block_address(at, static_cast<unsigned>(s)));
+    if (s >= segments) break;
+    const std::uint32_t own = at + s % kGroups * group_bytes;
+    parts[s] = segments == kGroups ? load_shared_float4(own)
+                                   : load_cluster_float4(block_address(own, static_cast<unsigned>(s / kGroups)));
   }
 #pragma unroll
   for (int s = 1; s < kMaxSegments; ++s) {
@@ -50,29 +54,41 @@ __device__ __forceinline__ void store_outputs(const TileProblem& q, std::int64_t
   }
 }
 
-template <int kTokens>
+template <int kTokens, int kGroups>
 struct SegmentConsumer {
-  using Shape = SegmentShape<kTokens>;
+  using Shape = SegmentShape<kTokens, kGroups>;
   using Mma = Wgmma<kTokens>;
   static constexpr int kValues = Shape::kValues;
 
   const TileParams& p;
   const SegmentUnit& unit;
   SegmentLoader<kTokens>& loader;  // this block's, where it has no warp
-  int warp;
+  int group;                       // of the block
+  int warp;                        // of the warpgroup
   int lane;
   Ring ring{};
 
   __device__ __forceinline__ std::uint32_t slot() const { return unit.slot(ring.stage); }
   __device__ __forceinline__ void wait_full() const { barrier_wait(unit.full + ring.stage * 8, ring.parity); }
-  __device__ __forceinline__ static void sync() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
+  // A barrier that the compiler does not know counts as all sixteen, of which a multiprocessor has enough for four
+  // blocks only.
+  __device__ __forceinline__ void sync_group() const {
+    if constexpr (kGroups == 1) {
+      sync();
+    } else {
+      asm volatile("bar.sync %0, 128;\n" ::"r"(2 + group) : "memory");
+    }
+  }
+  __device__ __forceinline__ static void sync() {
+    asm volatile("bar.sync 1, %0;\n" ::"n"(Shape::kConsumers) : "memory");
+  }
 
   // The products of the stage before stage `i`, which is the ring's current one, have ended. Every lane arrives, since
   // race checkers do not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ __forceinline__ void release_before(int i) {
     if (i == 0) return;
     barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
-    if constexpr (!Shape::kLoaderWarp) {
+    if constexpr (!Shape::kLoaderWarps) {
       if (warp == 0) {
         if (lane == 0 && loader.more()) loader.refill();
         __syncwarp();
@@ -161,7 +177,7 @@ struct SegmentConsumer {
     } else {
       sum_wide(sum, scales);
     }
-    sync();  // every warp has finished with the ring
+    sync_group();  // every warp has finished with the ring
     const std::uint32_t to = unit.ring + (warp * 16 + lane / 4) * 4;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
@@ -172,14 +188,15 @@ struct SegmentConsumer {
   }
 
   // This block's share of the outputs, four of a token a thread. The sums of all segments are there.
-  __device__ __forceinline__ void store(int rank) const {
+  __device__ __forceinline__ void store(int rank, std::uint32_t first_ring, int group_bytes) const {
     constexpr int kPieces = kRowTile / 4;
     const int pieces = min(kTokens, p.tokens - unit.first_token) * kPieces;
-    for (int i = rank * kWarpgroup + static_cast<int>(threadIdx.x); i < pieces; i += p.segments * kWarpgroup) {
+    for (int i = rank * Shape::kConsumers + static_cast<int>(threadIdx.x); i < pieces; i += p.segments * kWarpgroup) {
       const int token = i / kPieces;
       const int output = i % kPieces * 4;
-      store_outputs(*unit.q, (unit.first_token + token) * unit.q->y_stride + unit.row_tile * kRowTile + output,
-                    add_segments(unit.ring + token * Shape::kSumRowBytes + output * 4, p.segments));
+      store_outputs(
+          *unit.q, (unit.first_token + token) * unit.q->y_stride + unit.row_tile * kRowTile + output,
+          add_segments<kGroups>(first_ring + token * Shape::kSumRowBytes + output * 4, group_bytes, p.segments));
     }
   }
 };

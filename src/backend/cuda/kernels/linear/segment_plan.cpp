@@ -13,37 +13,71 @@ const CudaPackedLinear& packed(const LinearCall& call) {
   return static_cast<const CudaPackedLinear&>(*call.weight);
 }
 
-Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const LinearCall* const> calls) {
-  constexpr int kSharedUnit = 128;
+// Blocks that take so many segments each, over all calls.
+std::int64_t grid_blocks(std::span<const LinearCall* const> calls, int groups) {
+  std::int64_t blocks = 0;
+  for (const LinearCall* call : calls) {
+    const CudaPackedLinear& weight = packed(*call);
+    blocks += weight.out_features() / kRowTile * (weight.segments() / groups);
+  }
+  return blocks;
+}
+
+// Whether there are blocks of this variant for most multiprocessors. Blocks of several segments, alone or in pairs,
+// then divide evenly. Clusters of four and more, which single segments need, are placed on 124 of an H200's 132
+// multiprocessors alone, five segments on some and two on others, and the launch ends with those of five.
+bool occupies(const SegmentVariant& variant, const SegmentDevice& device, std::span<const LinearCall* const> calls) {
+  constexpr double kLeastShare = 0.6;  // of the multiprocessors
+  return packed(*calls[0]).segments() % variant.groups == 0 &&
+         static_cast<double>(grid_blocks(calls, variant.groups)) >= kLeastShare * device.sms;
+}
+
+Result<SegmentPlan> plan_variant(const SegmentVariant& variant, const SegmentDevice& device,
+                                 std::span<const LinearCall* const> calls) {
+  constexpr int kRingUnit = 1024;
   constexpr int kMinSlots = 3;
-  const Result<SegmentDevice>& device = variant.device();
-  if (!device.ok()) return device.status();
   int slot_bytes = 0;
   int most_slots = kMinSlots;  // of use
-  std::int64_t blocks = 0;     // of the grid
   for (const LinearCall* call : calls) {
     const CudaPackedLinear& weight = packed(*call);
     slot_bytes = std::max(slot_bytes, stage_tile_bytes(weight.tile_kind()) + variant.box_bytes);
     const auto scale_blocks = static_cast<int>(weight.in_features() / kScaleBlockInputs);
     most_slots = std::max(most_slots, ceil_div(scale_blocks, weight.segments()) * kStagesPerScale);
-    blocks += weight.out_features() / kRowTile * weight.segments();
   }
-  for (int per_sm = ring_blocks(blocks, device->sms, variant.most_blocks_per_sm); per_sm > 0; --per_sm) {
-    const int most_bytes = (device->shared_bytes / per_sm - device->reserved_shared_bytes) / kSharedUnit * kSharedUnit;
+  const std::int64_t blocks = grid_blocks(calls, variant.groups);
+  // Pairs fill the groups that multiprocessors come in.
+  const bool fills = packed(*calls[0]).segments() <= 2 * variant.groups;
+  const auto even = static_cast<int>(
+      std::clamp<std::int64_t>(ceil_div<std::int64_t>(blocks, device.sms), 1, variant.most_blocks_per_sm));
+  const int least = std::max(kMinSlots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
+  for (int per_sm = fills ? even : ring_blocks(blocks, device.sms, variant.most_blocks_per_sm); per_sm > 0; --per_sm) {
+    const int most_bytes = ring_block_bytes(device.shared_bytes, per_sm, device.reserved_shared_bytes);
+    const int most_ring = (most_bytes - variant.other_bytes) / variant.groups / kRingUnit * kRingUnit;
     SegmentPlan plan{.variant = &variant};
-    plan.ring_bytes = std::min(most_bytes - variant.other_bytes, std::max(most_slots * slot_bytes, variant.sum_bytes));
-    plan.shared_bytes = plan.ring_bytes + variant.other_bytes;
-    if (plan.ring_bytes >= std::max(kMinSlots * slot_bytes, variant.sum_bytes)) return plan;
+    plan.ring_bytes = std::min(most_ring, std::max(most_slots * slot_bytes, least));
+    plan.shared_bytes = variant.groups * plan.ring_bytes + variant.other_bytes;
+    if (plan.ring_bytes >= least) return plan;
   }
   return Status{StatusCode::kInternal, "linear: no segment variant fits this device"};
+}
+
+template <int kTokens>
+Result<SegmentPlan> plan_tokens(std::span<const LinearCall* const> calls) {
+  for (const SegmentVariant* variant :
+       {&segment_variant<kTokens, 4>(), &segment_variant<kTokens, 2>(), &segment_variant<kTokens, 1>()}) {
+    const Result<SegmentDevice>& device = variant->device();
+    if (!device.ok()) return device.status();
+    if (variant->groups == 1 || occupies(*variant, *device, calls)) return plan_variant(*variant, *device, calls);
+  }
+  return Status{StatusCode::kInternal, "linear: no segment variant"};
 }
 
 }  // namespace
 
 Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std::int32_t tokens) {
-  if (tokens <= 16) return plan_variant(segment_variant<16>(), calls);
-  if (tokens <= 32) return plan_variant(segment_variant<32>(), calls);
-  return plan_variant(segment_variant<64>(), calls);
+  if (tokens <= 16) return plan_tokens<16>(calls);
+  if (tokens <= 32) return plan_tokens<32>(calls);
+  return plan_tokens<64>(calls);
 }
 
 }  // namespace dsv4rt::cuda

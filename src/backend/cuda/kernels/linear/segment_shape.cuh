@@ -6,23 +6,26 @@
 
 namespace dsv4rt::cuda {
 
-template <int kTokens>
+// kGroups: segments of a block, each with a warpgroup that multiplies, a loader and a ring.
+template <int kTokens, int kGroups>
 struct SegmentShape {
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
-  // Keeping the ring full is the work of a warp of its own; many accumulators leave it no registers.
-  static constexpr bool kLoaderWarp = kTokens <= 32;
-  static constexpr int kThreads = kWarpgroup + (kLoaderWarp ? 32 : 0);
-  // Five give the units of a layer's linears (640 at most) and clusters of eight place at once on 132 SMs: a second
-  // wave costs more than anything saved inside a block.
-  static constexpr int kBlocksPerSm = 5;
+  static constexpr int kConsumers = kGroups * kWarpgroup;
+  // Keeping a ring full is the work of a warp of its own. With many accumulators five blocks of five warps do not fit
+  // a multiprocessor, whose quarters have the registers of seven warps with 72 each.
+  static constexpr bool kLoaderWarps = kGroups > 1 || kTokens <= 32;
+  static constexpr int kThreads = kConsumers + (kLoaderWarps ? kGroups * 32 : 0);
+  // Four or five segments give those of a layer's linears (640 at most) place at once on 132 SMs: a second wave costs
+  // more than anything saved inside a block.
+  static constexpr int kBlocksPerSm = kGroups == 1 ? 5 : 4 / kGroups;
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
   static constexpr int kBoxBytes = kTokens * kStageBytesOfInput;  // of a stage's inputs
-  // Sums lie [token][64 outputs] where the ring was; the padding spreads a warp's stores over the banks.
+  // Sums lie [token][64 outputs] where their ring was; the padding spreads a warp's stores over the banks.
   static constexpr int kSumRowBytes = kRowTile * 4 + 16;
   static constexpr int kSumBytes = kTokens * kSumRowBytes;
-  static constexpr int kBarrierBytes = 512;
-  static constexpr int kAlignmentBytes = 1024;
+  static constexpr int kGroupBarrierBytes = 2 * kMaxStages * 8;
+  static constexpr int kBarrierBytes = kGroups * kGroupBarrierBytes;
 };
 
 }  // namespace dsv4rt::cuda

@@ -17,17 +17,18 @@ struct SegmentDevice {
 
 struct SegmentVariant {
   int tokens;  // of an item
+  int groups;  // segments of a block
   int most_blocks_per_sm;
   int box_bytes;    // of a stage's inputs
-  int sum_bytes;    // of a block; they take the place of the ring
-  int other_bytes;  // of a block, besides the ring
+  int sum_bytes;    // of a segment; they take the place of its ring
+  int other_bytes;  // of a block, besides the rings
   // Asked of the driver once; the same on every device of a process.
   const Result<SegmentDevice>& (*device)();
-  // p.items clusters of p.segments blocks.
+  // p.items clusters of p.segments / groups blocks.
   Status (*launch)(const TileParams& p, int shared_bytes, cudaStream_t stream);
 };
 
-template <int kTokens>
+template <int kTokens, int kGroups>
 const SegmentVariant& segment_variant();
 
 }  // namespace dsv4rt::cuda

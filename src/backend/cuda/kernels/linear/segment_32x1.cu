@@ -1,0 +1,7 @@
+#include "backend/cuda/kernels/linear/segment_instantiate.cuh"
+
+namespace dsv4rt::cuda {
+
+DSV4RT_LINEAR_SEGMENT_VARIANT(32, 1);
+
+}  // namespace dsv4rt::cuda
