@@ -384,6 +384,23 @@ TEST_F(LinearGpuTest, GroupedSlices) {
   }
 }
 
+// Few rows of the kernels for more than 64 tokens, a launch each: single blocks, clusters, pairs.
+TEST_F(LinearGpuTest, OneLaunchOfManyTokens) {
+  struct Case {
+    std::int64_t out, in;
+    std::int32_t tokens;
+  };
+  const Encoding& encoding = kEncodings[2];
+  for (const auto& [out, in, tokens] : {Case{192, 384, 65}, Case{128, 2304, 65}, Case{4352, 384, 256}}) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 29);
+    const auto x = random_inputs(tokens * in, 30);
+    const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, tokens);
+    const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, tokens);
+    EXPECT_LE(relative_l2(y, expected), encoding.tolerance) << "[" << out << ", " << in << "] T " << tokens;
+  }
+}
+
 // So many row tiles that a block of few tokens multiplies several segments, of unequal length; against the blocks that
 // take 65 tokens.
 struct BlockSegments {

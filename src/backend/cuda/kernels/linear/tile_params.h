@@ -77,7 +77,7 @@ struct TileParams {
   std::int32_t stages = 0;        // of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024
   std::int32_t input_offset = 0;  // of the inputs in a stage; weights come first
-  std::int32_t ring_bytes = 0;    // of the narrow and segment kernels
+  std::int32_t ring_bytes = 0;    // of a block of the narrow kernel, of a warpgroup of the segment kernel
   std::int32_t sum_bytes = 0;     // of a row tile: staged output or exchanged sums
 };
 static_assert(sizeof(TileParams) <= 4096, "kernel parameters that every driver takes");
