@@ -104,6 +104,17 @@ TEST_F(AttendGpuTest, PositionSweeps) {
   }
 }
 
+// A launch with clusters of eight, four and two blocks, and one of single blocks that take several tokens each.
+TEST_F(AttendGpuTest, OneLaunchOfEveryCluster) {
+  for (const std::int32_t tokens : {2, 20, 50, 140}) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens");
+    const Setup setup({.heads = 16, .ratio = 4, .top_k = 512}, tokens, 2200);
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, 300 + i * 13, 1});
+    expect_agrees(setup, parts);
+  }
+}
+
 TEST_F(AttendGpuTest, FlashAndProShapes) {
   expect_agrees(Setup({.heads = 64, .ratio = 4, .top_k = 512}, 2, 9000), {{0, 8190, 4}, {1, 3000, 1}});
   expect_agrees(Setup({.heads = 128, .ratio = 4, .top_k = 1024}, 2, 9000), {{0, 8190, 4}, {1, 3000, 1}});
