@@ -80,11 +80,11 @@ check_list --parts "$parts" build,operands,test,sanitize,bench
 check_list --tools "$tools" memcheck,racecheck,initcheck,synccheck
 has_part() { [[ ,$parts, == *",$1,"* ]]; }
 
-# What runs under compute-sanitizer: "tool program gtest-filter". Every kernel at small shapes; racecheck follows
-# each access to shared memory and takes a hundred times as long as the program alone. It does not follow the barriers
-# of cuBLASLt's own kernels. In the kernel that scores and selects at once it stalls now and then, for seconds or for
-# ever, when blocks form clusters (never without clusters, nor without setmaxnreg): it sees that kernel with single
-# blocks, and clusters where they select from scores in memory.
+# What runs under compute-sanitizer: "tool program gtest-filter". Every kernel at small shapes; under racecheck not the
+# linears of more than 64 tokens: it follows each access to shared memory and takes a hundred times as long as the
+# program alone, or more. It does not follow the barriers of cuBLASLt's own kernels. In the kernel that scores and
+# selects at once it stalls now and then, for seconds or for ever, when blocks form clusters (never without clusters,
+# nor without setmaxnreg): it sees that kernel with single blocks, and clusters where they select from scores in memory.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"

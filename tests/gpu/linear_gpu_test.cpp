@@ -54,6 +54,10 @@ double relative_l2(std::span<const float> value, std::span<const float> referenc
   return std::sqrt(error / norm);
 }
 
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
 class LinearGpuTest : public GpuTest {
  protected:
   void SetUp() override {
@@ -95,12 +99,47 @@ class LinearGpuTest : public GpuTest {
     return y.download();
   }
 
+  // A weight, rows of inputs, and the outputs that one launch gives them.
+  class AllRows {
+   public:
+    AllRows(const Encoding& encoding, std::int64_t out, std::int64_t in, std::int32_t rows, std::uint32_t seed,
+            int min_exponent = -6, int max_exponent = 3)
+        : encoding_(encoding.name), x_(gpu(), random_inputs(rows * in, seed + 1, min_exponent, max_exponent)) {
+      TestMatrix matrix;
+      fill_matrix(matrix, encoding.weight, encoding.activation, out, in, seed);
+      weight_ = pack(gpu(), matrix.host);
+      y_ = gpu_f32(*weight_, x_, 0, rows);
+    }
+
+    // A launch of rows [first, first + tokens) gives them the same bits.
+    void expect_same_alone(std::int64_t first, std::int32_t tokens) const {
+      const auto y = gpu_f32(*weight_, x_, first, tokens);
+      const auto at = static_cast<std::size_t>(first * weight_->out_features());
+      EXPECT_TRUE(same_bits(y, std::span(y_).subspan(at, y.size())))
+          << encoding_ << " [" << weight_->out_features() << ", " << weight_->in_features() << "] T " << tokens
+          << " first " << first;
+    }
+
+   private:
+    const char* encoding_;
+    DeviceArray<bf16> x_;
+    std::unique_ptr<PackedLinear> weight_;
+    std::vector<float> y_;
+  };
+
+  // One launch of FP8 weights, for tools that follow every access.
+  void expect_launch_agrees(std::int64_t out, std::int64_t in, std::int32_t tokens) {
+    const Encoding& encoding = kEncodings[2];
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 27);
+    const auto x = random_inputs(tokens * in, 28);
+    const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, tokens);
+    const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, tokens);
+    EXPECT_LE(relative_l2(y, expected), encoding.tolerance) << "[" << out << ", " << in << "] T " << tokens;
+  }
+
   std::unique_ptr<Backend> cpu_;
 };
-
-bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
 
 // Shapes with and without tiles, of one and of several segments, with a row tile left over, and more inputs than a
 // warp holds scales of.
@@ -137,18 +176,9 @@ TEST_F(LinearGpuTest, RowsAreIndependentOfTokensAndPlace) {
   constexpr std::int32_t kMost = 300;
   for (const Encoding& encoding : kEncodings) {
     for (const auto& [out, in] : shapes) {
-      TestMatrix matrix;
-      fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 21);
-      const auto weight = pack(gpu(), matrix.host);
-      const auto x = random_inputs(kMost * in, 22, -20, 8);
-      const DeviceArray<bf16> device_x(gpu(), x);
-      const auto expected = gpu_f32(*weight, device_x, 0, kMost);
+      const AllRows rows(encoding, out, in, kMost, 21, -20, 8);
       for (const std::int32_t tokens : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 100, 129, 257}) {
-        for (const std::int32_t first : {0, 8, kMost - tokens}) {
-          const auto y = gpu_f32(*weight, device_x, first, tokens);
-          EXPECT_TRUE(same_bits(y, std::span(expected).subspan(static_cast<std::size_t>(first * out), y.size())))
-              << encoding.name << " [" << out << ", " << in << "] T " << tokens << " first " << first;
-        }
+        for (const std::int32_t first : {0, 8, kMost - tokens}) rows.expect_same_alone(first, tokens);
       }
     }
   }
@@ -156,25 +186,10 @@ TEST_F(LinearGpuTest, RowsAreIndependentOfTokensAndPlace) {
 
 // Enough rows that one block sums every segment of an item, against the same rows at T = 1 where a cluster does.
 TEST_F(LinearGpuTest, ClustersAndSingleBlocksSumAlike) {
-  constexpr std::int64_t kOut = 4096;
-  constexpr std::int64_t kIn = 2304;
-  constexpr std::int32_t kMost = 1024;
   for (const Encoding& encoding : {kEncodings[0], kEncodings[2], kEncodings[3]}) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding.weight, encoding.activation, kOut, kIn, 23);
-    const auto weight = pack(gpu(), matrix.host);
-    const DeviceArray<bf16> x(gpu(), random_inputs(kMost * kIn, 24));
-    const auto all = gpu_f32(*weight, x, 0, kMost);
-    for (const std::int32_t token : {0, 1, 127, 128, 700, 1023}) {
-      const auto y = gpu_f32(*weight, x, token, 1);
-      EXPECT_TRUE(same_bits(y, std::span(all).subspan(static_cast<std::size_t>(token * kOut), y.size())))
-          << encoding.name << " token " << token;
-    }
-    for (const std::int32_t tokens : {40, 128, 256, 512}) {
-      const auto y = gpu_f32(*weight, x, 64, tokens);
-      EXPECT_TRUE(same_bits(y, std::span(all).subspan(static_cast<std::size_t>(64 * kOut), y.size())))
-          << encoding.name << " T " << tokens;
-    }
+    const AllRows rows(encoding, 4096, 2304, 1024, 23);
+    for (const std::int32_t token : {0, 1, 127, 128, 700, 1023}) rows.expect_same_alone(token, 1);
+    for (const std::int32_t tokens : {40, 128, 256, 512}) rows.expect_same_alone(64, tokens);
   }
 }
 
@@ -384,21 +399,13 @@ TEST_F(LinearGpuTest, GroupedSlices) {
   }
 }
 
-// Few rows of the kernels for more than 64 tokens, a launch each: single blocks, clusters, pairs.
+// Kernels for more than 64 tokens: by the estimates of the plan single blocks of one row tile, clusters of them, blocks
+// of two row tiles, pairs.
 TEST_F(LinearGpuTest, OneLaunchOfManyTokens) {
-  struct Case {
-    std::int64_t out, in;
-    std::int32_t tokens;
-  };
-  const Encoding& encoding = kEncodings[2];
-  for (const auto& [out, in, tokens] : {Case{192, 384, 65}, Case{128, 2304, 65}, Case{4352, 384, 256}}) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 29);
-    const auto x = random_inputs(tokens * in, 30);
-    const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, tokens);
-    const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, tokens);
-    EXPECT_LE(relative_l2(y, expected), encoding.tolerance) << "[" << out << ", " << in << "] T " << tokens;
-  }
+  expect_launch_agrees(192, 384, 65);
+  expect_launch_agrees(128, 2304, 65);
+  expect_launch_agrees(8512, 1024, 65);
+  expect_launch_agrees(4352, 384, 256);
 }
 
 // So many row tiles that a block of few tokens multiplies several segments, of unequal length; against the blocks that
@@ -411,31 +418,13 @@ struct BlockSegments {
 class SegmentsOfABlock : public LinearGpuTest, public testing::WithParamInterface<BlockSegments> {};
 TEST_P(SegmentsOfABlock, SumAsOthersDo) {
   constexpr std::int32_t kMost = 65;
-  const auto [name, out, in] = GetParam();
   for (const Encoding& encoding : {kEncodings[0], kEncodings[2]}) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 25);
-    const auto weight = pack(gpu(), matrix.host);
-    const DeviceArray<bf16> x(gpu(), random_inputs(kMost * in, 26));
-    const auto all = gpu_f32(*weight, x, 0, kMost);
-    for (const std::int32_t tokens : {5, 16, 17, 32, 33, 64}) {
-      const auto y = gpu_f32(*weight, x, kMost - tokens, tokens);
-      EXPECT_TRUE(same_bits(y, std::span(all).subspan(static_cast<std::size_t>((kMost - tokens) * out), y.size())))
-          << encoding.name << " T " << tokens;
-    }
+    const AllRows rows(encoding, GetParam().out, GetParam().in, kMost, 25);
+    for (const std::int32_t tokens : {5, 16, 17, 32, 33, 64}) rows.expect_same_alone(kMost - tokens, tokens);
   }
 }
-// A single launch, which tools that follow every access get through.
 TEST_P(SegmentsOfABlock, AgreesWithTheCpu) {
-  constexpr std::int32_t kTokens = 5;
-  const auto [name, out, in] = GetParam();
-  const Encoding& encoding = kEncodings[2];
-  TestMatrix matrix;
-  fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 27);
-  const auto x = random_inputs(kTokens * in, 28);
-  const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, kTokens);
-  const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, kTokens);
-  EXPECT_LE(relative_l2(y, expected), encoding.tolerance);
+  expect_launch_agrees(GetParam().out, GetParam().in, 5);
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, SegmentsOfABlock,
                          testing::Values(BlockSegments{"TwoOfTwo", 5120, 1152}, BlockSegments{"TwoOfFour", 2624, 2304},

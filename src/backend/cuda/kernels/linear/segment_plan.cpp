@@ -23,18 +23,20 @@ std::int64_t grid_blocks(std::span<const LinearCall* const> calls, int groups) {
   return blocks;
 }
 
-// Whether there are blocks of this variant for most multiprocessors. Blocks of several segments, alone or in pairs,
+// Whether there are blocks of so many segments for most multiprocessors. Blocks of several segments, alone or in pairs,
 // then divide evenly. Clusters of four and more, which single segments need, are placed on 124 of an H200's 132
 // multiprocessors alone, five segments on some and two on others, and the launch ends with those of five.
-bool occupies(const SegmentVariant& variant, const SegmentDevice& device, std::span<const LinearCall* const> calls) {
+bool occupies(std::span<const LinearCall* const> calls, int groups, int multiprocessors) {
   constexpr double kLeastShare = 0.6;  // of the multiprocessors
-  return packed(*calls[0]).segments() % variant.groups == 0 &&
-         static_cast<double>(grid_blocks(calls, variant.groups)) >= kLeastShare * device.sms;
+  return packed(*calls[0]).segments() % groups == 0 &&
+         static_cast<double>(grid_blocks(calls, groups)) >= kLeastShare * multiprocessors;
 }
 
-Result<SegmentPlan> plan_variant(const SegmentVariant& variant, const SegmentDevice& device,
-                                 std::span<const LinearCall* const> calls) {
-  constexpr int kRingUnit = 1024;
+Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const LinearCall* const> calls) {
+  const Result<SegmentDevice>& asked = variant.device();
+  if (!asked.ok()) return asked.status();
+  const SegmentDevice& device = *asked;
+  constexpr int kRingUnit = 1024;  // of swizzled stages
   constexpr int kMinSlots = 3;
   int slot_bytes = 0;
   int most_slots = kMinSlots;  // of use
@@ -63,13 +65,13 @@ Result<SegmentPlan> plan_variant(const SegmentVariant& variant, const SegmentDev
 
 template <int kTokens>
 Result<SegmentPlan> plan_tokens(std::span<const LinearCall* const> calls) {
-  for (const SegmentVariant* variant :
-       {&segment_variant<kTokens, 4>(), &segment_variant<kTokens, 2>(), &segment_variant<kTokens, 1>()}) {
-    const Result<SegmentDevice>& device = variant->device();
-    if (!device.ok()) return device.status();
-    if (variant->groups == 1 || occupies(*variant, *device, calls)) return plan_variant(*variant, *device, calls);
+  const SegmentVariant& single = segment_variant<kTokens, 1>();
+  const Result<SegmentDevice>& device = single.device();
+  if (!device.ok()) return device.status();
+  for (const SegmentVariant* several : {&segment_variant<kTokens, 4>(), &segment_variant<kTokens, 2>()}) {
+    if (occupies(calls, several->groups, device->sms)) return plan_variant(*several, calls);
   }
-  return Status{StatusCode::kInternal, "linear: no segment variant"};
+  return plan_variant(single, calls);
 }
 
 }  // namespace
