@@ -104,16 +104,39 @@ TEST_F(AttendGpuTest, PositionSweeps) {
   }
 }
 
-// A launch with clusters of eight, four and two blocks, and one of single blocks that take several tokens each.
-TEST_F(AttendGpuTest, OneLaunchOfEveryCluster) {
-  for (const std::int32_t tokens : {2, 20, 50, 140}) {
-    SCOPED_TRACE(std::to_string(tokens) + " tokens");
-    const Setup setup({.heads = 16, .ratio = 4, .top_k = 512}, tokens, 2200);
-    std::vector<AttendPart> parts;
-    for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, 300 + i * 13, 1});
-    expect_agrees(setup, parts);
-  }
+// A launch each of both kernels with all their clusters and heads of a block, which follow from heads, tokens and rows.
+// So few launches that tools can follow every access.
+struct Launch {
+  const char* name;
+  RowFormat format;
+  std::int32_t heads;
+  std::int32_t tokens;
+  std::int32_t first;  // position of the first token
+};
+class OneAttendLaunch : public AttendGpuTest, public testing::WithParamInterface<Launch> {};
+TEST_P(OneAttendLaunch, AgreesWithTheCpu) {
+  const Launch& launch = GetParam();
+  const Setup setup({.format = launch.format, .heads = launch.heads, .ratio = 4, .top_k = 1024}, launch.tokens,
+                    launch.first + launch.tokens * 10);
+  std::vector<AttendPart> parts;
+  for (std::int32_t i = 0; i < launch.tokens; ++i) parts.push_back({i, launch.first + i * 10, 1});
+  expect_agrees(setup, parts);
 }
+INSTANTIATE_TEST_SUITE_P(Warpgroups, OneAttendLaunch,
+                         testing::Values(Launch{"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},
+                                         Launch{"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 700},
+                                         Launch{"TwoBlocks", RowFormat::kFp8DsMla, 16, 50, 700},
+                                         Launch{"TokensInTurn", RowFormat::kFp8DsMla, 16, 140, 600}),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Portable, OneAttendLaunch,
+                         testing::Values(Launch{"OneBlock", RowFormat::kFp8Row, 16, 2, 40},
+                                         Launch{"TwoBlocks", RowFormat::kNvfp4, 16, 2, 160},
+                                         Launch{"FourBlocks", RowFormat::kBf16, 16, 2, 2000},
+                                         Launch{"EightBlocks", RowFormat::kFp8Row, 16, 2, 4096},
+                                         Launch{"ThirtyTwoHeads", RowFormat::kFp8Row, 32, 36, 1800},
+                                         Launch{"SixtyFourHeads", RowFormat::kNvfp4, 64, 36, 1800},
+                                         Launch{"EightyHeads", RowFormat::kBf16, 80, 18, 1800}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_F(AttendGpuTest, FlashAndProShapes) {
   expect_agrees(Setup({.heads = 64, .ratio = 4, .top_k = 512}, 2, 9000), {{0, 8190, 4}, {1, 3000, 1}});

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -126,17 +127,6 @@ class LinearGpuTest : public GpuTest {
     std::unique_ptr<PackedLinear> weight_;
     std::vector<float> y_;
   };
-
-  // One launch of FP8 weights, for tools that follow every access.
-  void expect_launch_agrees(std::int64_t out, std::int64_t in, std::int32_t tokens) {
-    const Encoding& encoding = kEncodings[2];
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 27);
-    const auto x = random_inputs(tokens * in, 28);
-    const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, tokens);
-    const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, tokens);
-    EXPECT_LE(relative_l2(y, expected), encoding.tolerance) << "[" << out << ", " << in << "] T " << tokens;
-  }
 
   std::unique_ptr<Backend> cpu_;
 };
@@ -309,6 +299,35 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
   }
 }
 
+// Rows of any width, alone among them some that wide accesses cannot take; the CPU's bytes.
+TEST_F(LinearGpuTest, NormsEqualTheCpus) {
+  constexpr std::int32_t kTokens = 3;
+  for (const std::int32_t width : {1, 7, 100, 128, 1537, 24576}) {
+    for (const std::int64_t offset : {0, 1}) {  // of the arrays, in values
+      const auto x = random_inputs(kTokens * width + offset, 54);
+      const auto weight = random_inputs(width + offset, 55, -1, 1);
+      std::vector<bf16> expected(x.size(), bf16{kPoison});
+      const DeviceArray<bf16> device_x(gpu(), x);
+      const DeviceArray<bf16> device_weight(gpu(), weight);
+      const DeviceArray<bf16> device_y(gpu(), expected);
+      RmsNormParams norm{.tokens = kTokens,
+                         .width = width,
+                         .x = x.data() + offset,
+                         .weight = weight.data() + offset,
+                         .eps = 1e-6F,
+                         .y = expected.data() + offset};
+      ASSERT_OK(cpu_->ops().rms_norm(norm));
+      norm.x = device_x.data() + offset;
+      norm.weight = device_weight.data() + offset;
+      norm.y = device_y.data() + offset;
+      ASSERT_OK(gpu().ops().rms_norm(norm));
+      const auto y = device_y.download();
+      EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(bf16)), 0)
+          << "width " << width << " offset " << offset;
+    }
+  }
+}
+
 // A norm in front of linears: the bytes of rms_norm() and linear() one after the other, whatever shares a launch with
 // it (products of few tokens, rounding where all round, nothing); in place and not, one and several segments.
 TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
@@ -399,15 +418,6 @@ TEST_F(LinearGpuTest, GroupedSlices) {
   }
 }
 
-// Kernels for more than 64 tokens: by the estimates of the plan single blocks of one row tile, clusters of them, blocks
-// of two row tiles, pairs.
-TEST_F(LinearGpuTest, OneLaunchOfManyTokens) {
-  expect_launch_agrees(192, 384, 65);
-  expect_launch_agrees(128, 2304, 65);
-  expect_launch_agrees(8512, 1024, 65);
-  expect_launch_agrees(4352, 384, 256);
-}
-
 // So many row tiles that a block of few tokens multiplies several segments, of unequal length; against the blocks that
 // take 65 tokens.
 struct BlockSegments {
@@ -423,14 +433,69 @@ TEST_P(SegmentsOfABlock, SumAsOthersDo) {
     for (const std::int32_t tokens : {5, 16, 17, 32, 33, 64}) rows.expect_same_alone(kMost - tokens, tokens);
   }
 }
-TEST_P(SegmentsOfABlock, AgreesWithTheCpu) {
-  expect_launch_agrees(GetParam().out, GetParam().in, 5);
-}
 INSTANTIATE_TEST_SUITE_P(Shapes, SegmentsOfABlock,
                          testing::Values(BlockSegments{"TwoOfTwo", 5120, 1152}, BlockSegments{"TwoOfFour", 2624, 2304},
                                          BlockSegments{"FourOfFour", 5184, 2304},
                                          BlockSegments{"FourOfEight", 2560, 4608}),
                          [](const auto& info) { return info.param.name; });
+
+// A launch each of the kernels for tile-packed weights in all their clusters; which one a shape takes follows from its
+// segments (1, 2, 4, 8), tokens and the estimates of the plan. So few launches that tools can follow every access.
+struct LaunchShape {
+  std::int64_t out;
+  std::int64_t in;
+};
+class OneTileLaunch : public LinearGpuTest,
+                      public testing::WithParamInterface<std::tuple<LaunchShape, std::int32_t>> {};
+TEST_P(OneTileLaunch, AgreesWithTheCpu) {
+  const auto& [shape, tokens] = GetParam();
+  const Encoding& encoding = kEncodings[2];
+  TestMatrix matrix;
+  fill_matrix(matrix, encoding.weight, encoding.activation, shape.out, shape.in, 27);
+  const auto x = random_inputs(tokens * shape.in, 28);
+  const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, tokens);
+  const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, tokens);
+  EXPECT_LE(relative_l2(y, expected), encoding.tolerance);
+}
+std::string launch_name(const testing::TestParamInfo<std::tuple<LaunchShape, std::int32_t>>& info) {
+  const auto& [shape, tokens] = info.param;
+  return std::to_string(shape.out) + "x" + std::to_string(shape.in) + "T" + std::to_string(tokens);
+}
+INSTANTIATE_TEST_SUITE_P(FewRows, OneTileLaunch,
+                         testing::Combine(testing::Values(LaunchShape{64, 384}, LaunchShape{64, 1152},
+                                                          LaunchShape{64, 2304}, LaunchShape{64, 4608}),
+                                          testing::Values(1, 5, 20, 40, 65)),
+                         launch_name);
+INSTANTIATE_TEST_SUITE_P(ManyRows, OneTileLaunch,
+                         testing::Combine(testing::Values(LaunchShape{5120, 1152}, LaunchShape{2624, 2304},
+                                                          LaunchShape{5184, 2304}, LaunchShape{2560, 4608}),
+                                          testing::Values(5, 20, 40, 65)),
+                         launch_name);
+INSTANTIATE_TEST_SUITE_P(TwoRowTiles, OneTileLaunch,
+                         testing::Combine(testing::Values(LaunchShape{8512, 1024}), testing::Values(65)), launch_name);
+INSTANTIATE_TEST_SUITE_P(Pairs, OneTileLaunch,
+                         testing::Combine(testing::Values(LaunchShape{4352, 384}), testing::Values(256)), launch_name);
+
+// The same for lane-packed weights: each encoding, count of tokens that a block takes, and output type.
+TEST_F(LinearGpuTest, OneLaneLaunchOfEveryKind) {
+  constexpr std::int64_t kOut = 100;
+  constexpr std::int64_t kIn = 272;
+  for (const Encoding& encoding : kEncodings) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, kOut, kIn, 29);
+    const auto device_weight = pack(gpu(), matrix.host);
+    const auto host_weight = pack(*cpu_, matrix.host);
+    for (const std::int32_t tokens : {3, 20, 40}) {
+      SCOPED_TRACE(std::string(encoding.name) + " T " + std::to_string(tokens));
+      const auto x = random_inputs(tokens * kIn, 30);
+      const DeviceArray<bf16> device_x(gpu(), x);
+      const auto y = gpu_f32(*device_weight, device_x, 0, tokens);
+      EXPECT_LE(relative_l2(y, cpu_f32(*host_weight, x, tokens)), encoding.tolerance);
+      const auto rounded = gpu_bf16(*device_weight, device_x, tokens);
+      for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(rounded[i].bits, to_bf16(y[i]).bits) << i;
+    }
+  }
+}
 
 // Every weight code, and every input code at scale one, through the hardware's own conversion.
 TEST_F(LinearGpuTest, EveryE4m3CodeIsExact) {

@@ -121,19 +121,25 @@ TEST_F(RowsGpuTest, MixedSteps) {
   }
 }
 
-// Rows of other lengths than the model's, index keys of many rows, and more completing tokens than a cluster has
-// blocks.
-TEST_F(RowsGpuTest, OtherRatios) {
+// Rows of other lengths than the model's.
+TEST_F(RowsGpuTest, OtherHcaRatios) {
   for (const std::int32_t ratio : {9, 12, 33, 127}) {
     const Layer layer{.kind = Kind::kHca, .heads = 1, .hca_ratio = ratio};
     expect_same(layer, {{0, 0, 3 * ratio}, {1, 2 * ratio - 1, 1}, {2, ratio - 2, ratio + 3}}, 1, 61,
                 "HCA ratio " + std::to_string(ratio));
   }
+}
+
+// Up to index keys of many rows.
+TEST_F(RowsGpuTest, OtherCsaRatios) {
   for (const std::int32_t ratio : {3, 5, 8, 64}) {
     const Layer layer{.kind = Kind::kCsa, .heads = 1, .index_heads = 1, .csa_ratio = ratio};
     expect_same(layer, {{0, 0, 3 * ratio}, {1, 2 * ratio - 1, 1}, {2, ratio - 1, 1}, {3, ratio - 2, ratio + 3}}, 1, 62,
                 "CSA ratio " + std::to_string(ratio));
   }
+}
+
+TEST_F(RowsGpuTest, MoreCompletingTokensThanAClusterHasBlocks) {
   const Layer layer{.kind = Kind::kHca, .heads = 1, .hca_ratio = 12};
   std::vector<Part> parts;
   for (std::int32_t i = 0; i < 650; ++i) parts.push_back({i, 12 * (i % 3) + (i % 5 == 0 ? 4 : 11), 1});

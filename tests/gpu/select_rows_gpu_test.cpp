@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <tuple>
 
 #include "gpu/support/gpu.h"
 #include "unit/backend/ops_fixture.h"
@@ -438,17 +439,47 @@ TEST_F(SelectRowsGpuTest, TokensBesideOneDoNotMatter) {
   }
 }
 
-// Scores and selection in one kernel, by one block: more tokens than half the multiprocessors, with few rows each.
-TEST_F(SelectRowsGpuTest, OneBlockForEachToken) {
+// A launch each of the one kernel that scores and selects, with clusters of every size, which follow from the tokens;
+// so few launches that tools can follow every access.
+class OneSelectLaunch : public SelectRowsGpuTest,
+                        public ::testing::WithParamInterface<std::tuple<IndexKeyFormat, std::int32_t>> {};
+TEST_P(OneSelectLaunch, AgreesWithTheCpu) {
+  const auto& [format, tokens] = GetParam();
   constexpr std::int32_t kRows = 300;
-  for (const IndexKeyFormat format : kKeyFormats) {
-    SCOPED_TRACE(index_key_format_name(format));
-    Keys keys(2, kRows, format);
-    keys.fill_random(2, kRows);
-    const TestStep step(scattered_tokens(67, 2, kRows));
-    check(step, random_call(step, 16, 40, 988), keys);
-  }
+  Keys keys(2, kRows, format);
+  keys.fill_random(2, kRows);
+  const TestStep step(scattered_tokens(tokens, 2, kRows));
+  check(step, random_call(step, 16, 40, 988), keys);
 }
+// "fp8T20"
+std::string format_and_number(const ::testing::TestParamInfo<std::tuple<IndexKeyFormat, std::int32_t>>& info,
+                              char what) {
+  return std::string(index_key_format_name(std::get<0>(info.param))) + what + std::to_string(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Clusters, OneSelectLaunch,
+                         ::testing::Combine(::testing::ValuesIn(kKeyFormats), ::testing::Values(3, 20, 40, 67)),
+                         [](const auto& info) { return format_and_number(info, 'T'); });
+
+// One token with more rows than that kernel takes: scores go through memory, eight blocks select from them, which hold
+// 4, 8 and 16 quads of ranks a lane.
+class RowsInMemory : public SelectRowsGpuTest,
+                     public ::testing::WithParamInterface<std::tuple<IndexKeyFormat, std::int32_t>> {};
+TEST_P(RowsInMemory, AgreeWithTheCpu) {
+  const auto& [format, rows] = GetParam();
+  Keys keys(1, rows, format);
+  keys.fill_random(1, rows);
+  const TestStep step({{0, rows * kRatio - 1, 1}});
+  check(step, random_call(step, 16, 512, 991), keys);
+}
+std::string rows_name(const ::testing::TestParamInfo<std::tuple<IndexKeyFormat, std::int32_t>>& info) {
+  return format_and_number(info, 'R');
+}
+INSTANTIATE_TEST_SUITE_P(Formats, RowsInMemory,
+                         ::testing::Combine(::testing::ValuesIn(kKeyFormats), ::testing::Values(20500)), rows_name);
+INSTANTIATE_TEST_SUITE_P(Long, RowsInMemory,
+                         ::testing::Combine(::testing::Values(IndexKeyFormat::kMxfp4),
+                                            ::testing::Values(65600, 131200)),
+                         rows_name);
 
 // More heads than the one kernel takes: scores go through memory, and two blocks select from them.
 TEST_F(SelectRowsGpuTest, TwoBlocksSelectFromScoresInMemory) {

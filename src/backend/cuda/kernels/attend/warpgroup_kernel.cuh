@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/attend/warpgroup_heads.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_rows.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 
 namespace dsv4rt::cuda {
@@ -13,15 +14,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kWarpgroupThreads = kConsumers + kProducers;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-template <int kRegisters>
-__device__ inline void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ inline void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-}
 
 // Starts the copy of 64 query heads to cells, by one thread. Rows beyond the token's heads are other tokens' or zero;
 // nobody looks at what becomes of them.

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/pair_consumer.cuh"
 #include "backend/cuda/kernels/linear/pair_producer.cuh"
@@ -44,7 +45,7 @@ __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __gr
   cluster_arrive_relaxed();  // own barriers are ready
 
   if (warp >= kPairConsumerWarps) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
+    give_registers<24>();
     if (warp == kPairConsumerWarps && lane == 0) {
       const PairProducer producer{p, m, rank, pair, pairs, evict_normal_policy()};
       producer.run();
@@ -54,7 +55,7 @@ __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __gr
     }
     __syncwarp();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
+    take_registers<240>();
     cluster_wait();  // the other block's are
     wait_for_predecessors();
     PairConsumer consumer{p,

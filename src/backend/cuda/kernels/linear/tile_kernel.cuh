@@ -17,6 +17,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/tile_consumer.cuh"
 #include "backend/cuda/kernels/linear/tile_producer.cuh"
@@ -62,21 +63,21 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   const int cluster = static_cast<int>(blockIdx.x) / blocks;
   const int clusters = static_cast<int>(gridDim.x) / blocks;
   if (warp >= kRowTiles * kRowTileWarps) {
-    if constexpr (Shape::kMovesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
+    if constexpr (Shape::kMovesRegisters) give_registers<24>();
     if (warp == kRowTiles * kRowTileWarps && lane == 0) {
       const int share = p.segments / blocks;
       StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
       cursor.load_item();
       const TileProducer<kTokens, kRowTiles> producer{
-          p, m, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
+          p, m, blocks, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
       producer.run(cursor);
     } else {
+      if (blocks > 1) cluster_wait();
       wait_for_predecessors();
     }
     __syncwarp();
-    if (blocks > 1) cluster_wait();
   } else {
-    if constexpr (Shape::kMovesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
+    if constexpr (Shape::kMovesRegisters) take_registers<240>();
     if (blocks > 1) cluster_wait();  // everybody's are
     wait_for_predecessors();
     TileConsumer<kTokens, kRowTiles> consumer{p,      m,     warp / kRowTileWarps, warp % kRowTileWarps, lane, rank,

@@ -41,6 +41,7 @@ struct TileProducer {
   using Shape = TileShape<kTokens, kRowTiles>;
   const TileParams& p;
   const TileMemory& m;
+  int blocks;  // of the cluster
   std::uint64_t weight_policy;
 
   __device__ __forceinline__ void load_weights(const StageCursor& at, int stage) const {
@@ -69,10 +70,13 @@ struct TileProducer {
   }
 
   __device__ __forceinline__ void run(StageCursor cursor) const {
-    // The first ring: weights at once, inputs when the kernels before have written them.
+    // The first ring: weights at once, inputs when the kernels before have written them. Nothing here concerns other
+    // blocks; it waits for them all the same before it waits for consumers: racecheck lets nobody past a barrier of the
+    // cluster before all threads wait there.
     StageCursor ahead = cursor;
     int filled = 0;
     for (; filled < p.stages && ahead.valid; ++filled, ahead.next()) load_weights(ahead, filled);
+    if (blocks > 1) cluster_wait();
     wait_for_predecessors();
     for (int i = 0; i < filled; ++i, cursor.next()) load_inputs(cursor, i);
     Ring ring;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/select_rows/top_k_kernel.cuh"
 #include "backend/cuda/kernels/select_rows/wgmma_kernel.cuh"
 
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const std::int32_t first = min(rank * share, tiles);
   const std::int32_t end = min(first + share, tiles);
   if (thread >= kScoreWorkers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;\n");
+    give_registers<32>();
     if (thread < kScoreWorkers + 32) {
       const ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = p.step.token_sequence[token]};
       produce_tiles<kFormat>(p, ScoreRuns(p, batch), {.tiles = end - first, .first_tile = first, .run = run}, shape,
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     }
     return;
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 160;\n");
+  take_registers<160>();
   RingReader ring(memory, shape);
   QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
   fence_async_proxy();

@@ -17,6 +17,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/select_rows/index_mma.cuh"
 #include "backend/cuda/kernels/select_rows/key_operand.cuh"
@@ -519,13 +520,13 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const ScorePart part = control.part;
   if (part.tiles == 0) return;
   if (thread >= kScoreWorkers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;\n");
+    give_registers<32>();
     if (thread < kScoreWorkers + 32) {
       produce_tiles<kFormat>(p, runs, part, shape, shared_address(memory.ring), control);
     }
     return;
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 160;\n");
+  take_registers<160>();
   RingReader ring(memory, shape);
   const QueryLoader<kFormat> loader(p, shape.head_tiles);
   std::int32_t number = 0;  // of the first tile in hand
