@@ -80,11 +80,11 @@ check_list --parts "$parts" build,operands,test,sanitize,bench
 check_list --tools "$tools" memcheck,racecheck,initcheck,synccheck
 has_part() { [[ ,$parts, == *",$1,"* ]]; }
 
-# What runs under compute-sanitizer: "tool program gtest-filter". Every kernel, clusters of every size. racecheck follows
-# each access to shared memory and takes a hundred times as long as the program alone, or more: it gets tests of few
-# launches, and no kernel without shared memory. It does not follow the barriers of cuBLASLt's own kernels. In the kernel
-# that scores and selects at once it stalls now and then, for seconds or for ever, when blocks form clusters whose warps
-# pass registers on: it sees clusters in a build where they do not, and single blocks as they are.
+# What runs under compute-sanitizer: "tool program gtest-filter". Every kernel, clusters of every size. racecheck
+# follows each access to shared memory and takes a hundred times as long as the program alone, or more: it gets tests
+# of few launches, and no kernel without shared memory. It does not follow the barriers of cuBLASLt's own kernels. In
+# the kernel that scores and selects at once it stalls now and then, for seconds or for ever, when blocks form clusters
+# whose warps pass registers on: it sees clusters in a build where they do not, and single blocks as they are.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
