@@ -165,13 +165,16 @@ crowd() {  # <program>
   return "$status"
 }
 
-sanitize() {  # <tool> <program> <filter>
+sanitize() {  # <tool> <program> <filter>; by run_logged alone, whose $log it reads
   # A child process ends its own context on purpose: those tests are not in the list.
-  local options=(--tool "$1" --error-exitcode 9 --print-limit 20)
+  local options=(--tool "$1" --error-exitcode 9 --print-limit 20) status=0
   [[ $1 == memcheck ]] && options+=(--leak-check no)
-  timeout --kill-after=10 "$limit" compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3" && return
-  local status=$?
+  timeout --kill-after=10 "$limit" compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3" || status=$?
   ((status != 124 && status != 137)) || echo "ended after $limit s, the time limit"
+  if ((status == 0)) && grep -q "Running 0 tests" "$log"; then
+    echo "no test matches $3"
+    status=1
+  fi
   return "$status"
 }
 
@@ -238,7 +241,7 @@ if has_part sanitize && ((failures == 0)); then
   else
     detail_of() {
       grep -q "no usable CUDA device" "$1" && echo -n "skipped: no usable CUDA device; "
-      grep -E "ERROR SUMMARY|RACECHECK SUMMARY|the time limit" "$1" | sed 's/=* *//' | tail -n 1
+      grep -E "ERROR SUMMARY|RACECHECK SUMMARY|the time limit|no test matches" "$1" | sed 's/=* *//' | tail -n 1
     }
     for entry in "${sanitized[@]}"; do
       read -r tool name filter <<<"$entry"
