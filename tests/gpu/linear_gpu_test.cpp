@@ -128,6 +128,27 @@ class LinearGpuTest : public GpuTest {
     std::vector<float> y_;
   };
 
+  // Outputs of random inputs, so many rows at a time, against the CPU's; BF16 ones are the FP32 ones rounded.
+  void expect_agrees(const Encoding& encoding, std::int64_t out, std::int64_t in,
+                     const std::vector<std::int32_t>& counts, std::uint32_t seed) {
+    TestMatrix matrix;
+    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, seed);
+    const auto device_weight = pack(gpu(), matrix.host);
+    const auto host_weight = pack(*cpu_, matrix.host);
+    for (const std::int32_t tokens : counts) {
+      SCOPED_TRACE(std::string(encoding.name) + " [" + std::to_string(out) + ", " + std::to_string(in) + "] T " +
+                   std::to_string(tokens));
+      const auto x = random_inputs(tokens * in, ++seed);
+      const DeviceArray<bf16> device_x(gpu(), x);
+      const auto y = gpu_f32(*device_weight, device_x, 0, tokens);
+      EXPECT_LE(relative_l2(y, cpu_f32(*host_weight, x, tokens)), encoding.tolerance);
+      const auto rounded = gpu_bf16(*device_weight, device_x, tokens);
+      std::size_t different = 0;
+      for (std::size_t i = 0; i < y.size(); ++i) different += rounded[i].bits != to_bf16(y[i]).bits ? 1 : 0;
+      EXPECT_EQ(different, 0U);
+    }
+  }
+
   std::unique_ptr<Backend> cpu_;
 };
 
@@ -139,22 +160,8 @@ TEST_F(LinearGpuTest, AgreesWithTheCpu) {
   std::uint32_t seed = 1;
   for (const Encoding& encoding : kEncodings) {
     for (const auto& [out, in] : shapes) {
-      TestMatrix matrix;
-      fill_matrix(matrix, encoding.weight, encoding.activation, out, in, ++seed);
-      const auto device_weight = pack(gpu(), matrix.host);
-      const auto host_weight = pack(*cpu_, matrix.host);
-      for (const std::int32_t tokens : {1, 3, 8, 13, 30, 64, 97, 257}) {
-        const auto x = random_inputs(tokens * in, ++seed);
-        const DeviceArray<bf16> device_x(gpu(), x);
-        const auto expected = cpu_f32(*host_weight, x, tokens);
-        const auto y = gpu_f32(*device_weight, device_x, 0, tokens);
-        EXPECT_LE(relative_l2(y, expected), encoding.tolerance)
-            << encoding.name << " [" << out << ", " << in << "] T " << tokens;
-        const auto rounded = gpu_bf16(*device_weight, device_x, tokens);
-        std::size_t different = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) different += rounded[i].bits != to_bf16(y[i]).bits ? 1 : 0;
-        EXPECT_EQ(different, 0U) << encoding.name << " [" << out << ", " << in << "] T " << tokens;
-      }
+      expect_agrees(encoding, out, in, {1, 3, 8, 13, 30, 64, 97, 257}, seed);
+      seed += 10;
     }
   }
 }
@@ -299,7 +306,7 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
   }
 }
 
-// Rows of any width, alone among them some that wide accesses cannot take; the CPU's bytes.
+// Rows of any width and place, also those that wide accesses cannot take: the CPU's bytes.
 TEST_F(LinearGpuTest, NormsEqualTheCpus) {
   constexpr std::int32_t kTokens = 3;
   for (const std::int32_t width : {1, 7, 100, 128, 1537, 24576}) {
@@ -418,14 +425,20 @@ TEST_F(LinearGpuTest, GroupedSlices) {
   }
 }
 
-// So many row tiles that a block of few tokens multiplies several segments, of unequal length; against the blocks that
-// take 65 tokens.
-struct BlockSegments {
-  const char* name;
+struct LaunchShape {
   std::int64_t out;
   std::int64_t in;
 };
-class SegmentsOfABlock : public LinearGpuTest, public testing::WithParamInterface<BlockSegments> {};
+std::string shape_name(const LaunchShape& shape) {
+  return std::to_string(shape.out) + "x" + std::to_string(shape.in);
+}
+
+// So many row tiles that a block of few tokens multiplies several segments, of unequal length: two of the weight's two,
+// two of four, four of four, four of eight.
+constexpr LaunchShape kManyRowTiles[] = {{5120, 1152}, {2624, 2304}, {5184, 2304}, {2560, 4608}};
+
+// Against the blocks that take 65 tokens.
+class SegmentsOfABlock : public LinearGpuTest, public testing::WithParamInterface<LaunchShape> {};
 TEST_P(SegmentsOfABlock, SumAsOthersDo) {
   constexpr std::int32_t kMost = 65;
   for (const Encoding& encoding : {kEncodings[0], kEncodings[2]}) {
@@ -433,68 +446,37 @@ TEST_P(SegmentsOfABlock, SumAsOthersDo) {
     for (const std::int32_t tokens : {5, 16, 17, 32, 33, 64}) rows.expect_same_alone(kMost - tokens, tokens);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, SegmentsOfABlock,
-                         testing::Values(BlockSegments{"TwoOfTwo", 5120, 1152}, BlockSegments{"TwoOfFour", 2624, 2304},
-                                         BlockSegments{"FourOfFour", 5184, 2304},
-                                         BlockSegments{"FourOfEight", 2560, 4608}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes, SegmentsOfABlock, testing::ValuesIn(kManyRowTiles),
+                         [](const auto& info) { return shape_name(info.param); });
 
-// A launch each of the kernels for tile-packed weights in all their clusters; which one a shape takes follows from its
-// segments (1, 2, 4, 8), tokens and the estimates of the plan. So few launches that tools can follow every access.
-struct LaunchShape {
-  std::int64_t out;
-  std::int64_t in;
-};
-class OneTileLaunch : public LinearGpuTest,
-                      public testing::WithParamInterface<std::tuple<LaunchShape, std::int32_t>> {};
-TEST_P(OneTileLaunch, AgreesWithTheCpu) {
+// The kernels for tile-packed weights in all their clusters, each in so few launches that tools can follow every
+// access; which one a shape takes follows from its segments (1, 2, 4, 8), the tokens and the estimates of the plan.
+class FewTileLaunches : public LinearGpuTest,
+                        public testing::WithParamInterface<std::tuple<LaunchShape, std::int32_t>> {};
+TEST_P(FewTileLaunches, AgreesWithTheCpu) {
   const auto& [shape, tokens] = GetParam();
-  const Encoding& encoding = kEncodings[2];
-  TestMatrix matrix;
-  fill_matrix(matrix, encoding.weight, encoding.activation, shape.out, shape.in, 27);
-  const auto x = random_inputs(tokens * shape.in, 28);
-  const auto expected = cpu_f32(*pack(*cpu_, matrix.host), x, tokens);
-  const auto y = gpu_f32(*pack(gpu(), matrix.host), DeviceArray<bf16>(gpu(), x), 0, tokens);
-  EXPECT_LE(relative_l2(y, expected), encoding.tolerance);
+  expect_agrees(kEncodings[2], shape.out, shape.in, {tokens}, 27);
 }
 std::string launch_name(const testing::TestParamInfo<std::tuple<LaunchShape, std::int32_t>>& info) {
   const auto& [shape, tokens] = info.param;
-  return std::to_string(shape.out) + "x" + std::to_string(shape.in) + "T" + std::to_string(tokens);
+  return shape_name(shape) + "T" + std::to_string(tokens);
 }
-INSTANTIATE_TEST_SUITE_P(FewRows, OneTileLaunch,
+INSTANTIATE_TEST_SUITE_P(OneRowTile, FewTileLaunches,
                          testing::Combine(testing::Values(LaunchShape{64, 384}, LaunchShape{64, 1152},
                                                           LaunchShape{64, 2304}, LaunchShape{64, 4608}),
                                           testing::Values(1, 5, 20, 40, 65)),
                          launch_name);
-INSTANTIATE_TEST_SUITE_P(ManyRows, OneTileLaunch,
-                         testing::Combine(testing::Values(LaunchShape{5120, 1152}, LaunchShape{2624, 2304},
-                                                          LaunchShape{5184, 2304}, LaunchShape{2560, 4608}),
-                                          testing::Values(5, 20, 40, 65)),
+INSTANTIATE_TEST_SUITE_P(ManyRowTiles, FewTileLaunches,
+                         testing::Combine(testing::ValuesIn(kManyRowTiles), testing::Values(5, 20, 40, 65)),
                          launch_name);
-INSTANTIATE_TEST_SUITE_P(TwoRowTiles, OneTileLaunch,
+INSTANTIATE_TEST_SUITE_P(TwoRowTilesABlock, FewTileLaunches,
                          testing::Combine(testing::Values(LaunchShape{8512, 1024}), testing::Values(65)), launch_name);
-INSTANTIATE_TEST_SUITE_P(Pairs, OneTileLaunch,
+INSTANTIATE_TEST_SUITE_P(Pairs, FewTileLaunches,
                          testing::Combine(testing::Values(LaunchShape{4352, 384}), testing::Values(256)), launch_name);
 
-// The same for lane-packed weights: each encoding, count of tokens that a block takes, and output type.
-TEST_F(LinearGpuTest, OneLaneLaunchOfEveryKind) {
-  constexpr std::int64_t kOut = 100;
-  constexpr std::int64_t kIn = 272;
-  for (const Encoding& encoding : kEncodings) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding.weight, encoding.activation, kOut, kIn, 29);
-    const auto device_weight = pack(gpu(), matrix.host);
-    const auto host_weight = pack(*cpu_, matrix.host);
-    for (const std::int32_t tokens : {3, 20, 40}) {
-      SCOPED_TRACE(std::string(encoding.name) + " T " + std::to_string(tokens));
-      const auto x = random_inputs(tokens * kIn, 30);
-      const DeviceArray<bf16> device_x(gpu(), x);
-      const auto y = gpu_f32(*device_weight, device_x, 0, tokens);
-      EXPECT_LE(relative_l2(y, cpu_f32(*host_weight, x, tokens)), encoding.tolerance);
-      const auto rounded = gpu_bf16(*device_weight, device_x, tokens);
-      for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(rounded[i].bits, to_bf16(y[i]).bits) << i;
-    }
-  }
+// The same for lane-packed weights, whose kernels differ by encoding and tokens of a block.
+TEST_F(LinearGpuTest, FewLaneLaunches) {
+  for (const Encoding& encoding : kEncodings) expect_agrees(encoding, 100, 272, {3, 20, 40}, 29);
 }
 
 // Every weight code, and every input code at scale one, through the hardware's own conversion.

@@ -10,35 +10,17 @@
 namespace dsv4rt::cuda {
 namespace {
 
-struct NarrowDevice {
-  int shared_bytes = 0;    // of an SM
-  int reserved_bytes = 0;  // of a block, for the driver
-  int sms = 0;
-};
-
-Result<NarrowDevice> ask_device() {
-  int device = 0;
-  NarrowDevice limits;
-  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.reserved_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device));
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(linear_narrow_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       limits.shared_bytes - limits.reserved_bytes));
-  return limits;
-}
-
 // Asked of the driver once; the same on every device of a process.
-const Result<NarrowDevice>& narrow_device() {
-  static const Result<NarrowDevice> limits = ask_device();
-  return limits;
+const Result<RingDevice>& narrow_device() {
+  static const Result<RingDevice> device = prepare_ring_kernel(reinterpret_cast<const void*>(linear_narrow_kernel));
+  return device;
 }
 
 }  // namespace
 
 Result<NarrowPlan> plan_narrow(std::span<const LinearCall* const> calls, std::int32_t tokens, bool normed) {
   constexpr int kMinSlots = 3;
-  const Result<NarrowDevice>& device = narrow_device();
+  const Result<RingDevice>& device = narrow_device();
   if (!device.ok()) return device.status();
   int input_bytes = 0;
   int segment_bytes = 0;    // of weights
@@ -52,7 +34,7 @@ Result<NarrowPlan> plan_narrow(std::span<const LinearCall* const> calls, std::in
     blocks += weight.out_features() / kRowTile * weight.segments();
   }
   for (int per_sm = ring_blocks(blocks, device->sms, kMostNarrowBlocks); per_sm > 0; --per_sm) {
-    const int most_bytes = ring_block_bytes(device->shared_bytes, per_sm, device->reserved_bytes);
+    const int most_bytes = ring_block_bytes(*device, per_sm);
     NarrowPlan plan;
     plan.ring_bytes = (most_bytes - kNarrowOtherBytes - input_bytes) / kNarrowSlotBytes * kNarrowSlotBytes;
     plan.ring_bytes = std::min(plan.ring_bytes, std::max(segment_bytes, kMinSlots * kNarrowSlotBytes));

@@ -6,8 +6,19 @@
 #include <cstdint>
 
 #include "base/arithmetic.h"
+#include "dsv4rt/status.h"
 
 namespace dsv4rt::cuda {
+
+// What a device has for the blocks of a kernel.
+struct RingDevice {
+  int shared_bytes = 0;    // of an SM
+  int reserved_bytes = 0;  // of a block, for the driver
+  int sms = 0;
+};
+
+// Asks the driver, and lets a block of `kernel` have all the shared memory of an SM.
+Result<RingDevice> prepare_ring_kernel(const void* kernel);
 
 // As few as give all blocks of the grid a place at once, which leaves each the largest ring to fill before its inputs
 // come. A tenth more places than blocks: clusters do not cross the groups that multiprocessors come in.
@@ -20,10 +31,10 @@ inline int ring_blocks(std::int64_t grid_blocks, int multiprocessors, int most) 
 // and has no shared memory of its own. Without it the ring could not be fetched until that block has ended.
 inline constexpr int kNeighbourSharedBytes = 1024;
 
-// Dynamic shared memory of each of so many blocks, `reserved` being what the driver takes of each.
-inline int ring_block_bytes(int shared_bytes, int blocks, int reserved) {
+// Dynamic shared memory of each of so many blocks.
+inline int ring_block_bytes(const RingDevice& device, int blocks) {
   constexpr int kSharedUnit = 128;
-  return ((shared_bytes - kNeighbourSharedBytes) / blocks - reserved) / kSharedUnit * kSharedUnit;
+  return ((device.shared_bytes - kNeighbourSharedBytes) / blocks - device.reserved_bytes) / kSharedUnit * kSharedUnit;
 }
 
 }  // namespace dsv4rt::cuda

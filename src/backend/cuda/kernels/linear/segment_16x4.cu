@@ -2,6 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-DSV4RT_LINEAR_SEGMENT_VARIANT(16, 4);
+template const SegmentVariant& segment_variant<16, 4>();
 
 }  // namespace dsv4rt::cuda

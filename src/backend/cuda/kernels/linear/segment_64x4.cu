@@ -2,6 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-DSV4RT_LINEAR_SEGMENT_VARIANT(64, 4);
+template const SegmentVariant& segment_variant<64, 4>();
 
 }  // namespace dsv4rt::cuda

@@ -4,29 +4,14 @@
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/linear/segment_kernel.cuh"
 #include "backend/cuda/kernels/linear/segment_variant.h"
-#include "base/try.h"
 
 namespace dsv4rt::cuda {
 
 template <int kTokens, int kGroups>
-Result<SegmentDevice> ask_segment_device() {
-  int device = 0;
-  SegmentDevice limits;
-  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  DSV4RT_CUDA_TRY(
-      cudaDeviceGetAttribute(&limits.reserved_shared_bytes, cudaDevAttrReservedSharedMemoryPerBlock, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device));
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(linear_segment_kernel<kTokens, kGroups>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       limits.shared_bytes - limits.reserved_shared_bytes));
-  return limits;
-}
-
-template <int kTokens, int kGroups>
-const Result<SegmentDevice>& segment_device() {
-  static const Result<SegmentDevice> limits = ask_segment_device<kTokens, kGroups>();
-  return limits;
+const Result<RingDevice>& segment_device() {
+  static const Result<RingDevice> device =
+      prepare_ring_kernel(reinterpret_cast<const void*>(linear_segment_kernel<kTokens, kGroups>));
+  return device;
 }
 
 template <int kTokens, int kGroups>
@@ -39,20 +24,18 @@ Status launch_segment_kernel(const TileParams& p, int shared_bytes, cudaStream_t
                     stream, p);
 }
 
-}  // namespace dsv4rt::cuda
+template <int kTokens, int kGroups>
+const SegmentVariant& segment_variant() {
+  using Shape = SegmentShape<kTokens, kGroups>;
+  static const SegmentVariant variant{.tokens = kTokens,
+                                      .groups = kGroups,
+                                      .most_blocks_per_sm = Shape::kBlocksPerSm,
+                                      .box_bytes = kSegmentBoxBytes<kTokens>,
+                                      .sum_bytes = Shape::kSumBytes,
+                                      .other_bytes = Shape::kBarrierBytes,
+                                      .device = &segment_device<kTokens, kGroups>,
+                                      .launch = &launch_segment_kernel<kTokens, kGroups>};
+  return variant;
+}
 
-#define DSV4RT_LINEAR_SEGMENT_VARIANT(TOKENS, GROUPS)                                      \
-  template <>                                                                              \
-  const SegmentVariant& segment_variant<TOKENS, GROUPS>() {                                \
-    using Shape = SegmentShape<TOKENS, GROUPS>;                                            \
-    static const SegmentVariant variant{.tokens = TOKENS,                                  \
-                                        .groups = GROUPS,                                  \
-                                        .most_blocks_per_sm = Shape::kBlocksPerSm,         \
-                                        .box_bytes = Shape::kBoxBytes,                     \
-                                        .sum_bytes = Shape::kSumBytes,                     \
-                                        .other_bytes = Shape::kBarrierBytes,               \
-                                        .device = &segment_device<TOKENS, GROUPS>,         \
-                                        .launch = &launch_segment_kernel<TOKENS, GROUPS>}; \
-    return variant;                                                                        \
-  }                                                                                        \
-  static_assert(TOKENS % 8 == 0)
+}  // namespace dsv4rt::cuda

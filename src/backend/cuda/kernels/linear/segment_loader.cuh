@@ -31,7 +31,6 @@ struct SegmentUnit {
 
 template <int kTokens>
 struct SegmentLoader {
-  static constexpr int kBoxBytes = kTokens * kStageBytesOfInput;  // of a stage's inputs
   const TileParams& p;
   const SegmentUnit& unit;
   std::uint64_t weight_policy;
@@ -40,7 +39,7 @@ struct SegmentLoader {
 
   __device__ __forceinline__ void load_weights(int stage, int slot) const {
     const std::uint32_t barrier = unit.full + slot * 8;
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(unit.tile_bytes + kBoxBytes));
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(unit.tile_bytes + kSegmentBoxBytes<kTokens>));
     const std::int64_t stages_before =
         (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) * kStagesPerScale + stage;
     copy_bulk(unit.slot(slot), unit.q->codes + stages_before * unit.tile_bytes,

@@ -33,9 +33,9 @@ bool occupies(std::span<const LinearCall* const> calls, int groups, int multipro
 }
 
 Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const LinearCall* const> calls) {
-  const Result<SegmentDevice>& asked = variant.device();
+  const Result<RingDevice>& asked = variant.device();
   if (!asked.ok()) return asked.status();
-  const SegmentDevice& device = *asked;
+  const RingDevice& device = *asked;
   constexpr int kRingUnit = 1024;  // of swizzled stages
   constexpr int kMinSlots = 3;
   int slot_bytes = 0;
@@ -53,7 +53,7 @@ Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const 
       std::clamp<std::int64_t>(ceil_div<std::int64_t>(blocks, device.sms), 1, variant.most_blocks_per_sm));
   const int least = std::max(kMinSlots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
   for (int per_sm = fills ? even : ring_blocks(blocks, device.sms, variant.most_blocks_per_sm); per_sm > 0; --per_sm) {
-    const int most_bytes = ring_block_bytes(device.shared_bytes, per_sm, device.reserved_shared_bytes);
+    const int most_bytes = ring_block_bytes(device, per_sm);
     const int most_ring = (most_bytes - variant.other_bytes) / variant.groups / kRingUnit * kRingUnit;
     SegmentPlan plan{.variant = &variant};
     plan.ring_bytes = std::min(most_ring, std::max(most_slots * slot_bytes, least));
@@ -66,7 +66,7 @@ Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const 
 template <int kTokens>
 Result<SegmentPlan> plan_tokens(std::span<const LinearCall* const> calls) {
   const SegmentVariant& single = segment_variant<kTokens, 1>();
-  const Result<SegmentDevice>& device = single.device();
+  const Result<RingDevice>& device = single.device();
   if (!device.ok()) return device.status();
   for (const SegmentVariant* several : {&segment_variant<kTokens, 4>(), &segment_variant<kTokens, 2>()}) {
     if (occupies(calls, several->groups, device->sms)) return plan_variant(*several, calls);

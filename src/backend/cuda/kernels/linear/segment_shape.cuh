@@ -6,6 +6,9 @@
 
 namespace dsv4rt::cuda {
 
+template <int kTokens>
+inline constexpr int kSegmentBoxBytes = kTokens* kStageBytesOfInput;  // of a stage's inputs
+
 // kGroups: segments of a block, each with a warpgroup that multiplies, a loader and a ring.
 template <int kTokens, int kGroups>
 struct SegmentShape {
@@ -20,7 +23,6 @@ struct SegmentShape {
   static constexpr int kBlocksPerSm = kGroups == 1 ? 5 : 4 / kGroups;
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
-  static constexpr int kBoxBytes = kTokens * kStageBytesOfInput;  // of a stage's inputs
   // Sums lie [token][64 outputs] where their ring was; the padding spreads a warp's stores over the banks.
   static constexpr int kSumRowBytes = kRowTile * 4 + 16;
   static constexpr int kSumBytes = kTokens * kSumRowBytes;

@@ -3,17 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include "backend/cuda/kernels/linear/ring_blocks.h"
 #include "backend/cuda/kernels/linear/tile_params.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt::cuda {
-
-// What the device gives a variant.
-struct SegmentDevice {
-  int shared_bytes = 0;           // of an SM
-  int reserved_shared_bytes = 0;  // of a block, for the driver
-  int sms = 0;
-};
 
 struct SegmentVariant {
   int tokens;  // of an item
@@ -23,11 +17,12 @@ struct SegmentVariant {
   int sum_bytes;    // of a segment; they take the place of its ring
   int other_bytes;  // of a block, besides the rings
   // Asked of the driver once; the same on every device of a process.
-  const Result<SegmentDevice>& (*device)();
+  const Result<RingDevice>& (*device)();
   // p.items clusters of p.segments / groups blocks.
   Status (*launch)(const TileParams& p, int shared_bytes, cudaStream_t stream);
 };
 
+// Instantiated for 16, 32 and 64 tokens, 1, 2 and 4 groups: segment_<tokens>x<groups>.cu.
 template <int kTokens, int kGroups>
 const SegmentVariant& segment_variant();
 

@@ -2,6 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-DSV4RT_LINEAR_TILE_VARIANT(128, 1);
+template const TileVariant& tile_variant<128, 1>();
 
 }  // namespace dsv4rt::cuda

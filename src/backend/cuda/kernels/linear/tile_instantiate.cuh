@@ -52,19 +52,17 @@ Status launch_tile_kernel(const TileParams& params, int clusters, int cluster_bl
                     stream, params);
 }
 
-}  // namespace dsv4rt::cuda
+template <int kTokens, int kRowTiles>
+const TileVariant& tile_variant() {
+  using Shape = TileShape<kTokens, kRowTiles>;
+  static const TileVariant variant{.tokens = kTokens,
+                                   .row_tiles = kRowTiles,
+                                   .input_bytes = Shape::kInputBytes,
+                                   .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes,
+                                   .sum_bytes = &Shape::sum_bytes,
+                                   .residency = &tile_residency<kTokens, kRowTiles>,
+                                   .launch = &launch_tile_kernel<kTokens, kRowTiles>};
+  return variant;
+}
 
-#define DSV4RT_LINEAR_TILE_VARIANT(TOKENS, ROW_TILES)                                              \
-  template <>                                                                                      \
-  const TileVariant& tile_variant<TOKENS, ROW_TILES>() {                                           \
-    using Shape = TileShape<TOKENS, ROW_TILES>;                                                    \
-    static const TileVariant variant{.tokens = TOKENS,                                             \
-                                     .row_tiles = ROW_TILES,                                       \
-                                     .input_bytes = Shape::kInputBytes,                            \
-                                     .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes, \
-                                     .sum_bytes = &Shape::sum_bytes,                               \
-                                     .residency = &tile_residency<TOKENS, ROW_TILES>,              \
-                                     .launch = &launch_tile_kernel<TOKENS, ROW_TILES>};            \
-    return variant;                                                                                \
-  }                                                                                                \
-  static_assert(TOKENS % 8 == 0)
+}  // namespace dsv4rt::cuda

@@ -29,6 +29,7 @@ struct TileVariant {
   Status (*launch)(const TileParams& params, int clusters, int cluster_blocks, int shared_bytes, cudaStream_t stream);
 };
 
+// Instantiated for 128 tokens, 1 and 2 row tiles: tile_<tokens>x<row tiles>.cu.
 template <int kTokens, int kRowTiles>
 const TileVariant& tile_variant();
 
