@@ -1,7 +1,5 @@
 // Linear layers of DeepSeek-V4-Flash on the GPU against memory bandwidth and tensor-core rate.
 //
-//   bench_linear_gpu [tokens | part of a name]...      default: 1 8 32 64 128 256 512 2048 8192, all problems
-//
 // Every problem runs twice, rounding of x included: with the exact products, and by cuBLASLt where it can take the
 // weight. The crossover gives LibraryLinear::kLeastWork, from which EngineOptions::deterministic = false uses cuBLASLt.
 #include <algorithm>
@@ -14,6 +12,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
@@ -321,20 +321,19 @@ class LinearBench {
 
 int main(int argc, char** argv) {
   using namespace dsv4rt::bench;
-  std::vector<std::int32_t> tokens;
-  std::vector<std::string> names;
-  for (int i = 1; i < argc; ++i) {
-    if (std::atoi(argv[i]) > 0) {
-      tokens.push_back(std::atoi(argv[i]));
-    } else {
-      names.emplace_back(argv[i]);
-    }
+  CLI::App app("Linears of V4-Flash on the GPU, exact and by cuBLASLt");
+  std::vector<std::int32_t> tokens{1, 8, 32, 64, 128, 256, 512, 2048, 8192};
+  std::string only;
+  app.add_option("--tokens", tokens, "tokens T of each call")->delimiter(',')->check(CLI::Range(1, 1 << 20));
+  app.add_option("--only", only, "problems whose name contains this");
+  CLI11_PARSE(app, argc, argv);
+  std::vector<Problem> problems = flash_problems();
+  std::erase_if(problems, [&](const Problem& problem) { return problem.name.find(only) == std::string::npos; });
+  if (problems.empty()) {
+    std::fprintf(stderr, "--only: no problem's name contains '%s'\n", only.c_str());
+    return 2;
   }
-  if (tokens.empty()) tokens = {1, 8, 32, 64, 128, 256, 512, 2048, 8192};
   LinearBench bench;
-  for (const Problem& problem : flash_problems()) {
-    const auto named = [&](const std::string& name) { return problem.name.find(name) != std::string::npos; };
-    if (names.empty() || std::any_of(names.begin(), names.end(), named)) bench.run(problem, tokens);
-  }
+  for (const Problem& problem : problems) bench.run(problem, tokens);
   return 0;
 }
