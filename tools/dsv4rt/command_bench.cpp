@@ -14,12 +14,12 @@
 #include "command.h"
 #include "console.h"
 #include "engine_flags.h"
-#include "runtime/engine_inspector.h"
-#include "runtime/layer_bench.h"
-#include "runtime/prefill_bench.h"
-#include "runtime/step_bench.h"
 #include "stage_report.h"
 #include "text_table.h"
+#include "tools/lib/engine_inspector.h"
+#include "tools/lib/layer_bench.h"
+#include "tools/lib/prefill_bench.h"
+#include "tools/lib/step_bench.h"
 
 namespace dsv4rt::cli {
 namespace {
