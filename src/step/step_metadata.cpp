@@ -1,4 +1,4 @@
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt {
 namespace {

@@ -1,10 +1,10 @@
-#include "layout/step_metadata.h"
-
-#include <gtest/gtest.h>
+#include "step/step_metadata.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace dsv4rt {
 namespace {
@@ -60,8 +60,8 @@ TEST(StepMetadata, ArraysAreAlignedDisjointAndInsideTheBuffer) {
 }
 
 TEST(StepMetadata, AbsentRatioClassesHaveNoArrays) {
-  const StepOffsets offsets = step_offsets(
-      {.tokens = 8, .sequences = 2, .ratio_classes = 2, .table_deltas = 3, .block_copies = 1});
+  const StepOffsets offsets =
+      step_offsets({.tokens = 8, .sequences = 2, .ratio_classes = 2, .table_deltas = 3, .block_copies = 1});
   for (int c = 0; c < kMaxRatioClasses; ++c) {
     EXPECT_EQ(offsets.valid_mask[c] != 0, c < 2);
     EXPECT_EQ(offsets.row_index[c] != 0, c < 2);
@@ -69,8 +69,8 @@ TEST(StepMetadata, AbsentRatioClassesHaveNoArrays) {
 }
 
 TEST(StepMetadata, ViewPointsIntoTheBuffer) {
-  const StepOffsets offsets = step_offsets(
-      {.tokens = 8, .sequences = 2, .ratio_classes = 2, .table_deltas = 3, .block_copies = 1});
+  const StepOffsets offsets =
+      step_offsets({.tokens = 8, .sequences = 2, .ratio_classes = 2, .table_deltas = 3, .block_copies = 1});
   std::vector<std::byte> buffer(offsets.total_bytes);
   StepHeader counts{};
   counts.tokens = 7;
