@@ -66,6 +66,11 @@ CASES = [
     ("src/cache/a.cpp", "std::exit(1);\n", {"library-output"}),
     ("src/cache/a.cpp", "std::snprintf(text, 8, format, 1);\nplan.print_to(out);\n", set()),
     ("tools/dsv4rt/a.cpp", "std::cout << 1;\n", set()),
+    # Checks that cannot fail.
+    ("tests/a.cpp", "const std::uint64_t allocations = allocations;\n", {"self-initialised"}),
+    ("tests/a.cpp", "const std::uint64_t before = allocations;\nint a = a_;\n", set()),
+    ("tests/a.cpp", "EXPECT_EQ(allocations, allocations);\n", {"self-compared"}),
+    ("tests/a.cpp", "EXPECT_EQ(a.rows, b.rows);\nEXPECT_EQ(rows, rows_before);\n", set()),
 ]
 
 
