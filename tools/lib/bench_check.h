@@ -2,22 +2,23 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 
 #include "base/bfloat16.h"
 
 namespace dsv4rt {
 
-// Equal bytes; without determinism (EngineOptions::deterministic) a relative L2 distance of at most one half. These may
-// be single tokens of random weights, whose indexer then may take other rows of nearly the same score: an output is
-// about the mean of 640 random rows, so that three others move it by sqrt(2 * 3 / 640), 10 %. Outputs of wrong tokens
-// are sqrt(2) apart.
-inline bool agree(std::span<const bf16> a, std::span<const bf16> b, bool deterministic) {
-  if (deterministic) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](bf16 x, bf16 y) { return x.bits == y.bits; });
-  }
-  if (a.size() != b.size()) return false;
-  constexpr double kTolerance = 0.5;
+// Most relative L2 distance of outputs without determinism (EngineOptions::deterministic). A single token of random
+// weights may attend to other rows of nearly the same index score: its output is about the mean of 640 random rows, so
+// that three others move it by sqrt(2 * 3 / 640), 10 %, and outputs of wrong tokens are sqrt(2) apart.
+inline constexpr double kTokenTolerance = 0.5;
+
+// 0 for equal bytes, infinity where the distance is not a number or sizes differ.
+inline double relative_distance(std::span<const bf16> a, std::span<const bf16> b) {
+  if (std::equal(a.begin(), a.end(), b.begin(), b.end(), [](bf16 x, bf16 y) { return x.bits == y.bits; })) return 0;
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double error = 0;
   double norm = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -25,7 +26,13 @@ inline bool agree(std::span<const bf16> a, std::span<const bf16> b, bool determi
     error += difference * difference;
     norm += double{to_float(a[i])} * double{to_float(a[i])};
   }
-  return error <= kTolerance * kTolerance * norm;  // NaN does not agree
+  const double distance = std::sqrt(error / norm);
+  return std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance;
+}
+
+// Equal bytes, or without determinism at most `tolerance` apart.
+inline bool agree(double distance, bool deterministic, double tolerance) {
+  return deterministic ? distance == 0 : distance <= tolerance;
 }
 
 }  // namespace dsv4rt
