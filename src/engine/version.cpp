@@ -13,6 +13,10 @@ BuildInfo build_info() {
   info.compiler = "gcc " __VERSION__;
 #endif
   info.cpu_isa = cpu::isa_level_name(cpu::detect_isa_level());
+  info.backends = {"cpu"};
+#if defined(DSV4RT_HAVE_CUDA)
+  info.backends.emplace_back("cuda");
+#endif
   return info;
 }
 

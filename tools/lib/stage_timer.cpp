@@ -1,7 +1,9 @@
 #include "tools/lib/stage_timer.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
 
 #include "base/try.h"
 #include "tools/lib/engine_inspector.h"
@@ -85,21 +87,22 @@ std::vector<StageTime> StageTimer::medians() const {
 }
 
 std::string StageTimer::chrome_trace() const {
-  std::string text = "[";
-  if (last_steps_.empty()) return text + "]\n";
-  const auto& [tokens, spans] = *last_steps_.begin();
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    const Span& span = spans[i];
-    char event[256];
-    std::snprintf(
-        event, sizeof(event),
-        "%s\n{\"name\": \"%s\", \"cat\": \"layer %d\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": 0, "
-        "\"tid\": 0, \"args\": {\"layer\": %d, \"tokens\": %d}}",
-        i == 0 ? "" : ",", std::string(stage_name(span.stage)).c_str(), span.layer.value, span.begin_us,
-        span.end_us - span.begin_us, span.layer.value, tokens);
-    text += event;
+  const auto nanoseconds = [](double us) { return std::round(us * 1e3) / 1e3; };
+  auto events = nlohmann::ordered_json::array();
+  if (!last_steps_.empty()) {
+    const auto& [tokens, spans] = *last_steps_.begin();
+    for (const Span& span : spans) {
+      events.push_back({{"name", stage_name(span.stage)},
+                        {"cat", "layer " + std::to_string(span.layer.value)},
+                        {"ph", "X"},
+                        {"ts", nanoseconds(span.begin_us)},
+                        {"dur", nanoseconds(span.end_us - span.begin_us)},
+                        {"pid", 0},
+                        {"tid", 0},
+                        {"args", {{"layer", span.layer.value}, {"tokens", tokens}}}});
+    }
   }
-  return text + "\n]\n";
+  return events.dump(1) + "\n";
 }
 
 }  // namespace dsv4rt

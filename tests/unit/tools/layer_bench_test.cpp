@@ -72,15 +72,16 @@ TEST(LayerBench, NothingIsGivenUpOnTheCpu) {
 TEST(BenchCheck, ComparesBytesOrValues) {
   const std::vector<bf16> ones(100, to_bf16(1.0F));
   std::vector<bf16> others = ones;
-  EXPECT_TRUE(agree(ones, others, true));
-  others[3] = to_bf16(1.5F);  // 5 % of the norm
-  EXPECT_FALSE(agree(ones, others, true));
-  EXPECT_TRUE(agree(ones, others, false));
-  others[4] = to_bf16(7.0F);
-  EXPECT_FALSE(agree(ones, others, false));
-  others[4] = {0x7fc0};  // NaN
-  EXPECT_FALSE(agree(ones, others, false));
-  EXPECT_FALSE(agree(ones, std::span(ones).first(99), false));
+  EXPECT_EQ(relative_distance(ones, others), 0.0);
+  EXPECT_TRUE(agree(0, true, 0.1));
+  others[3] = to_bf16(1.5F);
+  EXPECT_NEAR(relative_distance(ones, others), 0.05, 1e-12);
+  EXPECT_FALSE(agree(0.05, true, 0.1));
+  EXPECT_TRUE(agree(0.05, false, 0.1));
+  EXPECT_FALSE(agree(0.15, false, 0.1));
+  others[3] = {0x7fc0};  // NaN
+  EXPECT_FALSE(agree(relative_distance(ones, others), false, 0.1));
+  EXPECT_FALSE(agree(relative_distance(ones, std::span(ones).first(99)), false, 0.1));
 }
 
 // An engine made for less refuses, and the bench passes that on.
