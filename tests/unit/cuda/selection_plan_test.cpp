@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/select_rows/stages.h"
 #include "backend/cuda/kernels/update_rows/launch.h"
 #include "support/expect_ok.h"
@@ -127,8 +126,7 @@ TEST(SlowPathReport, ABuildWithoutCodeForHopperIsToldAtOnce) {
     ASSERT_OK(device);
     std::vector<std::string> told;
     cuda::Scratch scratch;
-    const cuda::CudaOps ops(**device, nullptr, scratch, nullptr,
-                            [&](std::string_view text) { told.emplace_back(text); });
+    const cuda::CudaOps ops(**device, nullptr, scratch, [&](std::string_view text) { told.emplace_back(text); });
     ASSERT_EQ(told.size(), has_code ? 0U : 1U);
     EXPECT_TRUE(has_code || told[0].find("90a") != std::string::npos);
   }
