@@ -236,7 +236,12 @@ void print_kernels(const Json& kernels, const DoctorFlags& flags) {
   }
   std::cout << table.to_string();
   for (std::size_t i = 0; i < notes.size(); ++i) std::cout << "(" << i + 1 << ") " << notes[i] << "\n";
-  if (flags.config.empty()) std::cout << "kernels of GPUs depend on the model: --config FILE\n";
+  const auto on_gpu = [](const Json& use) { return use["backend"] == "cuda"; };
+  if (flags.config.empty()) {
+    std::cout << "kernels of GPUs depend on the model: --config FILE\n";
+  } else if (std::none_of(kernels.begin(), kernels.end(), on_gpu)) {
+    std::cout << "no GPU is usable here, so there are no kernels of one\n";
+  }
 }
 
 void print_cuda(const Json& cuda) {

@@ -171,8 +171,7 @@ class Reporter {
       pooling = ", rows pooled by single blocks";
       if (!few_rows(*params.compress)) {
         DSV4RT_ASSIGN_OR_RETURN(const int at_once, many_rows_clusters(device_, kHeadDim));
-        pooling = ", rows pooled by clusters of " + count_of(many_rows_tokens(tokens, at_once), "token") + " (" +
-                  std::to_string(at_once) + " clusters at once)";
+        pooling = ", rows pooled by clusters (" + std::to_string(at_once) + " at once)";
       }
     }
     return Served{.kernel = (one_launch(params) ? "row kernel" : "row kernel, pooling apart") + pooling};
