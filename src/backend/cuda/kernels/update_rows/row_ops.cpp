@@ -18,25 +18,33 @@ bool stores_beside_pooling(const CompressParams& params) {
 
 }  // namespace
 
+bool one_launch(const UpdateRowsParams& params) {
+  if (params.query.step.counts.tokens >= kManyTokens) return !params.compress && !params.index_compress;
+  if (params.compress && !stores_beside_pooling(*params.compress)) return false;
+  if (!params.index_compress) return true;
+  return stores_beside_pooling(*params.index_compress) && few_rows(*params.index_compress) &&
+         (!params.compress || few_rows(*params.compress));
+}
+
 Status CudaOps::query(const QueryParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_query(params, "query"));
-  return launch_rows({.query = &params}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.query = &params}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::index_query(const IndexQueryParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_index_query(params, "index_query"));
-  return launch_rows({.index_query = &params}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.index_query = &params}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::window_rows(const WindowRowsParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_window_rows(params, "window_rows"));
-  return launch_rows({.window = &params}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.window = &params}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::compress(const CompressParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_compress(params, "compress"));
   const RowParts parts = params.is_index_key ? RowParts{.index_compress = &params} : RowParts{.compress = &params};
-  return launch_rows(parts, params.step.counts.tokens, stream_);
+  return launch_rows(device_, parts, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::state_store(const StateStoreParams& params) {
@@ -45,7 +53,7 @@ Status CudaOps::state_store(const StateStoreParams& params) {
   state.step = params.step;
   state.input = params.input;
   state.state = params.state;
-  return launch_rows({.state = &state}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.state = &state}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::update_rows(const UpdateRowsParams& params) {
@@ -64,30 +72,26 @@ Status CudaOps::update_rows(const UpdateRowsParams& params) {
                  .window = &params.window,
                  .window_ring = params.window_ring ? &*params.window_ring : nullptr};
   const std::int32_t tokens = params.query.step.counts.tokens;
-  bool one_launch = tokens < kManyTokens;
   if (params.compress) {
     DSV4RT_RETURN_IF_ERROR(check_compress(*params.compress, kName));
     parts.state = pooling.compress = &*params.compress;
-    one_launch = one_launch && stores_beside_pooling(*params.compress);
   }
   if (params.index_compress) {
     DSV4RT_RETURN_IF_ERROR(check_compress(*params.index_compress, kName));
     parts.index_state = pooling.index_compress = &*params.index_compress;
-    one_launch = one_launch && stores_beside_pooling(*params.index_compress) && few_rows(*params.index_compress) &&
-                 (!params.compress || few_rows(*params.compress));
   }
-  if (one_launch) {
+  if (one_launch(params)) {
     parts.compress = pooling.compress;
     parts.index_compress = pooling.index_compress;
-    return launch_rows(parts, tokens, stream_);
+    return launch_rows(device_, parts, tokens, stream_);
   }
   for (const RowParts& one :
        {RowParts{.compress = pooling.compress}, RowParts{.index_compress = pooling.index_compress}}) {
     if (one.compress != nullptr || one.index_compress != nullptr) {
-      DSV4RT_RETURN_IF_ERROR(launch_rows(one, tokens, stream_));
+      DSV4RT_RETURN_IF_ERROR(launch_rows(device_, one, tokens, stream_));
     }
   }
-  return launch_rows(parts, tokens, stream_);
+  return launch_rows(device_, parts, tokens, stream_);
 }
 
 }  // namespace dsv4rt::cuda
