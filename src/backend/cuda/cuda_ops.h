@@ -7,13 +7,13 @@
 #include <memory>
 
 #include "backend/cuda/scratch.h"
-#include "backend/ops.h"
+#include "backend/row_ops.h"
 
 namespace dsv4rt::cuda {
 
 class LibraryLinear;
 
-class CudaOps final : public Ops {
+class CudaOps final : public RowOps {
  public:
   // `scratch` and the stream outlive the object. library: runs what it takes; null: nothing.
   CudaOps(cudaStream_t stream, Scratch& scratch);
