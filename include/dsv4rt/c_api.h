@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
-#define DSV4RT_C_API_VERSION 3
+#define DSV4RT_C_API_VERSION 4
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -85,8 +85,8 @@ typedef struct dsv4rt_engine_options {
   int64_t nondeterministic;  // 1: EngineOptions::deterministic = false, faster long steps; 0: true
 } dsv4rt_engine_options;
 
-// What the engine holds; total = weights + workspace + cache, and cache = regions + block tables +
-// step metadata.
+// What the engine holds; total = weights + workspace + scratch + graphs + cache, and cache = regions + block
+// tables + step metadata.
 typedef struct dsv4rt_memory {
   size_t struct_size;  // set by the caller
   int64_t total_bytes;
@@ -99,6 +99,9 @@ typedef struct dsv4rt_memory {
   int64_t bytes_per_sequence;  // rings and compressor states, all layers
   int64_t sharing_unit_tokens;
   size_t region_count;  // for dsv4rt_engine_memory_region
+  // Since version 4.
+  int64_t scratch_bytes;  // what the largest single operation needs for itself
+  int64_t graph_bytes;    // most that captured graphs take; 0 without capture
 } dsv4rt_memory;
 
 // What a region of cache holds; the values of CacheRole in types.h.

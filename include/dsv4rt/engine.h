@@ -43,6 +43,9 @@ struct GraphOptions {
   std::int32_t max_graphs = 64;
   // Steps of more tokens run eagerly: a long prefill gains nothing from a graph.
   std::int32_t max_tokens = 512;
+  // Memory that the graphs kept may take together, as estimated from their nodes (64 KiB each); the least recently
+  // used ones leave before it is passed. Part of the memory plan. The newest graph is kept even if it is larger.
+  std::int64_t max_bytes = std::int64_t{2} << 30;
 };
 
 struct EngineOptions {
@@ -124,7 +127,9 @@ struct EngineOptions {
 struct EngineMemory {
   MemoryPlan cache;
   std::int64_t weight_bytes = 0;     // as packed by the backend
-  std::int64_t workspace_bytes = 0;  // intermediates of the largest step
+  std::int64_t workspace_bytes = 0;  // what a step's operations hand to each other
+  std::int64_t scratch_bytes = 0;    // what the largest single operation needs for itself
+  std::int64_t graph_bytes = 0;      // most that captured graphs take, by GraphOptions::max_bytes; 0 without capture
   std::int64_t total_bytes = 0;
 };
 

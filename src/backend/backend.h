@@ -14,12 +14,14 @@
 
 #include "backend/host_time_marks.h"
 #include "backend/ops.h"
+#include "backend/step_shapes.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt {
 
 class Backend;
+class RowOps;
 
 // Step uploads that may be under way at once: how far the host may run ahead.
 inline constexpr int kStepUploads = 8;
@@ -122,22 +124,15 @@ class Backend {
   // may be unmapped afterwards. Errors: kUnsupported/kBadInput naming the tensor.
   virtual Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) = 0;
 
-  // What Ops::linear takes of the memory below, with weights of up to so many inputs that are rounded and so many
-  // outputs.
-  [[nodiscard]] virtual std::int64_t linear_scratch_bytes(std::int32_t tokens, std::int64_t rounded_inputs,
-                                                          std::int64_t outputs) const {
-    static_cast<void>(tokens), static_cast<void>(rounded_inputs), static_cast<void>(outputs);
-    return 0;
-  }
-
-  // Memory for intermediates of single operations, planned by the caller. Only at start. The CPU
-  // backend keeps its own, which are small.
-  virtual Status reserve_scratch(std::size_t bytes) {
-    static_cast<void>(bytes);
-    return {};
-  }
+  // What the largest operation of such steps takes of the memory below.
+  [[nodiscard]] virtual std::int64_t scratch_bytes(const StepShapes& shapes) const = 0;
+  // Memory for intermediates of single operations. Only at start: an operation that needs more fails with
+  // kResourceExhausted, none takes memory by itself.
+  virtual Status reserve_scratch(std::size_t bytes) = 0;
 
   virtual Ops& ops() noexcept = 0;
+  // The same object with the parts of its operations; not for layers.
+  virtual RowOps& row_ops() noexcept = 0;
 
  private:
   friend class Buffer;

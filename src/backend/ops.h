@@ -1,4 +1,5 @@
-// Ops: the dozen operations that one attention layer is made of.
+// Ops: the operations that attention layers call, and those between steps. row_ops.h has the parts of
+// update_rows as operations of their own.
 //
 // CPU and CUDA implement the same contract and the same tests run on both. Shapes stand in
 // brackets: T tokens of the step (padding included), B sequences, h query heads, d hidden size.
@@ -156,14 +157,6 @@ struct CompressParams {
   PagedRows rows;
 };
 
-// Writes the step's last ring_rows tokens of every sequence into its state ring (kv, score + ape).
-// Runs after compress of the same step.
-struct StateStoreParams {
-  StepView step;
-  CompressorInput input;
-  StateRing state;
-};
-
 // In place on indexer queries: RoPE, optional Hadamard, rounding through the key format.
 struct IndexQueryParams {
   StepView step;
@@ -183,8 +176,8 @@ constexpr bool ring_keeps_needed_rows(std::int32_t ring_rows, std::int32_t neede
 }
 
 // Everything between a layer's projections and its reads of the cache. The bytes are those of query,
-// index_query, window_rows, window_store and, for each compressor, compress and state_store, called in
-// this order for one step; a single call, so that a backend can do it in a single launch.
+// index_query, window_rows (row_ops.h), window_store and, for each compressor, compress and state_store (row_ops.h),
+// called in this order for one step; a single call, so that a backend can do it in a single launch.
 struct UpdateRowsParams {
   QueryParams query;
   std::optional<IndexQueryParams> index_query;
@@ -259,19 +252,10 @@ class Ops {
 
   // Several linears over the same step; calls that share x read and round it once.
   virtual Status linear(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
-  virtual Status rms_norm(const RmsNormParams& params) = 0;
-  // linear() on the rows that rms_norm(norm) makes: x of every call is norm.y, with unspecified content afterwards.
-  virtual Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
-    const Status normed = rms_norm(norm);
-    return normed.ok() ? linear(norm.tokens, calls) : normed;
-  }
-  virtual Status query(const QueryParams& params) = 0;
-  virtual Status window_rows(const WindowRowsParams& params) = 0;
-  virtual Status window_store(const WindowStoreParams& params) = 0;
-  virtual Status compress(const CompressParams& params) = 0;
-  virtual Status state_store(const StateStoreParams& params) = 0;
-  virtual Status index_query(const IndexQueryParams& params) = 0;
+  // linear() on rows normed first: x of every call is norm.y, with unspecified content afterwards.
+  virtual Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) = 0;
   virtual Status update_rows(const UpdateRowsParams& params) = 0;
+  virtual Status window_store(const WindowStoreParams& params) = 0;
   virtual Status select_rows(const SelectRowsParams& params) = 0;
   virtual Status attend(const AttendParams& params) = 0;
 

@@ -20,17 +20,6 @@ constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 20;
 constexpr std::array<std::string_view, kCacheRoleCount> kRoleNames = {"SWA_KV",    "CSA_KV",      "INDEX_K",  "HCA_KV",
                                                                       "CSA_STATE", "INDEX_STATE", "HCA_STATE"};
 
-// Which roles a kind of compressor brings; the only place that maps layer kinds to roles.
-struct CompressorRoles {
-  CacheRole rows;
-  CacheRole state;
-};
-
-CompressorRoles compressor_roles(const LayerSpec& layer) {
-  if (layer.kind == AttentionKind::kHeavilyCompressed) return {CacheRole::kHcaKv, CacheRole::kHcaState};
-  return {CacheRole::kCsaKv, CacheRole::kCsaState};
-}
-
 struct RowsPerBlock {
   std::string_view field;
   std::int32_t rows;
@@ -107,6 +96,11 @@ int find_spec(std::span<const Spec> specs, LayerId layer, CacheRole role) noexce
 }
 
 }  // namespace
+
+CompressorRoles compressor_roles(const LayerSpec& layer) noexcept {
+  if (layer.kind == AttentionKind::kHeavilyCompressed) return {CacheRole::kHcaKv, CacheRole::kHcaState};
+  return {CacheRole::kCsaKv, CacheRole::kCsaState};
+}
 
 std::string_view cache_role_name(CacheRole role) noexcept {
   const auto index = static_cast<std::size_t>(role);

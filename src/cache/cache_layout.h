@@ -19,6 +19,14 @@ namespace dsv4rt {
 // "SWA_KV", "CSA_KV", "INDEX_K", "HCA_KV", "CSA_STATE", "INDEX_STATE", "HCA_STATE".
 std::string_view cache_role_name(CacheRole role) noexcept;
 
+// Which roles the compressor of a layer's kind brings; the only place that maps layer kinds to roles. For layers
+// that have one (ratio > 0).
+struct CompressorRoles {
+  CacheRole rows;
+  CacheRole state;
+};
+CompressorRoles compressor_roles(const LayerSpec& layer) noexcept;
+
 // One paged region: its index in CacheLayout::pools is its pool id and its block-table id.
 struct PoolSpec {
   LayerId layer;

@@ -76,6 +76,8 @@ dsv4rt_memory memory_of(const EngineMemory& memory) {
   values.bytes_per_sequence = memory.cache.bytes_per_sequence;
   values.sharing_unit_tokens = memory.cache.sharing_unit_tokens;
   values.region_count = memory.cache.regions.size();
+  values.scratch_bytes = memory.scratch_bytes;
+  values.graph_bytes = memory.graph_bytes;
   return values;
 }
 

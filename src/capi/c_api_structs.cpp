@@ -11,7 +11,7 @@ namespace dsv4rt::c_api {
 
 // Of the present version: tail padding would make struct_size ambiguous.
 static_assert(sizeof(dsv4rt_engine_options) == 136);
-static_assert(sizeof(dsv4rt_memory) == kFirstBytes<dsv4rt_memory>);
+static_assert(sizeof(dsv4rt_memory) == 104);
 static_assert(sizeof(dsv4rt_memory_region) == kFirstBytes<dsv4rt_memory_region>);
 static_assert(sizeof(dsv4rt_step_options) == 32);
 static_assert(sizeof(dsv4rt_graph_stats) == kFirstBytes<dsv4rt_graph_stats>);

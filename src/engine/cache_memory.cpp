@@ -12,14 +12,6 @@ std::string region_name(CacheRole role, LayerId layer, const char* part) {
   return std::string(cache_role_name(role)) + " " + part + " of layer " + std::to_string(layer.value);
 }
 
-// The roles of a layer's compressed rows and state follow from its kind.
-CacheRole rows_role(const LayerSpec& spec) {
-  return spec.overlap ? CacheRole::kCsaKv : CacheRole::kHcaKv;
-}
-CacheRole state_role(const LayerSpec& spec) {
-  return spec.overlap ? CacheRole::kCsaState : CacheRole::kHcaState;
-}
-
 }  // namespace
 
 Result<CacheMemory> CacheMemory::allocate(Backend& backend, const CacheLayout& layout, const MemoryPlan& plan,
@@ -66,8 +58,9 @@ LayerCache CacheMemory::layer_cache(const LayerSpec& spec) const {
                   .shape = layout_->slots()[static_cast<std::size_t>(window)].shape,
                   .format = layout_->formats().rows};
   if (spec.ratio == 0) return cache;
-  cache.rows = paged_rows(spec.id, rows_role(spec));
-  cache.state = state_ring(spec.id, state_role(spec));
+  const CompressorRoles roles = compressor_roles(spec);
+  cache.rows = paged_rows(spec.id, roles.rows);
+  cache.state = state_ring(spec.id, roles.state);
   if (!spec.indexer) return cache;
   cache.index_keys = paged_rows(spec.id, CacheRole::kIndexK);
   cache.index_state = state_ring(spec.id, CacheRole::kIndexState);

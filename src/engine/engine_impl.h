@@ -68,7 +68,7 @@ struct Engine::Impl {
   Status run_captured(const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key);
   Status run_layers(const Bf16Bits* x, const LayerHook& hook);
   Result<std::unique_ptr<CapturedWork>> capture_layers(const Bf16Bits* x, const LayerHook& hook);
-  Status make_room_for_a_graph();
+  Status make_room_for(const CapturedWork& work);
 
   [[nodiscard]] Status check_outstanding(const Step& given) const;
   [[nodiscard]] Status no_step_outstanding(const char* operation) const;

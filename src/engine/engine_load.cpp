@@ -1,9 +1,9 @@
 // Loading: configuration, plan, weights, memory. The order matters: everything that can be refused
 // is checked before the first large allocation.
 
-#include <algorithm>
 #include <string>
 
+#include "attention/step_shapes.h"
 #include "backend/cpu/cpu_backend.h"
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
@@ -86,30 +86,11 @@ std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeigh
   return total;
 }
 
-// Device memory for intermediates of single operations: what a linear takes, or index scores of as many tokens as
-// fit (never of a whole prompt at a long context).
-std::size_t kernel_scratch_bytes(const Backend& backend, const ModelConfig& config, const LayerSchedule& schedule,
-                                 const CacheLimits& limits) {
-  constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
-  const std::int64_t widest = std::max({config.hidden_size, config.q_lora_rank, config.o_groups * config.o_lora_rank,
-                                        config.num_attention_heads * std::int64_t{kHeadDim} / config.o_groups});
-  const std::int64_t outputs = std::max({config.hidden_size, config.num_attention_heads * std::int64_t{kHeadDim},
-                                         config.index_n_heads * std::int64_t{kIndexHeadDim}});
-  const std::int64_t linear = backend.linear_scratch_bytes(limits.max_step_tokens, widest, outputs);
-  std::int64_t scores = 0;
-  for (const LayerSpec& spec : schedule.layers()) {
-    if (!spec.indexer) continue;
-    const std::int64_t rows = limits.max_context_tokens / spec.ratio + 1024;  // whole blocks
-    const std::int64_t all = rows * limits.max_step_tokens * std::int64_t{sizeof(float)};
-    scores = std::max(scores, std::max(rows * std::int64_t{sizeof(float)}, std::min(all, kScoreBytes)));
-  }
-  return static_cast<std::size_t>(std::max(linear, scores));
-}
-
 // One line a part, for the error that refuses the plan.
 std::string describe(const EngineMemory& memory) {
   std::string text = "weights " + std::to_string(memory.weight_bytes) + " B, workspace " +
-                     std::to_string(memory.workspace_bytes) + " B";
+                     std::to_string(memory.workspace_bytes) + " B, scratch " + std::to_string(memory.scratch_bytes) +
+                     " B, graphs " + std::to_string(memory.graph_bytes) + " B";
   for (const PlannedRegion& region : memory.cache.regions) {
     text += ", " + std::string(cache_role_name(region.role)) + " " + std::to_string(region.total_bytes) + " B";
   }
@@ -120,12 +101,13 @@ std::string describe(const EngineMemory& memory) {
 
 Status Engine::Impl::load(const EngineOptions& requested) {
   options = requested;
-  if (options.graphs.max_graphs < 0 || options.graphs.max_tokens < 0) {
+  if (options.graphs.max_graphs < 0 || options.graphs.max_tokens < 0 || options.graphs.max_bytes < 0) {
     return {StatusCode::kInvalidArgument, "graphs: max_graphs " + std::to_string(options.graphs.max_graphs) +
                                               ", max_tokens " + std::to_string(options.graphs.max_tokens) +
+                                              ", max_bytes " + std::to_string(options.graphs.max_bytes) +
                                               "; accepted: 0 or more"};
   }
-  graphs = GraphCache(static_cast<std::size_t>(options.graphs.max_graphs));
+  graphs = GraphCache(static_cast<std::size_t>(options.graphs.max_graphs), options.graphs.max_bytes);
   DSV4RT_ASSIGN_OR_RETURN(settings.profile, Profile::from_name(options.profile));
   settings.row_format = options.row_format.value_or(settings.profile.default_row_format);
   settings.index_format = options.index_format.value_or(settings.profile.default_index_format);
@@ -177,9 +159,10 @@ Status Engine::Impl::plan_and_allocate() {
   const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = static_cast<std::int64_t>(workspace_bytes(shape)) + 2 * hidden_bytes;
-  const std::size_t scratch_bytes = kernel_scratch_bytes(*backend, settings.config, schedule, options.limits);
-  if (!backend->uses_host_memory()) memory.workspace_bytes += static_cast<std::int64_t>(scratch_bytes);
-  memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes;
+  memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
+  if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;
+  memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
+                       memory.graph_bytes;
   if (options.memory_limit_bytes > 0 && memory.total_bytes > options.memory_limit_bytes) {
     return {StatusCode::kResourceExhausted, "memory plan of " + std::to_string(memory.total_bytes) +
                                                 " B exceeds the limit of " +
@@ -200,7 +183,7 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_RETURN_IF_ERROR(backend->reserve_step_upload(metadata.size()));
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
   workspace = workspace_at(shape, workspace_memory.data());
-  DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(scratch_bytes));
+  DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(static_cast<std::size_t>(memory.scratch_bytes)));
   DSV4RT_ASSIGN_OR_RETURN(layer_input, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer input"));
   DSV4RT_ASSIGN_OR_RETURN(layer_output, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer output"));
   DSV4RT_ASSIGN_OR_RETURN(plain_frequencies, upload_frequencies(*backend, settings.config, RopeChoice::kPlain));

@@ -12,14 +12,19 @@ const CapturedWork* GraphCache::find(const GraphKey& key) {
 }
 
 const CapturedWork& GraphCache::insert(const GraphKey& key, std::unique_ptr<CapturedWork> work) {
-  if (full() && !entries_.empty()) {
-    by_key_.erase(entries_.back().key);
-    entries_.pop_back();
-    ++evictions_;
-  }
+  while (!has_room_for(*work)) drop_oldest();
+  nodes_ += work->nodes();
   entries_.push_front({.key = key, .work = std::move(work)});
   by_key_.insert_or_assign(key, entries_.begin());
   return *entries_.front().work;
+}
+
+void GraphCache::drop_oldest() {
+  const Entry& oldest = entries_.back();
+  nodes_ -= oldest.work->nodes();
+  by_key_.erase(oldest.key);
+  entries_.pop_back();
+  ++evictions_;
 }
 
 }  // namespace dsv4rt

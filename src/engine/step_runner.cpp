@@ -84,7 +84,7 @@ Status Engine::Impl::run_captured(const Bf16Bits* x, const LayerHook& hook, std:
   if (work == nullptr) {
     // Captured before anything of the step is enqueued: a hook that fails leaves the step untouched.
     DSV4RT_ASSIGN_OR_RETURN(std::unique_ptr<CapturedWork> captured, capture_layers(x, hook));
-    DSV4RT_RETURN_IF_ERROR(make_room_for_a_graph());
+    DSV4RT_RETURN_IF_ERROR(make_room_for(*captured));
     work = &graphs.insert(key, std::move(captured));
     ++graph_stats.captures;
     graph_stats.evictions = graphs.evictions();
@@ -118,18 +118,18 @@ Result<std::unique_ptr<CapturedWork>> Engine::Impl::capture_layers(const Bf16Bit
   return work;
 }
 
-// A graph that leaves may still be running. Leaving is rare, or reported.
-Status Engine::Impl::make_room_for_a_graph() {
-  if (!graphs.full()) return {};
+// Graphs that leave may still be running. Leaving is rare, or reported.
+Status Engine::Impl::make_room_for(const CapturedWork& work) {
+  if (graphs.has_room_for(work)) return {};
   fault = backend->synchronize();
   DSV4RT_RETURN_IF_ERROR(fault);
   const auto evictions = static_cast<std::uint64_t>(graphs.evictions()) + 1;
   if (options.on_warning && std::has_single_bit(evictions)) {
-    options.on_warning("captured steps push each other out: " + std::to_string(evictions) + " of " +
-                       std::to_string(graph_stats.captures + 1) + " graphs have left, " +
-                       std::to_string(options.graphs.max_graphs) +
-                       " are kept (GraphOptions::max_graphs); each new shape of a step, address of x or hook_key "
-                       "is a graph of its own");
+    options.on_warning(
+        "captured steps push each other out: " + std::to_string(evictions) + " of " +
+        std::to_string(graph_stats.captures + 1) + " graphs have left, " + std::to_string(graphs.size()) +
+        " are kept (GraphOptions::max_graphs, max_bytes); each new shape of a step, address of x or hook_key "
+        "is a graph of its own");
   }
   return {};
 }

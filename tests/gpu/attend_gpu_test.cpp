@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
 #include "gpu/support/gpu.h"
 #include "support/attend_case.h"
+#include "support/test_backend.h"
 
 namespace dsv4rt::test {
 namespace {
@@ -41,7 +41,7 @@ class AttendGpuTest : public GpuTest {
 
   // Weights that round to the other BF16 neighbour move a value by up to 0.4 %; they are rare.
   static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0) {
-    static const std::unique_ptr<Backend> cpu = std::move(create_cpu_backend({})).value();
+    static const std::unique_ptr<Backend> cpu = std::move(create_cpu_test_backend()).value();
     const auto expected = run(*cpu, setup, parts, padding);
     const auto actual = run(gpu(), setup, parts, padding);
     ASSERT_EQ(actual.size(), expected.size());

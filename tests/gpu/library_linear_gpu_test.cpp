@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cublaslt_library.h"
 #include "backend/cuda/kernels/linear/library_linear.h"
@@ -21,6 +20,7 @@
 #include "gpu/support/nvfp4_operand.h"
 #include "support/expect_ok.h"
 #include "support/temp_directory.h"
+#include "support/test_backend.h"
 #include "unit/backend/linear_matrix.h"
 
 namespace dsv4rt::test {
@@ -60,7 +60,7 @@ class LibraryLinearGpuTest : public GpuTest {
     ASSERT_NE(device_, nullptr);
     ops_ = std::make_unique<cuda::CudaOps>(*device_, static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
                                            std::move(library).value());
-    auto cpu = create_cpu_backend({});
+    auto cpu = create_cpu_test_backend();
     ASSERT_OK(cpu);
     cpu_ = std::move(cpu).value();
   }
@@ -330,7 +330,9 @@ TEST_F(LibraryLinearGpuTest, ScratchIsPlanned) {
   const DeviceArray<bf16> x(*fast_, random_inputs(7 * 256, 2));
   const DeviceArray<float> y(*fast_, std::vector<float>(7 * 128));
   const LinearCall call{x.data(), 256, weight.get(), y.data(), 128, OutputType::kF32};
-  const auto planned = static_cast<std::size_t>(fast_->linear_scratch_bytes(7, 256, 128));
+  StepShapes shapes{.max_tokens = 7};
+  shapes.linears.push_back({.matrices = 1, .inputs = 1, .in_features = 256, .out_features = 128});
+  const auto planned = static_cast<std::size_t>(fast_->scratch_bytes(shapes));
   ASSERT_LE(planned, kScratchBytes);
   scratch_ = cuda::Scratch(scratch_memory_.data(), planned);
   EXPECT_OK(ops_->linear(7, std::span(&call, 1)));

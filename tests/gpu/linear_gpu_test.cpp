@@ -9,10 +9,11 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/row_ops.h"
 #include "gpu/support/gpu.h"
 #include "layout/rounding.h"
 #include "support/expect_ok.h"
+#include "support/test_backend.h"
 #include "unit/backend/linear_matrix.h"
 
 namespace dsv4rt::test {
@@ -74,7 +75,7 @@ class LinearGpuTest : public GpuTest {
     GpuTest::SetUp();
     if (IsSkipped()) return;
     EXPECT_OK(gpu().reserve_scratch(kScratchBytes));
-    auto backend = create_cpu_backend({});
+    auto backend = create_cpu_test_backend();
     ASSERT_OK(backend);
     cpu_ = std::move(backend).value();
   }
@@ -332,11 +333,11 @@ TEST_F(LinearGpuTest, NormsEqualTheCpus) {
                          .weight = weight.data() + offset,
                          .eps = 1e-6F,
                          .y = expected.data() + offset};
-      ASSERT_OK(cpu_->ops().rms_norm(norm));
+      ASSERT_OK(cpu_->row_ops().rms_norm(norm));
       norm.x = device_x.data() + offset;
       norm.weight = device_weight.data() + offset;
       norm.y = device_y.data() + offset;
-      ASSERT_OK(gpu().ops().rms_norm(norm));
+      ASSERT_OK(gpu().row_ops().rms_norm(norm));
       const auto y = device_y.download();
       EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(bf16)), 0)
           << "width " << width << " offset " << offset;
@@ -381,7 +382,7 @@ TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
           if (together) {
             EXPECT_OK(gpu().ops().normed_linear(norm, calls));
           } else {
-            EXPECT_OK(gpu().ops().rms_norm(norm));
+            EXPECT_OK(gpu().row_ops().rms_norm(norm));
             EXPECT_OK(gpu().ops().linear(tokens, calls));
           }
           return y.download();

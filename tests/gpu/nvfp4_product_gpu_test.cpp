@@ -11,13 +11,13 @@
 #include <span>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
 #include "gpu/support/nvfp4_operand.h"
+#include "support/test_backend.h"
 #include "unit/backend/linear_matrix.h"
 
 namespace dsv4rt::test {
@@ -108,7 +108,7 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
   cuda::CudaOps ops(
       *device, static_cast<cudaStream_t>(gpu().native_stream()), scratch,
       std::make_unique<cuda::LibraryLinear>(lt, std::move(handle).value(), cuda::RowCopies::kBf16AndNvfp4, 0));
-  const auto cpu = create_cpu_backend({});
+  const auto cpu = create_cpu_test_backend();
   ASSERT_OK(cpu);
 
   constexpr std::array<float, 3> kInputScales = {0x1p-6F, 0x1p-6F, 0x1p-4F};

@@ -9,13 +9,13 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
 #include "backend/cuda/kernels/linear/packed_bytes.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "gpu/support/nvfp4_operand.h"
 #include "layout/codec_nvfp4.h"
 #include "support/expect_ok.h"
+#include "support/test_backend.h"
 #include "unit/backend/linear_matrix.h"
 
 namespace dsv4rt::test {
@@ -117,7 +117,7 @@ TEST_F(Nvfp4RowsTest, ProductOfPackedOperands) {
       ASSERT_EQ(to_float(value), values[i]);
     }
   }
-  const auto cpu = create_cpu_backend({});
+  const auto cpu = create_cpu_test_backend();
   ASSERT_OK(cpu);
   const auto host_weight = (*cpu)->pack_linear(weight);
   ASSERT_OK(host_weight);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/row_ops.h"
 #include "gpu/support/device_step.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
@@ -30,7 +31,7 @@ class RowsGpuTest : public test::GpuTest {
     auto device = gpu().allocate(memory.bytes().size(), "memory").value();
     EXPECT_OK(gpu().upload(device.data(), memory.bytes().data(), memory.bytes().size()));
     const DeviceStep device_step(gpu(), step.view());
-    EXPECT_OK(run(gpu().ops(), memory.params(device_step.view(), device.data())));
+    EXPECT_OK(run(gpu().row_ops(), memory.params(device_step.view(), device.data())));
     EXPECT_OK(gpu().download(memory.bytes().data(), device.data(), memory.bytes().size()));
     memory.clear_padding(step.view().counts.valid_tokens);
     return memory;

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/backend.h"
+#include "backend/row_ops.h"
 #include "cache/cache_layout.h"
 #include "cache/kv_cache_manager.h"
 #include "cache/memory_plan.h"
@@ -38,7 +39,7 @@ class CacheRig {
   }
 
   [[nodiscard]] Backend& backend() { return *backend_; }
-  [[nodiscard]] Ops& ops() { return backend_->ops(); }
+  [[nodiscard]] RowOps& ops() { return backend_->row_ops(); }
   [[nodiscard]] const LayerSchedule& schedule() const { return schedule_; }
   [[nodiscard]] const CacheLayout& layout() const { return layout_; }
   [[nodiscard]] KVCacheManager& manager() { return *manager_; }

@@ -17,6 +17,13 @@ inline void* counted_allocation(std::size_t bytes) {
   throw std::bad_alloc();
 }
 
+inline void* counted_allocation(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  const auto aligned = static_cast<std::size_t>(alignment);
+  if (void* memory = std::aligned_alloc(aligned, (bytes + aligned) / aligned * aligned)) return memory;
+  throw std::bad_alloc();
+}
+
 }  // namespace dsv4rt::test
 
 // Not inlined: beside an inlined `new`, GCC takes std::free for a mismatch (-Wmismatched-new-delete).
@@ -36,5 +43,23 @@ inline void* counted_allocation(std::size_t bytes) {
   std::free(memory);
 }
 [[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return dsv4rt::test::counted_allocation(bytes, alignment);
+}
+[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return dsv4rt::test::counted_allocation(bytes, alignment);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }

@@ -17,7 +17,6 @@ class RecordingOps : public Ops {
   // Parameters of the last call of each kind.
   std::vector<std::vector<LinearCall>> linears;
   std::vector<CompressParams> compressions;
-  std::vector<StateStoreParams> state_stores;
   UpdateRowsParams update_params;
   // What update_rows was asked, part by part.
   QueryParams query_params;
@@ -31,30 +30,12 @@ class RecordingOps : public Ops {
     linears.emplace_back(c.begin(), c.end());
     return pass("linear*" + std::to_string(c.size()), [&] { return inner_->linear(tokens, c); });
   }
-  Status rms_norm(const RmsNormParams& p) override {
-    return pass("rms_norm", [&] { return inner_->rms_norm(p); });
-  }
-  Status query(const QueryParams& p) override {
-    query_params = p;
-    return pass("query", [&] { return inner_->query(p); });
-  }
-  Status window_rows(const WindowRowsParams& p) override {
-    return pass("window_rows", [&] { return inner_->window_rows(p); });
+  Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> c) override {
+    linears.emplace_back(c.begin(), c.end());
+    return pass("normed_linear*" + std::to_string(c.size()), [&] { return inner_->normed_linear(norm, c); });
   }
   Status window_store(const WindowStoreParams& p) override {
     return pass("window_store", [&] { return inner_->window_store(p); });
-  }
-  Status compress(const CompressParams& p) override {
-    compressions.push_back(p);
-    return pass("compress", [&] { return inner_->compress(p); });
-  }
-  Status state_store(const StateStoreParams& p) override {
-    state_stores.push_back(p);
-    return pass("state_store", [&] { return inner_->state_store(p); });
-  }
-  Status index_query(const IndexQueryParams& p) override {
-    index_query_params = p;
-    return pass("index_query", [&] { return inner_->index_query(p); });
   }
   Status update_rows(const UpdateRowsParams& p) override {
     update_params = p;

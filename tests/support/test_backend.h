@@ -21,17 +21,23 @@ inline constexpr std::string_view kTestBackend = DSV4RT_TEST_BACKEND;
 // Scratch that single operations may take in tests; an engine plans its own.
 inline constexpr std::size_t kTestScratchBytes = std::size_t{64} << 20;
 
+inline Result<std::unique_ptr<Backend>> with_test_scratch(Result<std::unique_ptr<Backend>> backend) {
+  if (!backend.ok()) return backend;
+  if (const Status status = (*backend)->reserve_scratch(kTestScratchBytes); !status.ok()) return status;
+  return backend;
+}
+
+// A CPU backend whose operations may be called without an engine.
+inline Result<std::unique_ptr<Backend>> create_cpu_test_backend(const CpuBackendOptions& options = {}) {
+  return with_test_scratch(create_cpu_backend(options));
+}
+
 // Of one thread on the CPU, of device 0 on a GPU.
 inline Result<std::unique_ptr<Backend>> create_test_backend() {
 #if defined(DSV4RT_HAVE_CUDA)
-  if constexpr (kTestBackend == "cuda") {
-    auto backend = create_cuda_backend({.device = 0});
-    if (!backend.ok()) return backend;
-    if (const Status status = (*backend)->reserve_scratch(kTestScratchBytes); !status.ok()) return status;
-    return backend;
-  }
+  if constexpr (kTestBackend == "cuda") return with_test_scratch(create_cuda_backend({.device = 0}));
 #endif
-  return create_cpu_backend({.threads = 1, .max_isa = {}});
+  return create_cpu_test_backend({.threads = 1, .max_isa = {}});
 }
 
 }  // namespace dsv4rt::test

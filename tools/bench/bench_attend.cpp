@@ -25,6 +25,12 @@ constexpr std::int32_t kWindow = 128;
 constexpr std::int32_t kTopK = 512;
 constexpr std::int32_t kBlockRows = 64;
 
+// More than any case here takes.
+struct OpsScratch {
+  std::vector<std::byte> memory = std::vector<std::byte>(std::size_t{256} << 20);
+  Scratch region{memory.data(), memory.size()};
+};
+
 int all_threads() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
@@ -244,7 +250,8 @@ void attend(benchmark::State& state) {
   }
   std::vector<bf16> out(q.size());
   const cpu::ThreadTeam team(threads);
-  cpu::CpuOps ops(team, cpu::detect_isa_level());
+  const OpsScratch scratch;
+  cpu::CpuOps ops(team, scratch.region, cpu::detect_isa_level());
   const AttendParams params{.step = sequence.view(),
                             .heads = kHeads,
                             .window = kWindow,
@@ -309,7 +316,8 @@ void select_rows(benchmark::State& state) {
   std::vector<std::int32_t> selected(static_cast<std::size_t>(tokens) * kTopK);
   std::vector<std::int32_t> counts(static_cast<std::size_t>(tokens));
   const cpu::ThreadTeam team(threads);
-  cpu::CpuOps ops(team, cpu::detect_isa_level());
+  const OpsScratch scratch;
+  cpu::CpuOps ops(team, scratch.region, cpu::detect_isa_level());
   const SelectRowsParams params{.step = sequence.view(),
                                 .heads = kHeads,
                                 .ratio = 4,
@@ -377,7 +385,8 @@ void compress(benchmark::State& state) {
     for (float& value : *values) value = random.next();
   }
   const cpu::ThreadTeam team(threads);
-  cpu::CpuOps ops(team, cpu::detect_isa_level());
+  const OpsScratch scratch;
+  cpu::CpuOps ops(team, scratch.region, cpu::detect_isa_level());
   CompressParams params{.step = sequence.view(),
                         .input = {kv.data(), score.data(), width, ape.data(), ratio, 0, kHeadDim, overlap},
                         .state = {},

@@ -70,6 +70,12 @@ void bench_linear(benchmark::State& state, const Shape& shape, std::int32_t toke
   CpuBackendOptions options;
   options.threads = limits.threads;
   auto backend = create_cpu_backend(options).value();
+  StepShapes shapes{.max_tokens = tokens};
+  shapes.linears.push_back({.matrices = 1, .inputs = 1, .in_features = shape.in, .out_features = shape.out});
+  if (!backend->reserve_scratch(static_cast<std::size_t>(backend->scratch_bytes(shapes))).ok()) {
+    state.SkipWithError("no memory for scratch");
+    return;
+  }
   test::TestMatrix matrix;
   test::fill_matrix(matrix, shape.encoding, shape.activation, shape.out, shape.in, 1);
   std::vector<std::unique_ptr<PackedLinear>> copies;

@@ -14,6 +14,7 @@
 #include "backend/cuda/cuda_devices.h"
 #include "backend/cuda/kernel_report.h"
 #endif
+#include "backend/row_ops.h"
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
 #include "command.h"
@@ -63,12 +64,12 @@ Result<std::vector<std::uint16_t>> small_computation(Backend& backend) {
   DSV4RT_ASSIGN_OR_RETURN(const Buffer weight_memory, backend.allocate(weight_bytes, "doctor weight"));
   DSV4RT_RETURN_IF_ERROR(backend.upload(x_memory.data(), x.data(), x_bytes));
   DSV4RT_RETURN_IF_ERROR(backend.upload(weight_memory.data(), weight.data(), weight_bytes));
-  DSV4RT_RETURN_IF_ERROR(backend.ops().rms_norm({.tokens = kTokens,
-                                                 .width = kWidth,
-                                                 .x = x_memory.as<bf16>(),
-                                                 .weight = weight_memory.as<bf16>(),
-                                                 .eps = 1e-6F,
-                                                 .y = x_memory.as<bf16>()}));
+  DSV4RT_RETURN_IF_ERROR(backend.row_ops().rms_norm({.tokens = kTokens,
+                                                     .width = kWidth,
+                                                     .x = x_memory.as<bf16>(),
+                                                     .weight = weight_memory.as<bf16>(),
+                                                     .eps = 1e-6F,
+                                                     .y = x_memory.as<bf16>()}));
   std::vector<std::uint16_t> y(x.size());
   DSV4RT_RETURN_IF_ERROR(backend.download(y.data(), x_memory.data(), x_bytes));
   return y;

@@ -227,7 +227,7 @@ Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace
       return {};
     };
     const LayerSpec& spec = inspector.layer_spec(layer.layer);
-    const CacheRole rows_role = spec.overlap ? CacheRole::kCsaKv : CacheRole::kHcaKv;
+    const CacheRole rows_role = compressor_roles(spec).rows;
     DSV4RT_RETURN_IF_ERROR(compare(
         "compressed_kv", recorded.compressed_kv, rows_comparable, other_rows, kMainGrid, kHeadDim,
         [&] { return inspector.paged_values(layer.layer, rows_role, run.sequence); }, check.compressed_kv));

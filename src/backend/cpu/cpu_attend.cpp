@@ -146,7 +146,22 @@ std::int32_t heads_per_item(std::int64_t tokens, std::int32_t heads, int threads
   return std::min(group, round_up(heads, kHeadLanes));
 }
 
+// The widest group of heads that an item may have.
+std::int32_t most_heads_per_item(std::int32_t heads) {
+  return std::min(kMaxGroupHeads, round_up(heads, kHeadLanes));
+}
+
 }  // namespace
+
+std::int64_t CpuOps::attend_scratch_bytes(const StepShapes& shapes, int threads) {
+  std::int64_t compressed = 0;
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    const std::int64_t visible = shapes.max_context_tokens / rows.ratio;
+    compressed = std::max(compressed, rows.index_heads > 0 ? std::min(visible, rows.top_k) : visible);
+  }
+  const std::int64_t most_rows = std::min(shapes.window, shapes.max_context_tokens) + compressed;
+  return WorkerScratch::bytes(threads, 0, AttendScratch::values(most_heads_per_item(shapes.heads), most_rows));
+}
 
 Status CpuOps::attend(const AttendParams& params) {
   DSV4RT_CHECK(params.window >= 1 && params.heads >= 1 && params.window <= params.ring.shape.rows);
@@ -157,16 +172,17 @@ Status CpuOps::attend(const AttendParams& params) {
   }
   const std::int32_t group = heads_per_item(tokens, params.heads, team_.threads());
   const std::int64_t groups = ceil_div(params.heads, group);
-  DSV4RT_RETURN_IF_ERROR(scratch_->reserve(AttendScratch::values(group, most_rows), 0, "attention"));
+  DSV4RT_ASSIGN_OR_RETURN(
+      const WorkerScratch scratch,
+      WorkerScratch::take(scratch_, team_.threads(), 0, AttendScratch::values(group, most_rows), "attention"));
   const RowKernels& kernels = row_kernels(isa_);
-  team_.parallel_for(tokens * groups, [&](std::int64_t begin, std::int64_t end, int worker) {
+  return team_.parallel_for(tokens * groups, [&](std::int64_t begin, std::int64_t end, int worker) {
     for (std::int64_t item = begin; item < end; ++item) {
       const auto head = static_cast<std::int32_t>(item % groups) * group;
       attend_heads(params, kernels, item / groups, head, std::min(group, params.heads - head),
-                   scratch_->of_worker(worker));
+                   scratch.of_worker(worker));
     }
   });
-  return {};
 }
 
 }  // namespace dsv4rt::cpu

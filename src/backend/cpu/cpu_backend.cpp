@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_linear.h"
 #include "backend/cpu/cpu_ops.h"
+#include "base/try.h"
 
 namespace dsv4rt {
 namespace {
@@ -19,7 +20,7 @@ constexpr int kMaxThreads = 1024;
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, cpu::IsaLevel isa) : team_(threads), ops_(team_, isa) {}
+  CpuBackend(int threads, cpu::IsaLevel isa) : team_(threads), ops_(team_, scratch_, isa) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "cpu"; }
   [[nodiscard]] bool uses_host_memory() const noexcept override { return true; }
@@ -48,12 +49,25 @@ class CpuBackend final : public Backend {
     return cpu::pack_cpu_linear(weight);
   }
 
+  [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {
+    return cpu::CpuOps::scratch_bytes(shapes, team_.threads());
+  }
+  Status reserve_scratch(std::size_t bytes) override {
+    scratch_ = Scratch();
+    DSV4RT_ASSIGN_OR_RETURN(scratch_memory_, allocate(bytes, "scratch"));
+    scratch_ = Scratch(scratch_memory_.data(), bytes);
+    return {};
+  }
+
   Ops& ops() noexcept override { return ops_; }
+  RowOps& row_ops() noexcept override { return ops_; }
 
  private:
   void release(std::byte* data, std::size_t bytes) noexcept override { munmap(data, bytes); }
 
   cpu::ThreadTeam team_;
+  Buffer scratch_memory_;
+  Scratch scratch_;
   cpu::CpuOps ops_;
 };
 

@@ -51,14 +51,13 @@ Status CpuOps::copy_slot(std::int32_t source, std::int32_t target, std::span<con
     std::memcpy(table.block_table + target * table.stride, table.block_table + source * table.stride,
                 static_cast<std::size_t>(table.stride) * sizeof(std::int32_t));
   }
-  team_.parallel_for(static_cast<std::int64_t>(rings.size()), [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(static_cast<std::int64_t>(rings.size()), [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const CacheRings& ring = rings[static_cast<std::size_t>(i)];
       std::memcpy(ring.base + target * ring.slot_bytes, ring.base + source * ring.slot_bytes,
                   static_cast<std::size_t>(ring.slot_bytes));
     }
   });
-  return {};
 }
 
 }  // namespace dsv4rt::cpu

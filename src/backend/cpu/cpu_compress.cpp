@@ -90,19 +90,18 @@ Status CpuOps::compress(const CompressParams& params) {
   DSV4RT_CHECK(input.dim == (params.is_index_key ? kIndexHeadDim : kHeadDim));
   DSV4RT_CHECK(input.ratio >= 1 && input.ratio * (input.overlap ? 2 : 1) <= BlockPool::kMaxRows);
   const std::uint8_t* valid = params.step.valid_mask[input.ratio_class];
-  team_.parallel_for(params.step.counts.tokens, [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(params.step.counts.tokens, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t token = begin; token < end; ++token) {
       if (valid[token] != 0 && params.step.token_sequence[token] >= 0) compress_token(params, token);
     }
   });
-  return {};
 }
 
 Status CpuOps::state_store(const StateStoreParams& params) {
   const StepView& step = params.step;
   const CompressorInput& input = params.input;
   const std::int32_t width = state_width(input);
-  team_.parallel_for(step.counts.sequences, [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(step.counts.sequences, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t sequence = begin; sequence < end; ++sequence) {
       const TokenRange range = last_tokens(step, sequence, params.state.ring_rows);
       for (std::int64_t token = range.begin; token < range.end; ++token) {
@@ -115,7 +114,6 @@ Status CpuOps::state_store(const StateStoreParams& params) {
       }
     }
   });
-  return {};
 }
 
 }  // namespace dsv4rt::cpu

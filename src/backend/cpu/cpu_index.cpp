@@ -116,10 +116,21 @@ class RowSelector {
 
 Status CpuOps::index_query(const IndexQueryParams& params) {
   const RowKernels& kernels = row_kernels(isa_);
-  for_each_head(team_, params.step, params.heads, params.rope, [&](std::int64_t item, const RopeRotation& rotation) {
-    prepare_head(params, kernels, rotation, params.q + item * kIndexHeadDim);
-  });
-  return {};
+  return for_each_head(team_, params.step, params.heads, params.rope,
+                       [&](std::int64_t item, const RopeRotation& rotation) {
+                         prepare_head(params, kernels, rotation, params.q + item * kIndexHeadDim);
+                       });
+}
+
+std::int64_t CpuOps::select_rows_scratch_bytes(const StepShapes& shapes, int threads) {
+  std::int64_t bytes = 0;
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    if (rows.index_heads == 0) continue;
+    const std::int64_t stride = round_up<std::int64_t>(shapes.max_context_tokens / rows.ratio, kTileRows);
+    const std::int64_t scores = std::min(shapes.max_tokens * stride, std::max(kScoreBudget, stride));
+    bytes = std::max(bytes, WorkerScratch::bytes(threads, scores, RowSelector::worker_values(rows.index_heads)));
+  }
+  return bytes;
 }
 
 Status CpuOps::select_rows(const SelectRowsParams& params) {
@@ -133,20 +144,21 @@ Status CpuOps::select_rows(const SelectRowsParams& params) {
   }
   const std::int64_t stride = round_up<std::int64_t>(most_rows, kTileRows);
   const std::int64_t batch = most_rows == 0 ? tokens : std::clamp<std::int64_t>(kScoreBudget / stride, 1, tokens);
-  if (most_rows > 0) {
-    DSV4RT_RETURN_IF_ERROR(scratch_->reserve(RowSelector::worker_values(params.heads), batch * stride, "index scores"));
-  }
-  const RowSelector selector(params, row_kernels(isa_), *scratch_, stride);
+  const bool scores = most_rows > 0;
+  DSV4RT_ASSIGN_OR_RETURN(const WorkerScratch scratch,
+                          WorkerScratch::take(scratch_, team_.threads(), scores ? batch * stride : 0,
+                                              scores ? RowSelector::worker_values(params.heads) : 0, "index scores"));
+  const RowSelector selector(params, row_kernels(isa_), scratch, stride);
 
   for (std::int64_t first = 0; first < tokens; first += batch) {
     const std::int64_t count = std::min(batch, tokens - first);
-    if (most_rows > 0) {
+    if (scores) {
       // Enough items for the team to share a single token's rows, as few as that allows otherwise.
       const std::int64_t items_wanted = std::int64_t{8} * team_.threads();
       const std::int64_t range =
           std::max<std::int64_t>(kTileRows, round_up<std::int64_t>(ceil_div(stride * count, items_wanted), kTileRows));
       const std::int64_t ranges = ceil_div(stride, range);
-      team_.parallel_for(count * ranges, [&](std::int64_t begin, std::int64_t end, int worker) {
+      const auto score_items = [&](std::int64_t begin, std::int64_t end, int worker) {
         for (std::int64_t item = begin; item < end; ++item) {
           const std::int64_t index = item / ranges;
           const std::int64_t rows = selector.visible(first + index);
@@ -155,11 +167,12 @@ Status CpuOps::select_rows(const SelectRowsParams& params) {
           selector.score(first + index, index, static_cast<std::int32_t>(from),
                          static_cast<std::int32_t>(std::min(rows, from + range)), worker);
         }
-      });
+      };
+      DSV4RT_RETURN_IF_ERROR(team_.parallel_for(count * ranges, score_items));
     }
-    team_.parallel_for(count, [&](std::int64_t begin, std::int64_t end, int) {
+    DSV4RT_RETURN_IF_ERROR(team_.parallel_for(count, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t index = begin; index < end; ++index) selector.select(first + index, index);
-    });
+    }));
   }
   return {};
 }

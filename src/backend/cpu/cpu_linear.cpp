@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
-#include <string>
+#include <bit>
+#include <memory>
 
 #include "backend/cpu/cpu_ops.h"
 #include "base/arithmetic.h"
 #include "base/bfloat16.h"
 #include "base/check.h"
+#include "base/try.h"
 #include "layout/codec_e2m1.h"
 #include "layout/codec_e4m3.h"
 #include "layout/rounding.h"
@@ -51,15 +52,33 @@ const CpuPackedLinear& packed(const LinearCall& call) {
   return static_cast<const CpuPackedLinear&>(*call.weight);
 }
 
+bool rounds_input(const LinearCall& call) {
+  return packed(call).activation() == ActivationRounding::kFp8Block128;
+}
+
+bool reads_same_input(const LinearCall& one, const LinearCall& other) {
+  return one.x == other.x && one.x_stride == other.x_stride && one.weight->in_features() == other.weight->in_features();
+}
+
+// Whether a call before calls[index] already has its input rounded.
+bool reads_input_of_earlier(std::span<const LinearCall> calls, std::size_t index) {
+  const auto earlier = calls.first(index);
+  return std::any_of(earlier.begin(), earlier.end(), [&](const LinearCall& call) {
+    return rounds_input(call) && reads_same_input(call, calls[index]);
+  });
+}
+
 void check_call(const LinearCall& call) {
   DSV4RT_CHECK(call.x != nullptr && call.weight != nullptr && call.y != nullptr);
   DSV4RT_CHECK(call.x_stride >= call.weight->in_features());
   DSV4RT_CHECK(call.y_stride >= call.weight->out_features());
 }
 
-// Rows of a block: all that fit the scratch, fewer when the groups alone do not occupy the team.
+// Rows of a block: all that fit the scratch, fewer when the groups alone do not occupy the team, but not fewer
+// than kFewestBlockRows while the step has them.
+constexpr std::int64_t kFewestBlockRows = 16;
 std::int64_t block_rows(std::int64_t tokens, std::int64_t groups, int threads) {
-  constexpr std::int64_t kMinRows = 32;
+  constexpr std::int64_t kMinRows = 2 * kFewestBlockRows;
   std::int64_t rows = std::min(tokens, kMaxBlockRows);
   while (rows > kMinRows && ceil_div(tokens, rows) * groups < 4 * threads) rows = ceil_div<std::int64_t>(rows, 2);
   return rows < tokens ? round_up<std::int64_t>(rows, 8) : rows;
@@ -67,62 +86,87 @@ std::int64_t block_rows(std::int64_t tokens, std::int64_t groups, int threads) {
 
 }  // namespace
 
-LinearExecutor::LinearExecutor(const ThreadTeam& team, IsaLevel isa)
-    : team_(team), block_(block_function(isa)), fp8_tables_(make_fp8_tables()) {}
+LinearExecutor::LinearExecutor(const ThreadTeam& team, const Scratch& scratch, IsaLevel isa)
+    : team_(team), scratch_(scratch), block_(block_function(isa)), fp8_tables_(make_fp8_tables()) {}
 
 Status LinearExecutor::run(std::int32_t tokens, std::span<const LinearCall> calls) {
   DSV4RT_CHECK(tokens >= 0);
   if (tokens == 0 || calls.empty()) return {};
   for (const LinearCall& call : calls) check_call(call);
-  if (Status status = prepare(tokens, calls); !status.ok()) return status;
-  round_inputs(tokens);
+  DSV4RT_RETURN_IF_ERROR(prepare(tokens, calls));
+  DSV4RT_RETURN_IF_ERROR(round_inputs(tokens));
   double total = 0;
-  for (const Segment& segment : segments_) total += segment.group_cost * static_cast<double>(segment.groups);
+  for (const Segment& segment : segments()) total += segment.group_cost * static_cast<double>(segment.groups);
   const int workers = team_.threads();
-  team_.parallel_for(workers, [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(workers, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t worker = begin; worker < end; ++worker) {
       run_range(total * static_cast<double>(worker) / workers, total * static_cast<double>(worker + 1) / workers,
                 static_cast<int>(worker));
     }
   });
-  return {};
 }
 
-// Lists the distinct inputs to round and the segments of work, and grows the scratch.
+LinearExecutor::ScratchLayout LinearExecutor::scratch_layout(int threads, std::int64_t rounded_values,
+                                                             std::int64_t inputs, std::int64_t segments) {
+  constexpr std::int64_t kLine = 64;
+  ScratchLayout layout;
+  layout.rounded = threads * kWorkerFloats * static_cast<std::int64_t>(sizeof(float));
+  layout.inputs = layout.rounded + round_up<std::int64_t>(rounded_values * sizeof(bf16), kLine);
+  layout.segments = layout.inputs + round_up<std::int64_t>(inputs * sizeof(RoundedInput), kLine);
+  layout.total = layout.segments + segments * static_cast<std::int64_t>(sizeof(Segment));
+  return layout;
+}
+
+std::int64_t LinearExecutor::most_scratch_bytes(const LinearGroupShape& shape, std::int32_t max_tokens, int threads) {
+  const std::int64_t row_blocks = ceil_div<std::int64_t>(max_tokens, kFewestBlockRows);
+  return scratch_layout(threads, shape.inputs * max_tokens * shape.in_features, shape.matrices,
+                        shape.matrices * row_blocks)
+      .total;
+}
+
+// Lists the distinct inputs to round and the segments of work.
 Status LinearExecutor::prepare(std::int32_t tokens, std::span<const LinearCall> calls) {
-  inputs_.clear();
-  segments_.clear();
-  std::size_t rounded_values = 0;
-  try {
-    std::int64_t groups = 0;
-    for (const LinearCall& call : calls) groups += ceil_div<std::int64_t>(call.weight->out_features(), kGroupOutputs);
-    const std::int64_t rows = block_rows(tokens, groups, team_.threads());
-    for (const LinearCall& call : calls) {
-      const PackedView& view = packed(call).view();
-      if (packed(call).activation() == ActivationRounding::kFp8Block128 && rounded_input(call) == nullptr) {
-        inputs_.push_back({call.x, call.x_stride, view.in_features, rounded_values});
-        rounded_values += static_cast<std::size_t>(tokens * view.in_features);
-      }
-      for (std::int64_t row = 0; row < tokens; row += rows) {
-        const std::int64_t count = std::min(rows, tokens - row);
-        // Decoding a weight costs about as much as multiplying it with four rows.
-        segments_.push_back({&call, row, count, ceil_div<std::int64_t>(view.out_features, kGroupOutputs),
-                             static_cast<double>(count + 4) * static_cast<double>(view.depth)});
-      }
+  std::int64_t groups = 0;
+  for (const LinearCall& call : calls) groups += ceil_div<std::int64_t>(call.weight->out_features(), kGroupOutputs);
+  const std::int64_t rows = block_rows(tokens, groups, team_.threads());
+  DSV4RT_CHECK(rows >= std::min<std::int64_t>(tokens, kFewestBlockRows));
+  // The lists come to lie behind the rounded values, whose number they tell: counted first, without a list.
+  std::int64_t rounded_values = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (rounds_input(calls[i]) && !reads_input_of_earlier(calls, i)) {
+      rounded_values += tokens * calls[i].weight->in_features();
     }
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kResourceExhausted, "no memory for the work list of a linear operation"};
   }
-  const auto scratch = static_cast<std::size_t>(team_.threads() * kWorkerFloats) * sizeof(float);
-  if (!rounded_.reserve(rounded_values * sizeof(bf16)) || !worker_scratch_.reserve(scratch)) {
-    return {StatusCode::kResourceExhausted, "no memory for the scratch of a linear operation: " +
-                                                std::to_string(rounded_values * sizeof(bf16) + scratch) + " bytes"};
+  const auto matrices = static_cast<std::int64_t>(calls.size());
+  const ScratchLayout layout =
+      scratch_layout(team_.threads(), rounded_values, matrices, matrices * ceil_div<std::int64_t>(tokens, rows));
+  DSV4RT_ASSIGN_OR_RETURN(std::byte* const base, scratch_.take(static_cast<std::size_t>(layout.total), "linear"));
+  worker_blocks_ = reinterpret_cast<float*>(base);
+  rounded_ = reinterpret_cast<bf16*>(base + layout.rounded);
+  inputs_ = reinterpret_cast<RoundedInput*>(base + layout.inputs);
+  segments_ = reinterpret_cast<Segment*>(base + layout.segments);
+  input_count_ = 0;
+  segment_count_ = 0;
+  std::size_t offset = 0;
+  for (const LinearCall& call : calls) {
+    const PackedView& view = packed(call).view();
+    if (rounds_input(call) && rounded_input(call) == nullptr) {
+      std::construct_at(inputs_ + input_count_++, RoundedInput{call.x, call.x_stride, view.in_features, offset});
+      offset += static_cast<std::size_t>(tokens * view.in_features);
+    }
+    for (std::int64_t row = 0; row < tokens; row += rows) {
+      const std::int64_t count = std::min(rows, tokens - row);
+      // Decoding a weight costs about as much as multiplying it with four rows.
+      std::construct_at(segments_ + segment_count_++,
+                        Segment{&call, row, count, ceil_div<std::int64_t>(view.out_features, kGroupOutputs),
+                                static_cast<double>(count + 4) * static_cast<double>(view.depth)});
+    }
   }
   return {};
 }
 
 const LinearExecutor::RoundedInput* LinearExecutor::rounded_input(const LinearCall& call) const {
-  for (const RoundedInput& input : inputs_) {
+  for (const RoundedInput& input : inputs()) {
     if (input.x == call.x && input.x_stride == call.x_stride && input.width == call.weight->in_features()) {
       return &input;
     }
@@ -131,9 +175,9 @@ const LinearExecutor::RoundedInput* LinearExecutor::rounded_input(const LinearCa
 }
 
 // Rounding blocks start at multiples of 128 of a row, so a row may be divided between workers there.
-void LinearExecutor::round_inputs(std::int32_t tokens) const {
-  for (const RoundedInput& input : inputs_) {
-    bf16* copy = reinterpret_cast<bf16*>(rounded_.data()) + input.offset;
+Status LinearExecutor::round_inputs(std::int32_t tokens) const {
+  for (const RoundedInput& input : inputs()) {
+    bf16* copy = rounded_ + input.offset;
     const std::int64_t row_blocks = ceil_div(input.width, kRoundingBlock);
     const auto round = [&](std::int64_t begin, std::int64_t end, int) {
       std::array<float, kRoundingBlock> values;
@@ -154,15 +198,16 @@ void LinearExecutor::round_inputs(std::int32_t tokens) const {
     if (tokens * input.width <= kSerialRoundingValues) {
       round(0, tokens * row_blocks, 0);
     } else {
-      team_.parallel_for(tokens * row_blocks, round);
+      DSV4RT_RETURN_IF_ERROR(team_.parallel_for(tokens * row_blocks, round));
     }
   }
+  return {};
 }
 
 // The groups whose cost ends in (begin, end] of the run's total, in the order of the segments.
 void LinearExecutor::run_range(double begin, double end, int worker) const {
   double before = 0;
-  for (const Segment& segment : segments_) {
+  for (const Segment& segment : segments()) {
     // Both sides of a cut compute the same number, so that ranges cover every group once.
     const auto group_at = [&](double cost) {
       const double groups = (cost - before) / segment.group_cost + 0.5;
@@ -184,8 +229,8 @@ void LinearExecutor::run_segment(const Segment& segment, std::int64_t group_begi
   block.group_end = group_end;
   const bf16* x = call.x;
   block.x_stride = call.x_stride;
-  if (packed(call).activation() == ActivationRounding::kFp8Block128) {
-    x = reinterpret_cast<const bf16*>(rounded_.data()) + rounded_input(call)->offset;
+  if (rounds_input(call)) {
+    x = rounded_ + rounded_input(call)->offset;
     block.x_stride = block.weight.in_features;
   }
   block.x = reinterpret_cast<const std::uint16_t*>(x + segment.row * block.x_stride);
@@ -197,7 +242,7 @@ void LinearExecutor::run_segment(const Segment& segment, std::int64_t group_begi
   block.e4m3_values = kE4m3Values.data();
   block.e2m1_values = kE2m1Values.data();
   block.fp8_tables = fp8_tables_.data();
-  block.inputs = reinterpret_cast<float*>(worker_scratch_.data()) + worker * kWorkerFloats;
+  block.inputs = worker_blocks_ + worker * kWorkerFloats;
   block.panel = block.inputs + kInputFloats;
   block.sums = block.panel + kPanelFloats;
   block_(block);
@@ -205,6 +250,11 @@ void LinearExecutor::run_segment(const Segment& segment, std::int64_t group_begi
 
 Status CpuOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
   return linear_->run(tokens, calls);
+}
+
+Status CpuOps::normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+  DSV4RT_RETURN_IF_ERROR(rms_norm(norm));
+  return linear(norm.tokens, calls);
 }
 
 }  // namespace dsv4rt::cpu

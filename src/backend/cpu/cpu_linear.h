@@ -13,12 +13,14 @@
 #include "backend/cpu/cpu_linear_block.h"
 #include "backend/cpu/parallel.h"
 #include "backend/ops.h"
+#include "backend/scratch.h"
+#include "backend/step_shapes.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt::cpu {
 
-// Cache-line aligned memory that only grows. Contents are lost when it does.
+// Cache-line aligned memory.
 class AlignedBytes {
  public:
   // False when the memory cannot be had; the old memory is kept then.
@@ -50,12 +52,16 @@ class CpuPackedLinear final : public PackedLinear {
 // not match the shape, NaN scale), each naming the tensor; kResourceExhausted.
 Result<std::unique_ptr<PackedLinear>> pack_cpu_linear(const HostLinear& weight);
 
-// Runs linears on a thread team. Scratch grows when a call is larger than every one before it, so
-// that a warmed-up step allocates nothing. One caller at a time.
+// Runs linears on a thread team. What a call needs besides its operands lies in the scratch memory: the workers'
+// blocks, the rounded inputs and the list of the work. One caller at a time.
 class LinearExecutor {
  public:
-  LinearExecutor(const ThreadTeam& team, IsaLevel isa);
+  // Team and scratch outlive the object.
+  LinearExecutor(const ThreadTeam& team, const Scratch& scratch, IsaLevel isa);
   Status run(std::int32_t tokens, std::span<const LinearCall> calls);
+
+  // What a call of this shape takes of the scratch memory with `max_tokens` tokens, at least as much as with fewer.
+  static std::int64_t most_scratch_bytes(const LinearGroupShape& shape, std::int32_t max_tokens, int threads);
 
  private:
   // Distinct (x, stride, width) of a run whose weights want FP8 inputs, and their rounded copies.
@@ -75,18 +81,34 @@ class LinearExecutor {
   };
 
   Status prepare(std::int32_t tokens, std::span<const LinearCall> calls);
-  void round_inputs(std::int32_t tokens) const;
+  [[nodiscard]] Status round_inputs(std::int32_t tokens) const;
   void run_range(double begin, double end, int worker) const;
   void run_segment(const Segment& segment, std::int64_t group_begin, std::int64_t group_end, int worker) const;
   [[nodiscard]] const RoundedInput* rounded_input(const LinearCall& call) const;
 
+  // Where the parts of the scratch memory begin, in bytes.
+  struct ScratchLayout {
+    std::int64_t rounded = 0;
+    std::int64_t inputs = 0;
+    std::int64_t segments = 0;
+    std::int64_t total = 0;
+  };
+  static ScratchLayout scratch_layout(int threads, std::int64_t rounded_values, std::int64_t inputs,
+                                      std::int64_t segments);
+  [[nodiscard]] std::span<const RoundedInput> inputs() const { return {inputs_, input_count_}; }
+  [[nodiscard]] std::span<const Segment> segments() const { return {segments_, segment_count_}; }
+
   const ThreadTeam& team_;
+  const Scratch& scratch_;
   LinearBlockFunction block_;
   std::vector<std::uint8_t> fp8_tables_;
-  std::vector<RoundedInput> inputs_;
-  std::vector<Segment> segments_;
-  AlignedBytes rounded_;
-  AlignedBytes worker_scratch_;
+  // Of the call under way, all in scratch memory.
+  float* worker_blocks_ = nullptr;
+  bf16* rounded_ = nullptr;
+  RoundedInput* inputs_ = nullptr;
+  std::size_t input_count_ = 0;
+  Segment* segments_ = nullptr;
+  std::size_t segment_count_ = 0;
 };
 
 }  // namespace dsv4rt::cpu

@@ -1,15 +1,21 @@
 #include "backend/cpu/cpu_ops.h"
 
+#include <algorithm>
+
 #include "backend/cpu/cpu_linear.h"
-#include "backend/cpu/worker_scratch.h"
 
 namespace dsv4rt::cpu {
 
-CpuOps::CpuOps(const ThreadTeam& team, IsaLevel isa)
-    : team_(team),
-      isa_(isa),
-      linear_(std::make_unique<LinearExecutor>(team, isa)),
-      scratch_(std::make_unique<WorkerScratch>(team.threads())) {}
+CpuOps::CpuOps(const ThreadTeam& team, const Scratch& scratch, IsaLevel isa)
+    : team_(team), scratch_(scratch), isa_(isa), linear_(std::make_unique<LinearExecutor>(team, scratch, isa)) {}
 CpuOps::~CpuOps() = default;
+
+std::int64_t CpuOps::scratch_bytes(const StepShapes& shapes, int threads) {
+  std::int64_t bytes = std::max(select_rows_scratch_bytes(shapes, threads), attend_scratch_bytes(shapes, threads));
+  for (const LinearGroupShape& linear : shapes.linears) {
+    bytes = std::max(bytes, LinearExecutor::most_scratch_bytes(linear, shapes.max_tokens, threads));
+  }
+  return bytes;
+}
 
 }  // namespace dsv4rt::cpu

@@ -5,22 +5,28 @@
 
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/parallel.h"
-#include "backend/ops.h"
+#include "backend/row_ops.h"
+#include "backend/scratch.h"
+#include "backend/step_shapes.h"
 
 namespace dsv4rt::cpu {
 
 class LinearExecutor;
-class WorkerScratch;
 
-class CpuOps final : public Ops {
+class CpuOps final : public RowOps {
  public:
-  // The team outlives the object. `isa` must be supported by the processor.
-  CpuOps(const ThreadTeam& team, IsaLevel isa);
+  // Team and scratch outlive the object. `isa` must be supported by the processor.
+  CpuOps(const ThreadTeam& team, const Scratch& scratch, IsaLevel isa);
   ~CpuOps() override;
   CpuOps(const CpuOps&) = delete;
   CpuOps& operator=(const CpuOps&) = delete;
 
-  Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;  // cpu_linear.cpp
+  // What the largest operation of such steps takes of the scratch memory.
+  static std::int64_t scratch_bytes(const StepShapes& shapes, int threads);
+
+  // cpu_linear.cpp
+  Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
+  Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override;
 
   Status rms_norm(const RmsNormParams& params) override;  // cpu_query.cpp
   Status query(const QueryParams& params) override;       // cpu_query.cpp
@@ -43,10 +49,13 @@ class CpuOps final : public Ops {
                    std::span<const CacheRings> rings) override;  // cpu_cache_moves.cpp
 
  private:
+  static std::int64_t select_rows_scratch_bytes(const StepShapes& shapes, int threads);  // cpu_index.cpp
+  static std::int64_t attend_scratch_bytes(const StepShapes& shapes, int threads);       // cpu_attend.cpp
+
   const ThreadTeam& team_;
+  const Scratch& scratch_;
   IsaLevel isa_;
   std::unique_ptr<LinearExecutor> linear_;
-  std::unique_ptr<WorkerScratch> scratch_;  // of select_rows and attend
 };
 
 }  // namespace dsv4rt::cpu

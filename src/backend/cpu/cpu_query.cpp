@@ -10,7 +10,7 @@ namespace dsv4rt::cpu {
 
 Status CpuOps::rms_norm(const RmsNormParams& params) {
   const std::int64_t width = params.width;
-  team_.parallel_for(params.tokens, [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(params.tokens, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t token = begin; token < end; ++token) {
       const bf16* x = params.x + token * width;
       bf16* y = params.y + token * width;
@@ -22,17 +22,16 @@ Status CpuOps::rms_norm(const RmsNormParams& params) {
       for (std::int64_t i = 0; i < width; ++i) y[i] = to_bf16(to_float(x[i]) * scale * to_float(params.weight[i]));
     }
   });
-  return {};
 }
 
 Status CpuOps::query(const QueryParams& params) {
   const RowKernels& kernels = row_kernels(isa_);
-  for_each_head(team_, params.step, params.heads, params.rope, [&](std::int64_t item, const RopeRotation& rotation) {
-    bf16* head = params.q + item * kHeadDim;
-    kernels.normalize_head(head, params.eps);
-    rotation.apply(head + kNopeDim);
-  });
-  return {};
+  return for_each_head(team_, params.step, params.heads, params.rope,
+                       [&](std::int64_t item, const RopeRotation& rotation) {
+                         bf16* head = params.q + item * kHeadDim;
+                         kernels.normalize_head(head, params.eps);
+                         rotation.apply(head + kNopeDim);
+                       });
 }
 
 }  // namespace dsv4rt::cpu

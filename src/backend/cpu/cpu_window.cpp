@@ -22,7 +22,7 @@ void copy_row(const BlockShape& from_shape, const std::byte* from, std::int64_t 
 
 Status CpuOps::window_rows(const WindowRowsParams& params) {
   DSV4RT_CHECK(params.step.counts.tokens <= params.staged_shape.rows);
-  team_.parallel_for(params.step.counts.tokens, [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(params.step.counts.tokens, [&](std::int64_t begin, std::int64_t end, int) {
     float values[kHeadDim];
     for (std::int64_t token = begin; token < end; ++token) {
       const TokenPlace place = token_place(params.step, token);
@@ -37,7 +37,6 @@ Status CpuOps::window_rows(const WindowRowsParams& params) {
       encode_row(params.format, params.staged_shape, values, params.staged, token);
     }
   });
-  return {};
 }
 
 Status CpuOps::window_store(const WindowStoreParams& params) {
@@ -45,7 +44,7 @@ Status CpuOps::window_store(const WindowStoreParams& params) {
   const WindowRing& ring = params.ring;
   DSV4RT_CHECK(params.staged_shape.data_bytes == ring.shape.data_bytes &&
                params.staged_shape.scale_bytes == ring.shape.scale_bytes);
-  team_.parallel_for(step.counts.sequences, [&](std::int64_t begin, std::int64_t end, int) {
+  return team_.parallel_for(step.counts.sequences, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t sequence = begin; sequence < end; ++sequence) {
       const TokenRange range = last_tokens(step, sequence, ring.shape.rows);
       std::byte* slot = ring.base + step.sequence_slot[sequence] * ring.slot_bytes;
@@ -55,7 +54,6 @@ Status CpuOps::window_store(const WindowStoreParams& params) {
       }
     }
   });
-  return {};
 }
 
 }  // namespace dsv4rt::cpu

@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <type_traits>
+
+#include "dsv4rt/status.h"
 
 namespace dsv4rt::cpu {
 
@@ -22,9 +23,13 @@ class ThreadTeam {
 
   // Calls body(begin, end, worker) on ranges that cover [0, items) without overlap, worker in
   // [0, threads). Items must be independent: which worker runs an item must not change its result.
+  //
+  // A body may throw: an exception that left a thread of the team would end the process. The other workers
+  // finish their ranges, and one of the exceptions becomes the Status: kResourceExhausted where memory ran
+  // out, kInternal with its text otherwise.
   template <class Body>
-  void parallel_for(std::int64_t items, const Body& body) const {
-    run(
+  Status parallel_for(std::int64_t items, const Body& body) const {
+    return run(
         items,
         [](const void* object, std::int64_t begin, std::int64_t end, int worker) {
           (*static_cast<const Body*>(object))(begin, end, worker);
@@ -34,7 +39,7 @@ class ThreadTeam {
 
  private:
   using Trampoline = void (*)(const void* body, std::int64_t begin, std::int64_t end, int worker);
-  void run(std::int64_t items, Trampoline trampoline, const void* body) const;
+  Status run(std::int64_t items, Trampoline trampoline, const void* body) const;
 
   int threads_;
   std::unique_ptr<WorkerThreads> own_threads_;  // only in builds that run on std::thread instead of OpenMP

@@ -13,9 +13,9 @@ namespace dsv4rt::cpu {
 // Calls body(item, rotation) for item = token * heads + head of every head; the angles are computed
 // once for the heads of a token that one worker has.
 template <class Body>
-void for_each_head(const ThreadTeam& team, const StepView& step, std::int64_t heads, const RopeParams& rope,
-                   const Body& body) {
-  team.parallel_for(step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
+Status for_each_head(const ThreadTeam& team, const StepView& step, std::int64_t heads, const RopeParams& rope,
+                     const Body& body) {
+  return team.parallel_for(step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
     std::int64_t item = begin;
     while (item < end) {
       const std::int64_t token = item / heads;

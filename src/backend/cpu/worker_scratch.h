@@ -1,56 +1,46 @@
-// Scratch memory of the CPU operations: grown at first need, then reused, so that a steady sequence of
-// steps allocates nothing. Contents do not survive between operations.
+// How an operation divides the scratch memory: a part that its workers share, then one part for each of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <new>
-#include <string>
-#include <vector>
 
-#include "dsv4rt/status.h"
+#include "backend/scratch.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
 
 namespace dsv4rt::cpu {
 
+// Floats of every part, cache-line aligned. Parts hold what earlier operations left: kernels may read whole tiles
+// beyond the rows they were given, but nothing of what they read there reaches a result.
 class WorkerScratch {
  public:
-  explicit WorkerScratch(int workers) : parts_(static_cast<std::size_t>(workers) + 1) {}
-
-  // Makes at least `values` floats available to every worker, and `shared_values` to all together.
-  // Called by the thread that issues an operation, before the parallel part.
-  // kResourceExhausted naming `purpose` and the bytes asked.
-  Status reserve(std::int64_t values, std::int64_t shared_values, const char* purpose) {
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      const std::int64_t wanted = i == 0 ? shared_values : values;
-      if (parts_[i].values >= wanted) continue;
-      const auto bytes = static_cast<std::size_t>(wanted) * sizeof(float);
-      auto* data = static_cast<float*>(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow));
-      if (data == nullptr) {
-        return {StatusCode::kResourceExhausted,
-                std::string(purpose) + ": no memory for " + std::to_string(bytes) + " bytes of scratch"};
-      }
-      // Kernels may read past the rows they were given, up to a tile: never uninitialized memory.
-      for (std::int64_t v = 0; v < wanted; ++v) data[v] = 0.0f;
-      parts_[i].data.reset(data);
-      parts_[i].values = wanted;
-    }
-    return {};
+  static std::int64_t bytes(int workers, std::int64_t shared_values, std::int64_t worker_values) {
+    return (padded(shared_values) + workers * padded(worker_values)) * static_cast<std::int64_t>(sizeof(float));
   }
 
-  [[nodiscard]] float* of_worker(int worker) const { return parts_[static_cast<std::size_t>(worker) + 1].data.get(); }
-  [[nodiscard]] float* shared() const { return parts_[0].data.get(); }
+  // kResourceExhausted naming the operation where the scratch memory is too small.
+  static Result<WorkerScratch> take(const Scratch& scratch, int workers, std::int64_t shared_values,
+                                    std::int64_t worker_values, const char* operation) {
+    const auto wanted = static_cast<std::size_t>(bytes(workers, shared_values, worker_values));
+    DSV4RT_ASSIGN_OR_RETURN(std::byte* const data, scratch.take(wanted, operation));
+    return WorkerScratch(reinterpret_cast<float*>(data), padded(shared_values), padded(worker_values));
+  }
+
+  [[nodiscard]] float* shared() const { return shared_; }
+  [[nodiscard]] float* of_worker(int worker) const { return workers_ + worker * worker_values_; }
 
  private:
-  static constexpr std::size_t kAlignment = 64;
-  struct Free {
-    void operator()(float* data) const { ::operator delete (data, std::align_val_t{kAlignment}); }
-  };
-  struct Part {
-    std::unique_ptr<float, Free> data;
-    std::int64_t values = 0;
-  };
-  std::vector<Part> parts_;  // [0] shared, then one per worker
+  WorkerScratch(float* data, std::int64_t shared_values, std::int64_t worker_values)
+      : shared_(data), workers_(data + shared_values), worker_values_(worker_values) {}
+
+  static std::int64_t padded(std::int64_t values) {
+    constexpr std::int64_t kLineFloats = 16;
+    return round_up<std::int64_t>(values, kLineFloats);
+  }
+
+  float* shared_;
+  float* workers_;
+  std::int64_t worker_values_;
 };
 
 }  // namespace dsv4rt::cpu

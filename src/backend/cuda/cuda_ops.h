@@ -9,13 +9,13 @@
 #include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/scratch.h"
 #include "backend/cuda/slow_path.h"
-#include "backend/ops.h"
+#include "backend/row_ops.h"
 
 namespace dsv4rt::cuda {
 
 class LibraryLinear;
 
-class CudaOps final : public Ops {
+class CudaOps final : public RowOps {
  public:
   // `device`, which is current in every call, the stream and `scratch` outlive the object. library: runs what it takes;
   // null: nothing. warn: told of every reason for which an operation runs on slow kernels, once; may be empty.

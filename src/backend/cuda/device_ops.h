@@ -2,14 +2,14 @@
 #pragma once
 
 #include "backend/cuda/device/cuda_device.h"
-#include "backend/ops.h"
+#include "backend/row_ops.h"
 
 namespace dsv4rt::cuda {
 
-class DeviceOps final : public Ops {
+class DeviceOps final : public RowOps {
  public:
   // Both outlive the object.
-  DeviceOps(const CudaDevice& device, Ops& ops) : device_(device), ops_(ops) {}
+  DeviceOps(const CudaDevice& device, RowOps& ops) : device_(device), ops_(ops) {}
 
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
   Status rms_norm(const RmsNormParams& params) override;
@@ -29,7 +29,7 @@ class DeviceOps final : public Ops {
 
  private:
   const CudaDevice& device_;
-  Ops& ops_;
+  RowOps& ops_;
 };
 
 }  // namespace dsv4rt::cuda

@@ -1,34 +1,10 @@
-// Device memory for intermediates of a single operation, taken once.
-//
-// Operations of one backend run in stream order, so one region serves them all: an operation uses it
-// from its start and leaves nothing in it for the next one.
+// Device memory for intermediates of a single operation.
 #pragma once
 
-#include <cstddef>
-#include <string>
-
-#include "dsv4rt/status.h"
+#include "backend/scratch.h"
 
 namespace dsv4rt::cuda {
 
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
-
-  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
-
-  // The first `bytes` of the region. kResourceExhausted naming the operation and both sizes.
-  Result<std::byte*> take(std::size_t bytes, const char* operation) const {
-    if (bytes <= bytes_) return data_;
-    return Status{StatusCode::kResourceExhausted, std::string(operation) + " needs " + std::to_string(bytes) +
-                                                      " B of device scratch memory; " + std::to_string(bytes_) +
-                                                      " B were planned"};
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
+using dsv4rt::Scratch;
 
 }  // namespace dsv4rt::cuda

@@ -41,8 +41,8 @@ TEST_F(AttentionLayerTest, WindowLayersOnlyAttend) {
   LayerRig layer(golden_, kWindowLayer, kLimits);
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
-  EXPECT_EQ(ops.calls, (Calls{"linear*2", "rms_norm", "linear*1", "update_rows", "attend", "window_store", "linear*2",
-                              "linear*1"}));
+  EXPECT_EQ(ops.calls,
+            (Calls{"linear*2", "normed_linear*1", "update_rows", "attend", "window_store", "linear*2", "linear*1"}));
   EXPECT_EQ(ops.attend_params.ratio, 0);
   EXPECT_EQ(ops.attend_params.selected, nullptr);
 }
@@ -51,8 +51,8 @@ TEST_F(AttentionLayerTest, HeavyLayersCompressAndReadEveryRow) {
   LayerRig layer(golden_, kHeavyLayer, kLimits);
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
-  EXPECT_EQ(ops.calls, (Calls{"linear*4", "rms_norm", "linear*1", "update_rows", "attend", "window_store", "linear*2",
-                              "linear*1"}));
+  EXPECT_EQ(ops.calls,
+            (Calls{"linear*4", "normed_linear*1", "update_rows", "attend", "window_store", "linear*2", "linear*1"}));
   EXPECT_EQ(ops.attend_params.ratio, 128);
   EXPECT_EQ(ops.attend_params.selected, nullptr);
   EXPECT_FALSE(ops.compressions.at(0).input.overlap);
@@ -63,8 +63,8 @@ TEST_F(AttentionLayerTest, SparseLayersCompressTwiceAndSelect) {
   LayerRig layer(golden_, kSparseLayer, kLimits);
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
-  EXPECT_EQ(ops.calls, (Calls{"linear*7", "rms_norm", "linear*2", "update_rows", "select_rows", "attend",
-                              "window_store", "linear*2", "linear*1"}));
+  EXPECT_EQ(ops.calls, (Calls{"linear*7", "normed_linear*2", "update_rows", "select_rows", "attend", "window_store",
+                              "linear*2", "linear*1"}));
   // Each compressor has a state of its own.
   ASSERT_EQ(ops.compressions.size(), 2U);
   EXPECT_NE(ops.compressions[0].state.base, ops.compressions[1].state.base);

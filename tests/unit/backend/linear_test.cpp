@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/cpu_features.h"
 #include "base/check.h"
 #include "layout/rounding.h"
+#include "support/test_backend.h"
 #include "unit/backend/linear_matrix.h"
 
 #if defined(__x86_64__)
@@ -25,7 +25,7 @@ std::unique_ptr<Backend> make_backend(int threads, const std::string& max_isa = 
   CpuBackendOptions options;
   options.threads = threads;
   options.max_isa = max_isa;
-  auto backend = create_cpu_backend(options);
+  auto backend = test::create_cpu_test_backend(options);
   EXPECT_TRUE(backend.ok()) << backend.status().to_string();
   return std::move(backend).value();
 }

@@ -14,7 +14,7 @@
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/parallel.h"
-#include "backend/ops.h"
+#include "backend/row_ops.h"
 #include "layout/row_format.h"
 #include "step/step_metadata.h"
 #include "support/reference_math.h"
@@ -150,11 +150,14 @@ bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
 
 class TestOps {
  public:
-  explicit TestOps(int threads = 2, cpu::IsaLevel isa = cpu::detect_isa_level()) : team_(threads), ops_(team_, isa) {}
-  Ops* operator->() { return &ops_; }
+  explicit TestOps(int threads = 2, cpu::IsaLevel isa = cpu::detect_isa_level())
+      : team_(threads), scratch_(memory_.data(), memory_.size()), ops_(team_, scratch_, isa) {}
+  RowOps* operator->() { return &ops_; }
 
  private:
   cpu::ThreadTeam team_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(std::size_t{32} << 20);
+  Scratch scratch_;
   cpu::CpuOps ops_;
 };
 

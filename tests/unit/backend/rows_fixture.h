@@ -233,7 +233,7 @@ class RowsMemory {
   std::vector<Compressor> compressors_;
 };
 
-inline Status update_rows_one_by_one(Ops& ops, const UpdateRowsParams& p) {
+inline Status update_rows_one_by_one(RowOps& ops, const UpdateRowsParams& p) {
   DSV4RT_RETURN_IF_ERROR(ops.query(p.query));
   if (p.index_query) DSV4RT_RETURN_IF_ERROR(ops.index_query(*p.index_query));
   DSV4RT_RETURN_IF_ERROR(ops.window_rows(p.window));

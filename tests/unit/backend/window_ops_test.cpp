@@ -84,6 +84,22 @@ TEST(WindowRows, PaddingWithNanInputStagesFiniteRows) {
   }
 }
 
+// The check sits in the workers' loop: it must come back as a status, whatever the number of threads.
+TEST(WindowRows, AShapeOfAnotherFormatIsAStatusNotTheEndOfTheProcess) {
+  const TestStep step({{0, 0, 8}});
+  const Inputs inputs(step.tokens());
+  const BlockShape larger = block_shape(RowFormat::kBf16, step.tokens());
+  std::vector<std::byte> staged(static_cast<std::size_t>(larger.block_bytes));
+  WindowRowsParams params = inputs.params(step, RowFormat::kFp8DsMla, staged);
+  params.staged_shape = larger;
+  for (const int threads : {1, 2, 5}) {
+    TestOps ops(threads);
+    const Status status = ops->window_rows(params);
+    EXPECT_EQ(status.code(), StatusCode::kInternal) << threads;
+    EXPECT_NE(status.message().find("check failed"), std::string::npos) << status.message();
+  }
+}
+
 // Rings after feeding `chunks` of one sequence in `slot`; the other slots belong to nobody.
 std::vector<std::byte> feed(RowFormat format, int ring_rows, const std::vector<int>& chunks, int threads, int slot,
                             std::int64_t* slot_bytes_out = nullptr) {

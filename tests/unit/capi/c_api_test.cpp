@@ -195,7 +195,10 @@ TEST_F(CApiTest, MemoryPlanAddsUp) {
   ASSERT_EQ(dsv4rt_engine_memory(handle.get(), &memory), DSV4RT_OK);
   EXPECT_GT(memory.weight_bytes, 0);
   EXPECT_GT(memory.workspace_bytes, 0);
-  EXPECT_EQ(memory.total_bytes, memory.weight_bytes + memory.workspace_bytes + memory.cache_bytes);
+  EXPECT_GT(memory.scratch_bytes, 0);
+  EXPECT_EQ(memory.graph_bytes, 0);  // the CPU backend does not capture
+  EXPECT_EQ(memory.total_bytes, memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
+                                    memory.graph_bytes + memory.cache_bytes);
   EXPECT_EQ(memory.sharing_unit_tokens, 256);
   // Layers of configs/tiny.json: one with the window only, two CSA, one HCA.
   ASSERT_EQ(memory.region_count, 7U);

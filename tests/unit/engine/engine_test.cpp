@@ -50,7 +50,10 @@ TEST_F(EngineTest, TellsWhatItHolds) {
   const EngineMemory& memory = engine->memory();
   EXPECT_GT(memory.weight_bytes, 0);
   EXPECT_GT(memory.workspace_bytes, 0);
-  EXPECT_EQ(memory.total_bytes, memory.weight_bytes + memory.workspace_bytes + memory.cache.total_bytes);
+  EXPECT_GT(memory.scratch_bytes, 0);
+  EXPECT_EQ(memory.graph_bytes, 0);  // the CPU backend does not capture
+  EXPECT_EQ(memory.total_bytes, memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
+                                    memory.graph_bytes + memory.cache.total_bytes);
 }
 
 TEST_F(EngineTest, SequencesLiveAndDie) {

@@ -37,7 +37,10 @@ TEST(StepShape, ContextBucketsArePowersOfTwo) {
 
 class CountedWork final : public CapturedWork {
  public:
-  explicit CountedWork(int& live) : live_(live) { ++live_; }
+  explicit CountedWork(int& live, std::int64_t nodes = 1) : live_(live) {
+    ++live_;
+    nodes_ = nodes;
+  }
   ~CountedWork() override { --live_; }
 
  private:
@@ -56,7 +59,7 @@ TEST(GraphCache, TheLeastRecentlyUsedGraphLeaves) {
     const CapturedWork* one = &cache.insert(key(1), std::make_unique<CountedWork>(live));
     cache.insert(key(2), std::make_unique<CountedWork>(live));
     EXPECT_EQ(cache.find(key(1)), one);  // now 2 is the oldest
-    EXPECT_TRUE(cache.full());
+    EXPECT_FALSE(cache.has_room_for(CountedWork(live)));
     cache.insert(key(3), std::make_unique<CountedWork>(live));
     EXPECT_EQ(cache.find(key(2)), nullptr);
     EXPECT_EQ(cache.find(key(1)), one);
@@ -66,6 +69,37 @@ TEST(GraphCache, TheLeastRecentlyUsedGraphLeaves) {
     EXPECT_EQ(live, 2);
   }
   EXPECT_EQ(live, 0);
+}
+
+// As many of the oldest leave as the new one needs room for; one that is larger than the limit stays alone.
+TEST(GraphCache, GraphsLeaveBeforeTheirNodesPassTheLimitOfBytes) {
+  int live = 0;
+  GraphCache cache(64, 100 * kGraphNodeBytes);
+  for (std::int32_t tokens = 1; tokens <= 4; ++tokens) {
+    ASSERT_TRUE(cache.has_room_for(CountedWork(live, 25)));
+    cache.insert(key(tokens), std::make_unique<CountedWork>(live, 25));
+  }
+  EXPECT_EQ(cache.bytes(), 100 * kGraphNodeBytes);
+  EXPECT_EQ(live, 4);
+  EXPECT_NE(cache.find(key(1)), nullptr);  // 2 is the oldest now
+
+  EXPECT_FALSE(cache.has_room_for(CountedWork(live, 26)));
+  cache.insert(key(5), std::make_unique<CountedWork>(live, 26));
+  EXPECT_EQ(cache.find(key(2)), nullptr);
+  EXPECT_EQ(cache.find(key(3)), nullptr);
+  EXPECT_NE(cache.find(key(1)), nullptr);
+  EXPECT_EQ(cache.bytes(), 76 * kGraphNodeBytes);
+  EXPECT_EQ(cache.evictions(), 2);
+  EXPECT_EQ(live, 3);
+
+  cache.insert(key(6), std::make_unique<CountedWork>(live, 101));
+  EXPECT_EQ(cache.size(), 1U);
+  EXPECT_EQ(live, 1);
+  EXPECT_NE(cache.find(key(6)), nullptr);
+  EXPECT_FALSE(cache.has_room_for(CountedWork(live, 1)));
+  cache.insert(key(7), std::make_unique<CountedWork>(live, 1));
+  EXPECT_EQ(cache.find(key(6)), nullptr);
+  EXPECT_EQ(cache.bytes(), kGraphNodeBytes);
 }
 
 TEST(GraphCache, EveryPartOfTheKeyCounts) {

@@ -228,7 +228,8 @@ std::string compare_with_cpu(const Case& c, const SetLayout& at, const StepView&
                              Shared& shared, std::int32_t* const (&table)[2],
                              const std::function<std::vector<std::byte>()>& gpu_result) {
   static const cpu::ThreadTeam team(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
-  cpu::CpuOps ops(team, cpu::detect_isa_level());
+  const Scratch none;
+  cpu::CpuOps ops(team, none, cpu::detect_isa_level());
   require_ok(ops.update_rows(params_of(c, at, step, set.data(), shared.norm.data(), shared.ape.data(),
                                        shared.frequencies.data(), table, shared)));
   const std::vector<std::byte> actual = gpu_result();

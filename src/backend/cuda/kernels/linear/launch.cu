@@ -157,7 +157,8 @@ Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearC
     DSV4RT_ASSIGN_OR_RETURN(const bool done, TileLauncher(norm.tokens, scratch_, stream_).run_normed(norm, calls));
     if (done) return {};
   }
-  return Ops::normed_linear(norm, calls);
+  DSV4RT_RETURN_IF_ERROR(rms_norm(norm));
+  return linear(norm.tokens, calls);
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,0 +1,13 @@
+// The largest calls that attention layers make, for a backend to plan its scratch by.
+#pragma once
+
+#include "backend/step_shapes.h"
+#include "dsv4rt/memory_plan.h"
+#include "dsv4rt/model.h"
+
+namespace dsv4rt {
+
+// Of steps within `limits` over the layers of `schedule`. Follows what AttentionLayer::forward calls.
+StepShapes step_shapes(const ModelConfig& config, const LayerSchedule& schedule, const CacheLimits& limits);
+
+}  // namespace dsv4rt

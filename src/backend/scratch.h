@@ -1,0 +1,34 @@
+// Memory for the intermediates of a single operation, planned and taken once (Backend::reserve_scratch).
+//
+// Operations of one backend run in order, so one region serves them all: an operation uses it from its start and
+// leaves nothing in it for the next one.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "dsv4rt/status.h"
+
+namespace dsv4rt {
+
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+
+  // The first `bytes` of the region. kResourceExhausted naming the operation and both sizes.
+  Result<std::byte*> take(std::size_t bytes, const char* operation) const {
+    if (bytes <= bytes_) return data_;
+    return Status{StatusCode::kResourceExhausted, std::string(operation) + " needs " + std::to_string(bytes) +
+                                                      " B of scratch memory; " + std::to_string(bytes_) +
+                                                      " B were planned"};
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace dsv4rt
