@@ -108,7 +108,7 @@ TEST(KVCacheManager, RefusedBatchesChangeNothing) {
   const SequenceId b = cache.create();
   ASSERT_TRUE(cache.append(a, 290).ok());
   const auto before = cache.snapshot({a, b});
-  const auto refuse = [&](const std::vector<CacheStepEntry>& batch, StatusCode code,
+  const auto refuse = [&](const std::vector<StepEntry>& batch, StatusCode code,
                           const std::vector<std::string>& parts, std::int32_t padding = 0) {
     expect_refused(cache.prepare(batch, padding).status(), code, parts);
     EXPECT_EQ(cache.snapshot({a, b}), before);
@@ -152,10 +152,10 @@ TEST(KVCacheManager, OneStepAtATime) {
   expect_refused(cache.manager->truncate(sequence, 0), StatusCode::kFailedPrecondition, {"truncate", serial});
   expect_refused(cache.manager->release(sequence), StatusCode::kFailedPrecondition, {"release", serial});
   expect_refused(cache.manager->commit(step.serial + 1), StatusCode::kFailedPrecondition, {"commit", serial + " is"});
-  expect_refused(cache.manager->abandon(step.serial - 1), StatusCode::kFailedPrecondition, {"abandon"});
+  expect_refused(cache.manager->rollback(step.serial - 1, StepProgress::kPrepared).status(), StatusCode::kFailedPrecondition, {"rollback"});
   ASSERT_TRUE(cache.manager->commit(step.serial).ok());
   expect_refused(cache.manager->commit(step.serial), StatusCode::kFailedPrecondition, {"no step is"});
-  expect_refused(cache.manager->abandon(step.serial), StatusCode::kFailedPrecondition, {"no step is"});
+  expect_refused(cache.manager->rollback(step.serial, StepProgress::kPrepared).status(), StatusCode::kFailedPrecondition, {"no step is"});
 }
 
 TEST(KVCacheManager, StaleIdsAreRefusedEverywhere) {
@@ -215,7 +215,7 @@ TEST(KVCacheManager, RejectedTokensGiveTheirBlocksBack) {
   EXPECT_EQ(after, before);
 }
 
-TEST(KVCacheManager, AbandonRestoresEverything) {
+TEST(KVCacheManager, RollbackBeforeTheStartRestoresEverything) {
   TestCache cache = small_cache(4, 2048, 2);
   const SequenceId parent = cache.create(1000);
   ASSERT_TRUE(cache.append(parent, 150).ok());
@@ -224,7 +224,7 @@ TEST(KVCacheManager, AbandonRestoresEverything) {
   const StepPlan step = *cache.prepare({{parent, 300}, {child, 500}});
   EXPECT_GT(step.counts.block_copies, 0);
   EXPECT_NE(cache.snapshot({parent, child}), before);
-  ASSERT_TRUE(cache.manager->abandon(step.serial).ok());
+  ASSERT_TRUE(cache.manager->rollback(step.serial, StepProgress::kPrepared).ok());
   EXPECT_EQ(cache.snapshot({parent, child}), before);
   EXPECT_TRUE(cache.manager->check_invariants().ok());
   // Also the order of the free lists: the same step gets the same blocks again.
