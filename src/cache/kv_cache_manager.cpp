@@ -50,8 +50,7 @@ struct KVCacheManager::Impl : CacheState {
                                                   std::int64_t reserve_tokens);
   [[nodiscard]] Status can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
   void share_content(std::int32_t parent, std::int32_t child);
-  [[nodiscard]] Status resolve_batch(std::span<const StepEntry> batch, const StepOptions& options,
-                                     std::int32_t* rows);
+  [[nodiscard]] Status resolve_batch(std::span<const StepEntry> batch, const StepOptions& options, std::int32_t* rows);
   [[nodiscard]] Status resolve_entry(const StepEntry& entry);
   [[nodiscard]] Status check_accepted(std::span<const std::int32_t> accepted) const;
 };

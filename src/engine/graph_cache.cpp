@@ -12,13 +12,16 @@ const CapturedWork* GraphCache::find(const GraphKey& key) {
 }
 
 const CapturedWork& GraphCache::insert(const GraphKey& key, std::unique_ptr<CapturedWork> work) {
+  // All memory before the first change: without it the graphs that are there stay.
+  std::list<Entry> made;
+  made.push_front({.key = key, .work = std::move(work)});
+  by_key_.insert_or_assign(key, made.begin());
   if (full() && !entries_.empty()) {
     by_key_.erase(entries_.back().key);
     entries_.pop_back();
     ++evictions_;
   }
-  entries_.push_front({.key = key, .work = std::move(work)});
-  by_key_.insert_or_assign(key, entries_.begin());
+  entries_.splice(entries_.begin(), made);
   return *entries_.front().work;
 }
 

@@ -29,7 +29,7 @@ class GraphCache {
 
   // Null when there is none. Marks it as used.
   const CapturedWork* find(const GraphKey& key);
-  // Keeps the work and returns it. Another may leave: the caller makes sure that it does not run.
+  // Keeps the work and returns it; find(key) gave null. Another may leave: the caller makes sure that it does not run.
   const CapturedWork& insert(const GraphKey& key, std::unique_ptr<CapturedWork> work);
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }

@@ -1,9 +1,9 @@
 #include "cache/block_allocator.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "base/check.h"
 #include "cache/sequence_table.h"

@@ -1,9 +1,9 @@
 // Lesson 1: every boundary position with every operation, and every residue mod 4 and mod 128.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "cache_fixture.h"
 

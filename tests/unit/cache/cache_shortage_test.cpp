@@ -1,7 +1,7 @@
 // When blocks run short: reservations, admission, and failures that must change nothing.
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "cache/kv_cache_manager.h"
 #include "cache_fixture.h"

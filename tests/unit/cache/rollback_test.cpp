@@ -1,7 +1,7 @@
 // The end of a started step without its tokens: it cannot fail, and says who lost everything.
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "cache_fixture.h"
 
@@ -111,8 +111,8 @@ TEST(Rollback, OnlyTheOutstandingStepIsAccepted) {
   }
   EXPECT_EQ(*cache.manager->length(sequence), 5);
   ASSERT_TRUE(cache.manager->rollback(step.serial, StepProgress::kStarted).ok());
-  expect_refused(cache.manager->rollback(step.serial, StepProgress::kStarted).status(),
-                 StatusCode::kFailedPrecondition, {"no step is"});
+  expect_refused(cache.manager->rollback(step.serial, StepProgress::kStarted).status(), StatusCode::kFailedPrecondition,
+                 {"no step is"});
 }
 
 // What fork would do is told without doing it.

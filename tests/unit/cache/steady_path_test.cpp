@@ -46,8 +46,8 @@ TEST(SteadyPath, StepsAllocateNothing) {
     if (!step.ok()) break;
     copies += step->counts.block_copies;
     deltas += step->counts.table_deltas;
-    const Status done =
-        round % 7 == 0 ? cache.manager->rollback(step->serial, StepProgress::kPrepared).status() : cache.manager->commit(step->serial, accepted);
+    const Status done = round % 7 == 0 ? cache.manager->rollback(step->serial, StepProgress::kPrepared).status()
+                                       : cache.manager->commit(step->serial, accepted);
     if (!done.ok()) break;
     freed += cache.manager->freed_blocks().size();
   }
