@@ -12,10 +12,13 @@ const CapturedWork* GraphCache::find(const GraphKey& key) {
 }
 
 const CapturedWork& GraphCache::insert(const GraphKey& key, std::unique_ptr<CapturedWork> work) {
-  while (!has_room_for(*work)) drop_oldest();
-  nodes_ += work->nodes();
-  entries_.push_front({.key = key, .work = std::move(work)});
-  by_key_.insert_or_assign(key, entries_.begin());
+  // All memory before the first change: without it the graphs that are there stay.
+  std::list<Entry> made;
+  made.push_front({.key = key, .work = std::move(work)});
+  by_key_.insert_or_assign(key, made.begin());
+  while (!has_room_for(*made.front().work)) drop_oldest();
+  nodes_ += made.front().work->nodes();
+  entries_.splice(entries_.begin(), made);
   return *entries_.front().work;
 }
 

@@ -174,7 +174,7 @@ void CacheMachine::use_stale_id(const Operation& op) {
   expect_code(manager_->fork(id).status(), code, "fork");
   expect_code(manager_->truncate(id, 0), code, "truncate");
   expect_code(manager_->release(id), code, "release");
-  std::vector<CacheStepEntry> batch{{.sequence = id, .tokens = 1}};
+  std::vector<StepEntry> batch{{.sequence = id, .tokens = 1}};
   if (!model_.sequences.empty() && setup_.max_sequences > 1) {  // after a valid entry, nothing of it may stay
     batch.insert(batch.begin(), {.sequence = model_.sequences[op.b % model_.sequences.size()].id, .tokens = 1});
   }
@@ -203,7 +203,7 @@ std::vector<ModelAppend> CacheMachine::choose_batch(const Operation& op) const {
 void CacheMachine::prepare(const Operation& op) {
   if (model_.sequences.empty()) return create(op);
   const std::vector<ModelAppend> entries = choose_batch(op);
-  std::vector<CacheStepEntry> batch;
+  std::vector<StepEntry> batch;
   std::int64_t tokens = 0;
   bool valid = true;
   for (const ModelAppend& entry : entries) {
@@ -245,13 +245,13 @@ void CacheMachine::prepare_invalid(const Operation& op) {
   expect_code(manager_->prepare_forward({}).status(), code, "empty batch");
   if (model_.sequences.empty()) return;
   const SequenceId id = model_.sequences[op.a % model_.sequences.size()].id;
-  const std::vector<CacheStepEntry> none{{.sequence = id, .tokens = -(op.b % 3)}};
+  const std::vector<StepEntry> none{{.sequence = id, .tokens = -(op.b % 3)}};
   expect_code(manager_->prepare_forward(none).status(), code, "no tokens");
-  const std::vector<CacheStepEntry> twice{{.sequence = id, .tokens = 1}, {.sequence = id, .tokens = 1}};
+  const std::vector<StepEntry> twice{{.sequence = id, .tokens = 1}, {.sequence = id, .tokens = 1}};
   expect_code(manager_->prepare_forward(twice).status(), code, "duplicate");
-  const std::vector<CacheStepEntry> huge{{.sequence = id, .tokens = 0x7fffffff}};
+  const std::vector<StepEntry> huge{{.sequence = id, .tokens = 0x7fffffff}};
   expect_code(manager_->prepare_forward(huge).status(), code, "beyond the context");
-  const std::vector<CacheStepEntry> one{{.sequence = id, .tokens = 1}};
+  const std::vector<StepEntry> one{{.sequence = id, .tokens = 1}};
   expect_code(manager_->prepare_forward(one, {.pad_to_tokens = -1}).status(), code, "negative padding");
   expect_code(manager_->create_sequence(-1).status(), code, "negative reservation");
   expect_code(manager_->fork(id, setup_.max_context + 1).status(), code, "reservation beyond the context");
