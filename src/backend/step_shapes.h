@@ -27,8 +27,8 @@ struct StepShapes {
   std::int64_t max_context_tokens = 0;  // of a sequence, the step's tokens included
   std::int32_t heads = 0;
   std::int64_t window = 0;  // rows of the sliding window
-  std::vector<LinearGroupShape> linears;
-  std::vector<CompressedRowsShape> compressed;
+  std::vector<LinearGroupShape> linears{};
+  std::vector<CompressedRowsShape> compressed{};
 };
 
 }  // namespace dsv4rt

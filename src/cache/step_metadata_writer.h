@@ -48,9 +48,9 @@ class StepMetadataWriter {
 
   template <class T>
   T* at(std::size_t offset) noexcept {
-    return reinterpret_cast<T*>(buffer_.data()->bytes + offset);
+    return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(buffer_.data()) + offset);
   }
-  [[nodiscard]] const std::byte* base() const noexcept { return buffer_.data()->bytes; }
+  [[nodiscard]] const std::byte* base() const noexcept { return reinterpret_cast<const std::byte*>(buffer_.data()); }
   void write_segment(std::int32_t sequence, const StepSegment& segment, std::int32_t first_row) noexcept;
 
   std::vector<std::int32_t> ratios_;

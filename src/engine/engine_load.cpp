@@ -12,6 +12,7 @@
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine_impl.h"
+#include "engine/step_workspace.h"
 #include "model/rope.h"
 
 namespace dsv4rt {
@@ -159,7 +160,7 @@ Status Engine::Impl::plan_and_allocate() {
   const std::int32_t max_tokens = options.limits.max_step_tokens;
   const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
-  memory.workspace_bytes = static_cast<std::int64_t>(workspace_bytes(shape)) + 2 * hidden_bytes;
+  memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +

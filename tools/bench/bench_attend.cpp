@@ -12,6 +12,7 @@
 #include <benchmark/benchmark.h>
 
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/cpu_linear.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/row_kernels.h"
@@ -27,8 +28,9 @@ constexpr std::int32_t kBlockRows = 64;
 
 // More than any case here takes.
 struct OpsScratch {
-  std::vector<std::byte> memory = std::vector<std::byte>(std::size_t{256} << 20);
-  Scratch region{memory.data(), memory.size()};
+  static constexpr std::size_t kBytes = std::size_t{256} << 20;
+  cpu::AlignedBytes memory;
+  Scratch region = memory.reserve(kBytes) ? Scratch(memory.data(), kBytes) : Scratch();
 };
 
 int all_threads() {

@@ -3,11 +3,18 @@
 #include <iostream>
 #include <memory>
 
+#include "attention/step_shapes.h"
+#include "backend/cpu/cpu_backend.h"
+#if defined(DSV4RT_HAVE_CUDA)
+#include "backend/cuda/cuda_backend.h"
+#endif
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
 #include "command.h"
 #include "console.h"
+#include "dsv4rt/engine.h"
+#include "engine/step_workspace.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -19,6 +26,8 @@ struct PlanFlags {
   std::string other = "";
   std::string cache_format = "fp8_ds_mla";
   std::string index_format = "mxfp4";
+  std::string backend = "cpu";
+  std::int32_t threads = 0;
   std::int64_t max_context = 0;
   std::int32_t sequences = 1;
   std::int32_t max_step_tokens = 2048;
@@ -27,7 +36,22 @@ struct PlanFlags {
   std::string json;
 };
 
-nlohmann::ordered_json plan_json(const MemoryPlan& plan, const PlanFlags& flags, std::int64_t other_bytes) {
+// What steps take besides the cache and what --other gives.
+struct StepMemory {
+  std::int64_t workspace_bytes = 0;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t graph_bytes = 0;
+
+  [[nodiscard]] std::int64_t total_bytes() const { return workspace_bytes + scratch_bytes + graph_bytes; }
+};
+
+struct WholePlan {
+  MemoryPlan cache;
+  StepMemory steps;
+};
+
+nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
+  const MemoryPlan& plan = whole.cache;
   nlohmann::ordered_json json;
   json["row_format"] = flags.cache_format;
   json["index_format"] = flags.index_format;
@@ -48,12 +72,21 @@ nlohmann::ordered_json plan_json(const MemoryPlan& plan, const PlanFlags& flags,
   json["block_table_bytes"] = plan.block_table_bytes;
   json["step_metadata_bytes"] = plan.step_metadata_bytes;
   json["cache_bytes"] = plan.total_bytes;
+  json["backend"] = flags.backend;
+  json["workspace_bytes"] = whole.steps.workspace_bytes;
+  json["scratch_bytes"] = whole.steps.scratch_bytes;
+  json["graph_bytes"] = whole.steps.graph_bytes;
   json["other_bytes"] = other_bytes;
-  json["total_bytes"] = plan.total_bytes + other_bytes;
+  json["total_bytes"] = plan.total_bytes + whole.steps.total_bytes() + other_bytes;
   return json;
 }
 
-void print_plan(const MemoryPlan& plan, std::int64_t other_bytes) {
+std::string bytes_text(std::int64_t bytes) {
+  return std::to_string(bytes) + " (" + human_bytes(static_cast<double>(bytes)) + ")";
+}
+
+void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
+  const MemoryPlan& plan = whole.cache;
   TextTable table({"role", "layers", "B/token", "B/sequence", "blocks/layer", "total bytes", "total"});
   for (const PlannedRegion& region : plan.regions) {
     table.add_row({std::string(cache_role_name(region.role)), std::to_string(region.layers),
@@ -70,13 +103,40 @@ void print_plan(const MemoryPlan& plan, std::int64_t other_bytes) {
             << "block tables and step metadata: " << plan.block_table_bytes + plan.step_metadata_bytes << "\n"
             << "tokens that fit: " << plan.limits.pool_tokens << " in " << plan.limits.max_sequences
             << " sequences of at most " << plan.limits.max_context_tokens << "\n"
-            << "cache: " << plan.total_bytes << " (" << human_bytes(static_cast<double>(plan.total_bytes)) << ")";
-  if (other_bytes > 0)
-    std::cout << ", with other memory: " << human_bytes(static_cast<double>(plan.total_bytes + other_bytes));
-  std::cout << "\n";
+            << "cache: " << bytes_text(plan.total_bytes) << "\n"
+            << "steps of at most " << plan.limits.max_step_tokens << " tokens, backend " << flags.backend
+            << ": workspace " << bytes_text(whole.steps.workspace_bytes) << ", scratch "
+            << bytes_text(whole.steps.scratch_bytes) << ", graphs at most " << bytes_text(whole.steps.graph_bytes)
+            << "\n"
+            << "total" << (other_bytes > 0 ? " with other memory: " : " without weights: ")
+            << bytes_text(plan.total_bytes + whole.steps.total_bytes() + other_bytes) << "\n";
 }
 
-Result<MemoryPlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
+// As an engine with default options plans it.
+Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config, const LayerSchedule& schedule,
+                              RowFormat rows, const CacheLimits& limits) {
+  const StepShapes shapes = step_shapes(config, schedule, limits);
+  StepMemory memory;
+  memory.workspace_bytes =
+      step_workspace_bytes(WorkspaceShape::of(config, schedule, rows, limits.max_step_tokens), config);
+  if (flags.backend == "cpu") {
+    DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cpu_backend({.threads = flags.threads, .max_isa = {}}));
+    memory.scratch_bytes = backend->scratch_bytes(shapes);
+    return memory;
+  }
+#if defined(DSV4RT_HAVE_CUDA)
+  if (flags.backend == "cuda") {
+    memory.scratch_bytes = cuda_scratch_bytes(shapes);
+    memory.graph_bytes = GraphOptions{}.max_bytes;
+    return memory;
+  }
+  return Status{StatusCode::kInvalidArgument, "--backend: '" + flags.backend + "'; accepted: cpu, cuda"};
+#else
+  return Status{StatusCode::kInvalidArgument, "--backend: '" + flags.backend + "'; accepted in this build: cpu"};
+#endif
+}
+
+Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
   DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(flags.config));
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
   CacheFormats formats = flags.formats;
@@ -88,9 +148,17 @@ Result<MemoryPlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
       .max_context_tokens = flags.max_context == 0 ? config.max_position_embeddings : flags.max_context,
       .max_step_tokens = flags.max_step_tokens,
       .pool_tokens = flags.pool_tokens};
-  if (flags.memory.empty()) return plan_memory(config, schedule, layout, limits);
+  WholePlan plan;
+  if (flags.memory.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(plan.cache, plan_memory(config, schedule, layout, limits));
+    DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, config, schedule, formats.rows, limits));
+    return plan;
+  }
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t memory_bytes, parse_byte_size("--memory", flags.memory));
-  return fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes);
+  DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, config, schedule, formats.rows, limits));
+  DSV4RT_ASSIGN_OR_RETURN(
+      plan.cache, fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes + plan.steps.total_bytes()));
+  return plan;
 }
 
 Status plan(const PlanFlags& flags) {
@@ -98,8 +166,8 @@ Status plan(const PlanFlags& flags) {
   if (!flags.other.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(other_bytes, parse_byte_size("--other", flags.other));
   }
-  DSV4RT_ASSIGN_OR_RETURN(const MemoryPlan plan, make_plan(flags, other_bytes));
-  if (flags.json != "-") print_plan(plan, other_bytes);
+  DSV4RT_ASSIGN_OR_RETURN(const WholePlan plan, make_plan(flags, other_bytes));
+  if (flags.json != "-") print_plan(plan, flags, other_bytes);
   return flags.json.empty() ? Status{} : write_json_report(plan_json(plan, flags, other_bytes), flags.json);
 }
 
@@ -107,10 +175,15 @@ Status plan(const PlanFlags& flags) {
 
 void add_plan_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<PlanFlags>();
-  CLI::App* command = app.add_subcommand("plan", "Plan cache memory: bytes per role, and what fits");
+  CLI::App* command =
+      app.add_subcommand("plan", "Plan memory: bytes per role of the cache, what steps take, and what fits");
   command->add_option("--config", flags->config, "config.json of the model")->required();
   command->add_option("--memory", flags->memory, "Memory to fill, e.g. 80GiB; without it --pool-tokens decides");
   command->add_option("--other", flags->other, "Memory that weights and others take of it, e.g. 6GiB");
+  command->add_option("--backend", flags->backend, "Whose scratch memory is planned: cpu, or cuda where it is built in")
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "CPU threads, each of which has scratch; 0: all cores")
+      ->capture_default_str();
   command->add_option("--max-context", flags->max_context, "Longest sequence in tokens; default the model's maximum");
   command->add_option("--sequences", flags->sequences, "Live sequences")->capture_default_str();
   command

@@ -119,6 +119,11 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
   report["index_format"] = index_key_format_name(inspector.index_format());
   report["deterministic"] = inspector.deterministic();
   report["memory_bytes"] = engine.memory().total_bytes;
+  report["memory_parts"] = {{"weights", engine.memory().weight_bytes},
+                            {"cache", engine.memory().cache.total_bytes},
+                            {"workspace", engine.memory().workspace_bytes},
+                            {"scratch", engine.memory().scratch_bytes},
+                            {"graphs", engine.memory().graph_bytes}};
   for (std::size_t i = 0; i < run.layers.size(); ++i) {
     const LayerRun& layer = run.layers[i];
     Json json;
@@ -177,11 +182,12 @@ Status run(const RunFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(const AttentionTrace trace, open_trace(flags));
   DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags, trace));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  spdlog::info("{} layers, {} planned ({} weights, {} cache, {} workspace)", engine->layers().size(),
-               human_bytes(static_cast<double>(engine->memory().total_bytes)),
-               human_bytes(static_cast<double>(engine->memory().weight_bytes)),
-               human_bytes(static_cast<double>(engine->memory().cache.total_bytes)),
-               human_bytes(static_cast<double>(engine->memory().workspace_bytes)));
+  const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  const EngineMemory& memory = engine->memory();
+  spdlog::info("{} layers, {} planned ({} weights, {} cache, {} workspace, {} scratch, {} graphs)",
+               engine->layers().size(), human(memory.total_bytes), human(memory.weight_bytes),
+               human(memory.cache.total_bytes), human(memory.workspace_bytes), human(memory.scratch_bytes),
+               human(memory.graph_bytes));
 
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   ProgressLine progress("run", "tokens");

@@ -1,11 +1,25 @@
 #include "backend/cpu/cpu_features.h"
 
 #include <array>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace dsv4rt::cpu {
 namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"portable", "avx2", "avx512"};
+
+#if defined(__x86_64__)
+// Bit 29 of ECX of leaf 1; Clang's __builtin_cpu_supports does not know the name.
+bool has_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1U) != 0;
+}
+#endif
 
 }  // namespace
 
@@ -13,7 +27,7 @@ IsaLevel detect_isa_level() {
 #if defined(__x86_64__)
   // These also ask the operating system (XGETBV) whether it saves the registers.
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512vbmi")) {

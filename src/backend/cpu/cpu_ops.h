@@ -15,7 +15,8 @@ class LinearExecutor;
 
 class CpuOps final : public RowOps {
  public:
-  // Team and scratch outlive the object. `isa` must be supported by the processor.
+  // Team and scratch outlive the object; the scratch memory is 64-byte aligned. `isa` must be supported by the
+  // processor.
   CpuOps(const ThreadTeam& team, const Scratch& scratch, IsaLevel isa);
   ~CpuOps() override;
   CpuOps(const CpuOps&) = delete;

@@ -28,6 +28,17 @@ struct HeadKernelsOf : MachineLanes<Machine> {
     std::memcpy(static_cast<void*>(to), &raw, sizeof(raw));
   }
 
+  // result[lane] = value[from[lane]].
+  [[gnu::always_inline]] static Float permuted(Float value, Int from) {
+#if defined(__clang__)
+    Float result;
+    for (int lane = 0; lane < kLanes; ++lane) result[lane] = value[from[lane]];
+    return result;
+#else
+    return __builtin_shuffle(value, from);
+#endif
+  }
+
   static void normalize_head(bf16* head, float eps) {
     constexpr int kParts = kHeadLanes / kLanes;
     Float sum[kParts] = {};
@@ -60,7 +71,7 @@ struct HeadKernelsOf : MachineLanes<Machine> {
         partner[lane] = lane ^ stride;
         negative[lane] = (lane & stride) != 0 ? static_cast<std::int32_t>(0x80000000u) : 0;
       }
-      for (int i = 0; i < kVectors; ++i) v[i] = __builtin_shuffle(v[i], partner) + (Float)((Int)v[i] ^ negative);
+      for (int i = 0; i < kVectors; ++i) v[i] = permuted(v[i], partner) + (Float)((Int)v[i] ^ negative);
     }
     for (int stride = 1; stride < kVectors; stride *= 2) {
       for (int i = 0; i < kVectors; ++i) {

@@ -124,7 +124,12 @@ class CudaBackend final : public Backend {
   }
 
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {
-    return std::max(linear_scratch_bytes(shapes), score_scratch_bytes(shapes));
+    std::int64_t bytes = cuda_scratch_bytes(shapes);
+    if (row_copies_ == RowCopies::kNone) return bytes;
+    for (const LinearGroupShape& linear : shapes.linears) {
+      bytes = std::max(bytes, LibraryLinear::scratch_bytes(shapes.max_tokens, linear.in_features, linear.out_features));
+    }
+    return bytes;
   }
   Status reserve_scratch(std::size_t bytes) override {
     DSV4RT_ON_DEVICE(*device_);
@@ -149,33 +154,6 @@ class CudaBackend final : public Backend {
   RowOps& row_ops() noexcept override { return device_ops_; }
 
  private:
-  // Linears run one after the other: the rounded input of the widest.
-  [[nodiscard]] std::int64_t linear_scratch_bytes(const StepShapes& shapes) const {
-    std::int64_t inputs = 0;
-    std::int64_t outputs = 0;
-    for (const LinearGroupShape& linear : shapes.linears) {
-      inputs = std::max(inputs, linear.in_features);
-      outputs = std::max(outputs, linear.out_features);
-    }
-    const std::int64_t rounded = shapes.max_tokens * inputs * std::int64_t{sizeof(bf16)};
-    if (row_copies_ == RowCopies::kNone) return rounded;
-    return std::max(rounded, LibraryLinear::scratch_bytes(shapes.max_tokens, inputs, outputs));
-  }
-
-  // Index scores of as many tokens as fit, never of a whole prompt at a long context.
-  [[nodiscard]] static std::int64_t score_scratch_bytes(const StepShapes& shapes) {
-    constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
-    constexpr std::int64_t kScannedRows = 1024;  // scans write whole tiles of at most so many rows
-    std::int64_t bytes = 0;
-    for (const CompressedRowsShape& rows : shapes.compressed) {
-      if (rows.index_heads == 0) continue;
-      const std::int64_t token_bytes =
-          (shapes.max_context_tokens / rows.ratio + kScannedRows) * std::int64_t{sizeof(float)};
-      bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, kScoreBytes)));
-    }
-    return bytes;
-  }
-
   // The device is current.
   Status device_allocate(std::size_t bytes, std::string_view purpose, void** data) {
     const cudaError_t error = cudaMalloc(data, bytes);
@@ -210,6 +188,24 @@ class CudaBackend final : public Backend {
 };
 
 }  // namespace
+
+std::int64_t cuda_scratch_bytes(const StepShapes& shapes) {
+  constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
+  constexpr std::int64_t kScannedRows = 1024;  // scans write whole tiles of at most so many rows
+  std::int64_t bytes = 0;
+  // Linears run one after the other: the rounded input of the widest.
+  for (const LinearGroupShape& linear : shapes.linears) {
+    bytes = std::max(bytes, shapes.max_tokens * linear.in_features * std::int64_t{sizeof(bf16)});
+  }
+  // Index scores of as many tokens as fit, never of a whole prompt at a long context.
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    if (rows.index_heads == 0) continue;
+    const std::int64_t token_bytes =
+        (shapes.max_context_tokens / rows.ratio + kScannedRows) * std::int64_t{sizeof(float)};
+    bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, kScoreBytes)));
+  }
+  return bytes;
+}
 
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& options) {
   int devices = 0;

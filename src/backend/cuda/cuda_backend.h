@@ -1,6 +1,7 @@
 // The CUDA backend: device memory, one stream, the operations of a layer as kernels.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -24,5 +25,8 @@ struct CudaBackendOptions {
 // no code for, or without cuBLASLt where it is needed; kInvalidArgument for an ordinal that does not exist (says how
 // many do); kResourceExhausted.
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& options);
+
+// What such a backend takes of scratch memory (Backend::scratch_bytes) while it is deterministic; asks no device.
+std::int64_t cuda_scratch_bytes(const StepShapes& shapes);
 
 }  // namespace dsv4rt

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/cpu_linear.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/parallel.h"
 #include "backend/row_ops.h"
@@ -151,12 +152,18 @@ bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
 class TestOps {
  public:
   explicit TestOps(int threads = 2, cpu::IsaLevel isa = cpu::detect_isa_level())
-      : team_(threads), scratch_(memory_.data(), memory_.size()), ops_(team_, scratch_, isa) {}
+      : team_(threads), scratch_(region(memory_)), ops_(team_, scratch_, isa) {}
   RowOps* operator->() { return &ops_; }
 
  private:
+  // More than any test takes.
+  static Scratch region(cpu::AlignedBytes& memory) {
+    constexpr std::size_t kBytes = std::size_t{32} << 20;
+    return memory.reserve(kBytes) ? Scratch(memory.data(), kBytes) : Scratch();
+  }
+
   cpu::ThreadTeam team_;
-  std::vector<std::byte> memory_ = std::vector<std::byte>(std::size_t{32} << 20);
+  cpu::AlignedBytes memory_;
   Scratch scratch_;
   cpu::CpuOps ops_;
 };
