@@ -14,8 +14,11 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+template <int kTokens>
 struct PairConsumer {
-  using Mma = Wgmma<kPairTokens>;
+  using Shape = PairShape<kTokens>;
+  using Mma = Wgmma<kTokens>;
+  static constexpr int kValues = Shape::kValues;
 
   const PairParams& p;
   const PairMemory& m;
@@ -52,7 +55,7 @@ struct PairConsumer {
   static constexpr int kSteps = kStageInputs / kTileStepInputs;
 
   // Both functions below set sum to the products of some blocks of an item, but do not wait for the last stage.
-  __device__ __forceinline__ void sum_bf16(float (&sum)[kPairValues], int blocks) {
+  __device__ __forceinline__ void sum_bf16(float (&sum)[kValues], int blocks) {
     for (int i = 0; i < blocks * kStagesPerScale; ++i) {
       wait_full();
       const std::uint32_t a = weights_at(TileKind::kBf16);
@@ -70,7 +73,7 @@ struct PairConsumer {
   }
 
   // Blocks first .. end - 1 of the row tile that `scales` belongs to. While a step is widened, those before run.
-  __device__ __forceinline__ void sum_fp8(float (&sum)[kPairValues], int first, int end, const TileProblem& q,
+  __device__ __forceinline__ void sum_fp8(float (&sum)[kValues], int first, int end, const TileProblem& q,
                                           const float* scales) {
     std::uint32_t a[kSteps][4];
     for (int block = first; block < end; ++block) {
@@ -114,7 +117,7 @@ struct PairConsumer {
     if (index >= p.items) return {.valid = false};
     const TileItem item = tile_item(p, index);
     const Place place{&p.problems[item.problem], (item.row_group * kPairBlocks + rank) * kPairBlockTiles + tile,
-                      item.token_tile * kPairTokens, true};
+                      item.token_tile * kTokens, true};
     if (place.q->kind == TileKind::kFp8 && place.present()) scale_ahead = __ldg(place.scales());
     return place;
   }
@@ -127,9 +130,9 @@ struct PairConsumer {
       return look_ahead(next_index);
     }
     Place next;
-    float sum[kPairValues], total[kPairValues];
+    float sum[kValues], total[kValues];
 #pragma unroll
-    for (int i = 0; i < kPairValues; ++i) {
+    for (int i = 0; i < kValues; ++i) {
       sum[i] = 0.0F;
       total[i] = -0.0F;  // which leaves the first segment's sum as it is, zeros included
     }
@@ -146,12 +149,12 @@ struct PairConsumer {
       wgmma_hold(sum);
       release(stage_before());
 #pragma unroll
-      for (int i = 0; i < kPairValues; ++i) total[i] += sum[i];
+      for (int i = 0; i < kValues; ++i) total[i] += sum[i];
     }
-    const PairStore store{q,           &p.outputs[at.q - p.problems],
-                          p.tokens,    m.buffers + tile * 2 * kPairBufferBytes,
-                          1 + tile,    opaque(warp),
-                          opaque(lane)};
+    const PairStore<kTokens> store{q,           &p.outputs[at.q - p.problems],
+                                   p.tokens,    m.buffers + tile * 2 * Shape::kBufferBytes,
+                                   1 + tile,    opaque(warp),
+                                   opaque(lane)};
     store.run(at.row_tile, at.first_token, total);
     return next;
   }

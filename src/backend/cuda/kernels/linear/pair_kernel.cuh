@@ -17,6 +17,7 @@
 namespace dsv4rt::cuda {
 
 // Grid: any number of clusters of kPairBlocks blocks.
+template <int kTokens>
 __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __grid_constant__ PairParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   allow_dependents();
@@ -25,7 +26,7 @@ __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __gr
   PairMemory m;
   m.stages = (base + 1023U) & ~1023U;
   m.buffers = m.stages + p.stages * p.stage_bytes;
-  m.full = m.buffers + kPairBlockTiles * 2 * kPairBufferBytes;
+  m.full = m.buffers + kPairBlockTiles * 2 * PairShape<kTokens>::kBufferBytes;
   m.empty = m.full + kMaxStages * 8;
 
   const int rank = static_cast<int>(cluster_rank());
@@ -47,7 +48,7 @@ __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __gr
   if (warp >= kPairConsumerWarps) {
     give_registers<24>();
     if (warp == kPairConsumerWarps && lane == 0) {
-      const PairProducer producer{p, m, rank, pair, pairs, evict_normal_policy()};
+      const PairProducer<kTokens> producer{p, m, rank, pair, pairs, evict_normal_policy()};
       producer.run();
     } else {
       cluster_wait();
@@ -58,14 +59,14 @@ __global__ __launch_bounds__(kPairThreads, 1) void linear_pair_kernel(const __gr
     take_registers<240>();
     cluster_wait();  // the other block's are
     wait_for_predecessors();
-    PairConsumer consumer{p,
-                          m,
-                          warp / kRowTileWarps,
-                          warp % kRowTileWarps,
-                          lane,
-                          rank,
-                          block_address(m.empty, static_cast<unsigned>(lane % kPairBlocks)),
-                          Ring{}};
+    PairConsumer<kTokens> consumer{p,
+                                   m,
+                                   warp / kRowTileWarps,
+                                   warp % kRowTileWarps,
+                                   lane,
+                                   rank,
+                                   block_address(m.empty, static_cast<unsigned>(lane % kPairBlocks)),
+                                   Ring{}};
     consumer.run(pair, pairs);
     __syncwarp();
   }

@@ -8,9 +8,9 @@ namespace dsv4rt::cuda {
 inline constexpr int kMaxPairProblems = 8;
 
 struct PairParams {
-  CUtensorMap inputs[kMaxPairProblems];   // [T][K]; boxes of 128 bytes x kPairShareTokens rows, 128-byte swizzle
+  CUtensorMap inputs[kMaxPairProblems];   // [T][K]; boxes of 128 bytes x kShareTokens rows, 128-byte swizzle
   CUtensorMap outputs[kMaxPairProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128 bytes
-                                          // x pair_box_tokens rows
+                                          // x box_tokens rows
   TileProblem problems[kMaxPairProblems];
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
@@ -26,20 +26,23 @@ static_assert(sizeof(PairParams) <= 4096, "kernel parameters that every driver t
 inline constexpr int kPairBlocks = 2;                                // of a cluster
 inline constexpr int kPairBlockTiles = 2;                            // row tiles of a block, a consumer warpgroup each
 inline constexpr int kPairRowTiles = kPairBlocks * kPairBlockTiles;  // of an item
-inline constexpr int kPairTokens = 192;                              // of an item
-inline constexpr int kPairShareTokens = kPairTokens / kPairBlocks;   // whose inputs a block fetches for both
-inline constexpr int kPairInputBytes = kPairTokens * kStageBytesOfInput;
-static_assert(kPairShareTokens * kStageBytesOfInput % 1024 == 0, "whole groups of eight swizzled rows");
 
-// Outputs leave through two buffers of a warpgroup, each of a quarter of the tokens as BF16 or an eighth as FP32.
-inline constexpr int kPairBufferBytes = kRowTile * (kPairTokens / 4) * 2;
-constexpr int pair_box_tokens(bool float_output) {
-  return kPairTokens / (float_output ? 8 : 4);
-}
+// Of an item of kTokens tokens.
+template <int kTokens>
+struct PairShape {
+  static constexpr int kValues = kTokens / 2;                 // accumulators of a thread
+  static constexpr int kShareTokens = kTokens / kPairBlocks;  // whose inputs a block fetches for both
+  static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
+  static_assert(kShareTokens * kStageBytesOfInput % 1024 == 0, "whole groups of eight swizzled rows");
 
-// Of a block's shared memory, besides the ring.
-inline constexpr int kPairBarrierBytes = 2 * kMaxStages * 8;
-inline constexpr int kPairAlignmentBytes = 1024;
-inline constexpr int kPairOtherBytes = kPairBlockTiles * 2 * kPairBufferBytes + kPairBarrierBytes + kPairAlignmentBytes;
+  // Outputs leave through two buffers of a warpgroup, each of a quarter of the tokens as BF16 or an eighth as FP32.
+  static constexpr int kBufferBytes = kRowTile * (kTokens / 4) * 2;
+  static constexpr int box_tokens(bool float_output) { return kTokens / (float_output ? 8 : 4); }
+
+  // Of a block's shared memory, besides the ring.
+  static constexpr int kBarrierBytes = 2 * kMaxStages * 8;
+  static constexpr int kAlignmentBytes = 1024;
+  static constexpr int kOtherBytes = kPairBlockTiles * 2 * kBufferBytes + kBarrierBytes + kAlignmentBytes;
+};
 
 }  // namespace dsv4rt::cuda

@@ -24,7 +24,10 @@ struct PairStages {
   int token = 0;  // the first that this block fetches
 };
 
+template <int kTokens>
 struct PairProducer {
+  using Shape = PairShape<kTokens>;
+
   const PairParams& p;
   const PairMemory& m;
   int rank;  // of the block in its pair
@@ -45,7 +48,7 @@ struct PairProducer {
     at.tiles = max(0, min(kPairBlockTiles, q.row_tiles - first_tile));
     at.inputs = &p.inputs[q.input];
     at.column = 0;
-    at.token = item.token_tile * kPairTokens + rank * kPairShareTokens;
+    at.token = item.token_tile * kTokens + rank * Shape::kShareTokens;
   }
   __device__ __forceinline__ void next(PairStages& at) const {
     at.weights += at.tile_bytes;
@@ -59,7 +62,7 @@ struct PairProducer {
   __device__ __forceinline__ void load_weights(const PairStages& at, int stage) const {
     const std::uint32_t barrier = m.full + stage * 8;
     const std::uint32_t to = m.stages + stage * p.stage_bytes;
-    barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + kPairInputBytes);
+    barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + Shape::kInputBytes);
     if (at.tiles > 0) copy_bulk(to, at.weights, at.tile_bytes, barrier, weight_policy);
     if (at.tiles > 1) copy_bulk(to + at.tile_bytes, at.weights + at.second_tile, at.tile_bytes, barrier, weight_policy);
   }
@@ -67,8 +70,8 @@ struct PairProducer {
   // Half of the item's tokens, to both blocks.
   __device__ __forceinline__ void load_inputs(const PairStages& at, int stage) const {
     copy_box_multicast(
-        m.stages + stage * p.stage_bytes + p.input_offset + rank * (kPairShareTokens * kStageBytesOfInput), at.inputs,
-        at.column, at.token, m.full + stage * 8, (1U << kPairBlocks) - 1);
+        m.stages + stage * p.stage_bytes + p.input_offset + rank * (Shape::kShareTokens * kStageBytesOfInput),
+        at.inputs, at.column, at.token, m.full + stage * 8, (1U << kPairBlocks) - 1);
   }
 
   __device__ __forceinline__ void run() const {

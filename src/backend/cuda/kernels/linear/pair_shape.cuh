@@ -10,12 +10,11 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kPairConsumerWarps = kPairBlockTiles * kRowTileWarps;
 inline constexpr int kPairThreads = kPairConsumerWarps * 32 + kWarpgroup;  // and the producer's warpgroup
-inline constexpr int kPairValues = kPairTokens / 2;                        // accumulators of a thread
 
 // Shared-memory addresses.
 struct PairMemory {
   std::uint32_t stages;
-  std::uint32_t buffers;  // [kPairBlockTiles][2][kPairBufferBytes]: outputs on their way
+  std::uint32_t buffers;  // [kPairBlockTiles][2][kBufferBytes]: outputs on their way
   std::uint32_t full;     // [kMaxStages] barriers
   std::uint32_t empty;    // [kMaxStages]: consumers of both blocks have released
 };

@@ -18,7 +18,11 @@ __device__ __forceinline__ int opaque(int value) {
   return value;
 }
 
+template <int kTokens>
 struct PairStore {
+  using Shape = PairShape<kTokens>;
+  static constexpr int kValues = Shape::kValues;
+
   const TileProblem& q;
   const CUtensorMap* map;  // of y, for wide_stores
   int tokens;              // of y
@@ -35,11 +39,11 @@ struct PairStore {
   __device__ __forceinline__ bool stores() const { return warp == 0 && lane == 0; }
 
   // Any alignment.
-  __device__ __forceinline__ void direct(int row_tile, int first_token, const float (&sum)[kPairValues]) const {
+  __device__ __forceinline__ void direct(int row_tile, int first_token, const float (&sum)[kValues]) const {
     const int row = row_tile * kRowTile + warp * 16 + lane / 4;
     first_token += lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kPairValues; ++i) {
+    for (int i = 0; i < kValues; ++i) {
       const int token = first_token + i / 4 * 8 + i % 2;
       if (token >= tokens) continue;
       const std::int64_t at = token * q.y_stride + row + i % 4 / 2 * 8;
@@ -58,16 +62,16 @@ struct PairStore {
   __device__ __forceinline__ std::uint32_t begin_pass(int pass) const {
     if (stores()) wait_stores_read<1>();
     sync_warpgroup();
-    return pass % 2 * kPairBufferBytes;
+    return pass % 2 * Shape::kBufferBytes;
   }
   __device__ __forceinline__ void end_pass() const {
     fence_async_proxy();
     sync_warpgroup();
   }
 
-  __device__ __forceinline__ void boxes_bf16(int row_tile, int first_token, const float (&sum)[kPairValues]) const {
+  __device__ __forceinline__ void boxes_bf16(int row_tile, int first_token, const float (&sum)[kValues]) const {
     constexpr int kTokenBytes = kRowTile * 2;
-    constexpr int kPassTokens = pair_box_tokens(false);
+    constexpr int kPassTokens = Shape::box_tokens(false);
     const auto pack = [](float low, float high) {
       const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
       return *reinterpret_cast<const std::uint32_t*>(&pair);
@@ -76,7 +80,7 @@ struct PairStore {
     const int unit = 2 * warp + lane / 8 % 2;
     const std::uint32_t own = buffers + (lane / 16 * 8 + lane % 8) * kTokenBytes + ((unit ^ lane % 8) << 4);
 #pragma unroll
-    for (int pass = 0; pass < kPairTokens / kPassTokens; ++pass) {
+    for (int pass = 0; pass < kTokens / kPassTokens; ++pass) {
       const std::uint32_t buffer = begin_pass(pass);
 #pragma unroll
       for (int t = 0; t < kPassTokens; t += 16) {
@@ -95,16 +99,16 @@ struct PairStore {
   }
 
   // Two boxes of 32 outputs; the map counts pairs of bytes.
-  __device__ __forceinline__ void boxes_float(int row_tile, int first_token, const float (&sum)[kPairValues]) const {
+  __device__ __forceinline__ void boxes_float(int row_tile, int first_token, const float (&sum)[kValues]) const {
     constexpr int kTokenBytes = kRowTile / 2 * 4;
-    constexpr int kPassTokens = pair_box_tokens(true);
+    constexpr int kPassTokens = Shape::box_tokens(true);
     constexpr int kBoxBytes = kPassTokens * kTokenBytes;
     const int token = lane % 4 * 2;  // and the next one, of every eight
     const int row = warp % 2 * 16 + lane / 4;
     const std::uint32_t own = buffers + warp / 2 * kBoxBytes + token * kTokenBytes + row % 4 * 4;
     const int unit = row / 4 ^ token;
 #pragma unroll
-    for (int pass = 0; pass < kPairTokens / kPassTokens; ++pass) {
+    for (int pass = 0; pass < kTokens / kPassTokens; ++pass) {
       const std::uint32_t buffer = begin_pass(pass);
 #pragma unroll
       for (int i = 0; i < kPassTokens / 2; ++i) {
@@ -124,7 +128,7 @@ struct PairStore {
     }
   }
 
-  __device__ __forceinline__ void run(int row_tile, int first_token, const float (&sum)[kPairValues]) const {
+  __device__ __forceinline__ void run(int row_tile, int first_token, const float (&sum)[kValues]) const {
     if (!q.wide_stores) {
       direct(row_tile, first_token, sum);
     } else if (q.float_output) {

@@ -2,6 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-template const SegmentVariant& segment_variant<32, 2>();
+template const SegmentVariant& segment_variant<32, 2, 1>();
 
 }  // namespace dsv4rt::cuda

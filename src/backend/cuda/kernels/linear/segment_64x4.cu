@@ -2,6 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-template const SegmentVariant& segment_variant<64, 4>();
+template const SegmentVariant& segment_variant<64, 4, 1>();
 
 }  // namespace dsv4rt::cuda

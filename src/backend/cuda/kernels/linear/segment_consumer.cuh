@@ -54,21 +54,24 @@ __device__ __forceinline__ void store_outputs(const TileProblem& q, std::int64_t
   }
 }
 
-template <int kTokens, int kGroups>
+template <int kTokens, int kGroups, int kRows>
 struct SegmentConsumer {
-  using Shape = SegmentShape<kTokens, kGroups>;
+  using Shape = SegmentShape<kTokens, kGroups, kRows>;
   using Mma = Wgmma<kTokens>;
   static constexpr int kValues = Shape::kValues;
 
   const TileParams& p;
   const SegmentUnit& unit;
-  SegmentLoader<kTokens>& loader;  // this block's, where it has no warp
-  int group;                       // of the block
-  int warp;                        // of the warpgroup
+  SegmentLoader<kTokens, kRows>& loader;  // this block's, where it has no warp
+  int group;                              // of the block
+  int warp;                               // of the warpgroup
   int lane;
   Ring ring{};
 
-  __device__ __forceinline__ std::uint32_t slot() const { return unit.slot(ring.stage); }
+  // The row tile's weights in the current stage.
+  __device__ __forceinline__ std::uint32_t weights() const {
+    return unit.slot(ring.stage) + (kRows > 1 ? unit.row * unit.tile_bytes : 0);
+  }
   __device__ __forceinline__ void wait_full() const { barrier_wait(unit.full + ring.stage * 8, ring.parity); }
   // A barrier that the compiler does not know counts as all sixteen, of which a multiprocessor has enough for four
   // blocks only.
@@ -89,7 +92,7 @@ struct SegmentConsumer {
     if (i == 0) return;
     barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarps) {
-      if (warp == 0) {
+      if (warp == 0 && (kRows == 1 || unit.row == 0)) {
         if (lane == 0 && loader.more()) loader.refill();
         __syncwarp();
       }
@@ -98,7 +101,7 @@ struct SegmentConsumer {
 
   // The matrix instruction's columns: 16 inputs of every token, `step` steps into the current stage.
   __device__ __forceinline__ std::uint64_t columns(int step) const {
-    return wgmma_tile(slot() + unit.tile_bytes, step);
+    return wgmma_tile(unit.slot(ring.stage) + kRows * unit.tile_bytes, step);
   }
 
   __device__ __forceinline__ void sum_bf16(float (&sum)[kValues]) {
@@ -106,7 +109,7 @@ struct SegmentConsumer {
       wait_full();
       wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < 4; ++step) Mma::bf16(sum, wgmma_tile(slot(), step), columns(step), true);
+      for (int step = 0; step < 4; ++step) Mma::bf16(sum, wgmma_tile(weights(), step), columns(step), true);
       wgmma_commit();
       wgmma_wait<1>();
       release_before(stage);
@@ -127,7 +130,7 @@ struct SegmentConsumer {
     constexpr int kLoads = kWideValues / 8;  // of 16 codes a lane
     const int step_of_stage = step % kStepsPerStage;
     if (step_of_stage == 0) wait_full();
-    const std::uint32_t codes_at = slot() + step_of_stage * kLoads * kWarpgroup * 16 + (warp * 32 + lane) * 16;
+    const std::uint32_t codes_at = weights() + step_of_stage * kLoads * kWarpgroup * 16 + (warp * 32 + lane) * 16;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const uint4 codes = load_shared_uint4(codes_at + i * kWarpgroup * 16);
@@ -178,7 +181,7 @@ struct SegmentConsumer {
       sum_wide(sum, scales);
     }
     sync_group();  // every warp has finished with the ring
-    const std::uint32_t to = unit.ring + (warp * 16 + lane / 4) * 4;
+    const std::uint32_t to = unit.ring + (kRows > 1 ? unit.row * Shape::kSumBytes : 0) + (warp * 16 + lane / 4) * 4;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int token = i / 4 * 8 + 2 * (lane % 4) + i % 2;
@@ -191,7 +194,13 @@ struct SegmentConsumer {
   __device__ __forceinline__ void store(int rank, std::uint32_t first_ring, int group_bytes) const {
     constexpr int kPieces = kRowTile / 4;
     const int pieces = min(kTokens, p.tokens - unit.first_token) * kPieces;
-    for (int i = rank * Shape::kConsumers + static_cast<int>(threadIdx.x); i < pieces; i += p.segments * kWarpgroup) {
+    int first = rank * Shape::kConsumers + static_cast<int>(threadIdx.x);
+    if constexpr (kRows > 1) {
+      first = rank * kWarpgroup + warp * 32 + lane;
+      first_ring += unit.row * Shape::kSumBytes;
+      if (unit.row_tile >= unit.q->row_tiles) return;
+    }
+    for (int i = first; i < pieces; i += p.segments * kWarpgroup) {
       const int token = i / kPieces;
       const int output = i % kPieces * 4;
       store_outputs(

@@ -7,34 +7,35 @@
 
 namespace dsv4rt::cuda {
 
-template <int kTokens, int kGroups>
+template <int kTokens, int kGroups, int kRows>
 const Result<RingDevice>& segment_device() {
   static const Result<RingDevice> device =
-      prepare_ring_kernel(reinterpret_cast<const void*>(linear_segment_kernel<kTokens, kGroups>));
+      prepare_ring_kernel(reinterpret_cast<const void*>(linear_segment_kernel<kTokens, kGroups, kRows>));
   return device;
 }
 
-template <int kTokens, int kGroups>
+template <int kTokens, int kGroups, int kRows>
 Status launch_segment_kernel(const TileParams& p, int shared_bytes, cudaStream_t stream) {
-  return launch_pdl(linear_segment_kernel<kTokens, kGroups>,
+  return launch_pdl(linear_segment_kernel<kTokens, kGroups, kRows>,
                     {.grid = dim3(static_cast<unsigned>(p.items * (p.segments / kGroups))),
-                     .threads = SegmentShape<kTokens, kGroups>::kThreads,
+                     .threads = SegmentShape<kTokens, kGroups, kRows>::kThreads,
                      .shared_bytes = static_cast<std::size_t>(shared_bytes),
                      .cluster_blocks = static_cast<unsigned>(p.segments / kGroups)},
                     stream, p);
 }
 
-template <int kTokens, int kGroups>
+template <int kTokens, int kGroups, int kRows>
 const SegmentVariant& segment_variant() {
-  using Shape = SegmentShape<kTokens, kGroups>;
+  using Shape = SegmentShape<kTokens, kGroups, kRows>;
   static const SegmentVariant variant{.tokens = kTokens,
                                       .groups = kGroups,
+                                      .row_tiles = kRows,
                                       .most_blocks_per_sm = Shape::kBlocksPerSm,
                                       .box_bytes = kSegmentBoxBytes<kTokens>,
-                                      .sum_bytes = Shape::kSumBytes,
+                                      .sum_bytes = Shape::kRingSumBytes,
                                       .other_bytes = Shape::kBarrierBytes,
-                                      .device = &segment_device<kTokens, kGroups>,
-                                      .launch = &launch_segment_kernel<kTokens, kGroups>};
+                                      .device = &segment_device<kTokens, kGroups, kRows>,
+                                      .launch = &launch_segment_kernel<kTokens, kGroups, kRows>};
   return variant;
 }
 

@@ -16,12 +16,13 @@
 namespace dsv4rt::cuda {
 
 // Grid: p.items clusters of p.segments / kGroups blocks. p.ring_bytes: of a warpgroup.
-template <int kTokens, int kGroups>
+template <int kTokens, int kGroups, int kRows>
 __global__ __launch_bounds__(
-    SegmentShape<kTokens, kGroups>::kThreads,
-    SegmentShape<kTokens, kGroups>::kBlocksPerSm) void linear_segment_kernel(const __grid_constant__ TileParams p) {
+    SegmentShape<kTokens, kGroups, kRows>::kThreads,
+    SegmentShape<kTokens, kGroups, kRows>::kBlocksPerSm) void linear_segment_kernel(const __grid_constant__ TileParams
+                                                                                        p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shape = SegmentShape<kTokens, kGroups>;
+  using Shape = SegmentShape<kTokens, kGroups, kRows>;
   allow_dependents();
   extern __shared__ __align__(1024) char segment_memory[];
   const std::uint32_t first_ring = shared_address(segment_memory);
@@ -29,7 +30,7 @@ __global__ __launch_bounds__(
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool loads = Shape::kLoaderWarps && warp >= kGroups * kRowTileWarps;
-  const int group = loads ? warp - kGroups * kRowTileWarps : warp / kRowTileWarps;
+  const int group = loads ? warp - kGroups * kRowTileWarps : kRows > 1 ? 0 : warp / kRowTileWarps;
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int segment = rank * kGroups + group;
@@ -37,12 +38,13 @@ __global__ __launch_bounds__(
   const TileProblem& q = p.problems[item.problem];
   SegmentUnit unit;
   unit.q = &q;
-  unit.row_tile = item.row_group;
+  unit.row = kRows > 1 ? warp / kRowTileWarps : 0;
+  unit.row_tile = item.row_group * kRows + unit.row;
   unit.first_token = item.token_tile * kTokens;
   unit.first_block = q.scale_blocks * segment / p.segments;
   unit.blocks = q.scale_blocks * (segment + 1) / p.segments - unit.first_block;
   unit.tile_bytes = stage_tile_bytes(q.kind);
-  unit.slot_bytes = unit.tile_bytes + kSegmentBoxBytes<kTokens>;
+  unit.slot_bytes = kRows * unit.tile_bytes + kSegmentBoxBytes<kTokens>;
   unit.slots = min(p.ring_bytes / unit.slot_bytes, kMaxStages);
   unit.ring = first_ring + group * p.ring_bytes;
   unit.full = first_ring + kGroups * p.ring_bytes + group * Shape::kGroupBarrierBytes;
@@ -51,7 +53,7 @@ __global__ __launch_bounds__(
   if ((loads || (!Shape::kLoaderWarps && warp == 0)) && lane == 0) {
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
-      barrier_init(unit.empty + i * 8, kWarpgroup);
+      barrier_init(unit.empty + i * 8, Shape::kReaders);
     }
     barrier_init_fence();
   }
@@ -61,7 +63,7 @@ __global__ __launch_bounds__(
     cluster_arrive();
     cluster_wait();
   };
-  SegmentLoader<kTokens> loader{p, unit, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
+  SegmentLoader<kTokens, kRows> loader{p, unit, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
   if (loads) {
     if (lane == 0) {
       loader.start();
@@ -79,7 +81,7 @@ __global__ __launch_bounds__(
     if (threadIdx.x == 0) loader.start();
     __syncwarp();
   }
-  SegmentConsumer<kTokens, kGroups> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};
+  SegmentConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};
   const float scales = consumer.lane_scales(0);
   wait_for_predecessors();
   consumer.multiply(scales);

@@ -14,12 +14,13 @@ namespace dsv4rt::cuda {
 // One segment of one row tile, for one tile of tokens; and shared-memory addresses.
 struct SegmentUnit {
   const TileProblem* q;
-  int row_tile;
+  int row;       // of the block's row tiles
+  int row_tile;  // of the problem
   int first_token;
   int first_block;  // of 128 inputs
   int blocks;
   int tile_bytes;       // of weights in a stage
-  int slot_bytes;       // of a stage: weights, then inputs
+  int slot_bytes;       // of a stage: weights of every row tile, then inputs
   int slots;            // of the ring
   std::uint32_t ring;   // [slots][slot_bytes], later the sums
   std::uint32_t full;   // [slots] barriers
@@ -29,7 +30,7 @@ struct SegmentUnit {
   __device__ __forceinline__ int stages() const { return blocks * kStagesPerScale; }
 };
 
-template <int kTokens>
+template <int kTokens, int kRows>
 struct SegmentLoader {
   const TileParams& p;
   const SegmentUnit& unit;
@@ -39,14 +40,19 @@ struct SegmentLoader {
 
   __device__ __forceinline__ void load_weights(int stage, int slot) const {
     const std::uint32_t barrier = unit.full + slot * 8;
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(unit.tile_bytes + kSegmentBoxBytes<kTokens>));
-    const std::int64_t stages_before =
-        (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) * kStagesPerScale + stage;
-    copy_bulk(unit.slot(slot), unit.q->codes + stages_before * unit.tile_bytes,
-              static_cast<std::uint32_t>(unit.tile_bytes), barrier, weight_policy);
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(kRows * unit.tile_bytes + kSegmentBoxBytes<kTokens>));
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      // A row tile beyond the problem's last multiplies the last one's weights in vain.
+      const int row_tile = row == 0 ? unit.row_tile : min(unit.row_tile + row, unit.q->row_tiles - 1);
+      const std::int64_t stages_before =
+          (std::int64_t{row_tile} * unit.q->scale_blocks + unit.first_block) * kStagesPerScale + stage;
+      copy_bulk(unit.slot(slot) + row * unit.tile_bytes, unit.q->codes + stages_before * unit.tile_bytes,
+                static_cast<std::uint32_t>(unit.tile_bytes), barrier, weight_policy);
+    }
   }
   __device__ __forceinline__ void load_inputs(int stage, int slot) const {
-    copy_box(unit.slot(slot) + unit.tile_bytes, &p.inputs[unit.q->input],
+    copy_box(unit.slot(slot) + kRows * unit.tile_bytes, &p.inputs[unit.q->input],
              (unit.first_block * kStagesPerScale + stage) * kStageInputs, unit.first_token, unit.full + slot * 8);
   }
 
@@ -58,7 +64,9 @@ struct SegmentLoader {
     for (int i = 0; i < next; ++i) load_inputs(i, i);
   }
 
-  __device__ __forceinline__ bool more() const { return next < unit.stages(); }
+  __device__ __forceinline__ bool more() const {
+    return next < unit.stages();
+  }
 
   // Another stage where the oldest one was, once every warp has released that. Precondition: more().
   __device__ __forceinline__ void refill() {

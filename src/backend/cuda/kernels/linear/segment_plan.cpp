@@ -14,11 +14,11 @@ const CudaPackedLinear& packed(const LinearCall& call) {
 }
 
 // Blocks that take so many segments each, over all calls.
-std::int64_t grid_blocks(std::span<const LinearCall* const> calls, int groups) {
+std::int64_t grid_blocks(std::span<const LinearCall* const> calls, int groups, int row_tiles = 1) {
   std::int64_t blocks = 0;
   for (const LinearCall* call : calls) {
     const CudaPackedLinear& weight = packed(*call);
-    blocks += weight.out_features() / kRowTile * (weight.segments() / groups);
+    blocks += ceil_div<std::int64_t>(weight.out_features(), kRowTile * row_tiles) * (weight.segments() / groups);
   }
   return blocks;
 }
@@ -32,7 +32,8 @@ bool occupies(std::span<const LinearCall* const> calls, int groups, int multipro
          static_cast<double>(grid_blocks(calls, groups)) >= kLeastShare * multiprocessors;
 }
 
-Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const LinearCall* const> calls) {
+Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const LinearCall* const> calls,
+                                 std::int32_t tokens) {
   const Result<RingDevice>& asked = variant.device();
   if (!asked.ok()) return asked.status();
   const RingDevice& device = *asked;
@@ -42,11 +43,11 @@ Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const 
   int most_slots = kMinSlots;  // of use
   for (const LinearCall* call : calls) {
     const CudaPackedLinear& weight = packed(*call);
-    slot_bytes = std::max(slot_bytes, stage_tile_bytes(weight.tile_kind()) + variant.box_bytes);
+    slot_bytes = std::max(slot_bytes, variant.row_tiles * stage_tile_bytes(weight.tile_kind()) + variant.box_bytes);
     const auto scale_blocks = static_cast<int>(weight.in_features() / kScaleBlockInputs);
     most_slots = std::max(most_slots, ceil_div(scale_blocks, weight.segments()) * kStagesPerScale);
   }
-  const std::int64_t blocks = grid_blocks(calls, variant.groups);
+  const std::int64_t blocks = grid_blocks(calls, variant.groups, variant.row_tiles) * ceil_div(tokens, variant.tokens);
   // Pairs fill the groups that multiprocessors come in.
   const bool fills = packed(*calls[0]).segments() <= 2 * variant.groups;
   const auto even = static_cast<int>(
@@ -64,22 +65,33 @@ Result<SegmentPlan> plan_variant(const SegmentVariant& variant, std::span<const 
 }
 
 template <int kTokens>
-Result<SegmentPlan> plan_tokens(std::span<const LinearCall* const> calls) {
+Result<SegmentPlan> plan_tokens(std::span<const LinearCall* const> calls, std::int32_t tokens) {
   const SegmentVariant& single = segment_variant<kTokens, 1>();
   const Result<RingDevice>& device = single.device();
   if (!device.ok()) return device.status();
   for (const SegmentVariant* several : {&segment_variant<kTokens, 4>(), &segment_variant<kTokens, 2>()}) {
-    if (occupies(calls, several->groups, device->sms)) return plan_variant(*several, calls);
+    if (occupies(calls, several->groups, device->sms)) return plan_variant(*several, calls, tokens);
   }
-  return plan_variant(single, calls);
+  return plan_variant(single, calls, tokens);
 }
 
 }  // namespace
 
-Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std::int32_t tokens) {
-  if (tokens <= 16) return plan_tokens<16>(calls);
-  if (tokens <= 32) return plan_tokens<32>(calls);
-  return plan_tokens<64>(calls);
+Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std::int32_t tokens, int item_tokens,
+                                  int row_tiles, int groups) {
+  for (const SegmentVariant* variant :
+       {&segment_variant<64, 1, 2>(), &segment_variant<96, 1, 2>(), &segment_variant<128, 1, 2>(),
+        &segment_variant<64, 1>(), &segment_variant<64, 2>(), &segment_variant<64, 4>(), &segment_variant<32, 1>(),
+        &segment_variant<32, 2>(), &segment_variant<32, 4>(), &segment_variant<16, 1>(), &segment_variant<16, 2>(),
+        &segment_variant<16, 4>()}) {
+    if (variant->tokens == item_tokens && variant->row_tiles == row_tiles && variant->groups == groups) {
+      if (packed(*calls[0]).segments() % groups != 0) return Status{StatusCode::kUnsupported, "linear: segments"};
+      return plan_variant(*variant, calls, tokens);
+    }
+  }
+  if (tokens <= 16) return plan_tokens<16>(calls, tokens);
+  if (tokens <= 32) return plan_tokens<32>(calls, tokens);
+  return plan_tokens<64>(calls, tokens);
 }
 
 }  // namespace dsv4rt::cuda

@@ -19,6 +19,8 @@ struct SegmentPlan {
 };
 
 // Calls over tile-packed weights of equally many segments. Precondition: 1 .. kMostSegmentTokens tokens.
-Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std::int32_t tokens);
+// A variant of so many tokens, row tiles and segments a block where they are not 0.
+Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std::int32_t tokens, int item_tokens = 0,
+                                  int row_tiles = 0, int groups = 0);
 
 }  // namespace dsv4rt::cuda

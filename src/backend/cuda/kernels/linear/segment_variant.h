@@ -10,8 +10,9 @@
 namespace dsv4rt::cuda {
 
 struct SegmentVariant {
-  int tokens;  // of an item
-  int groups;  // segments of a block
+  int tokens;     // of an item
+  int groups;     // segments of a block
+  int row_tiles;  // of a block
   int most_blocks_per_sm;
   int box_bytes;    // of a stage's inputs
   int sum_bytes;    // of a segment; they take the place of its ring
@@ -23,7 +24,7 @@ struct SegmentVariant {
 };
 
 // Instantiated for 16, 32 and 64 tokens, 1, 2 and 4 groups: segment_<tokens>x<groups>.cu.
-template <int kTokens, int kGroups>
+template <int kTokens, int kGroups, int kRows = 1>
 const SegmentVariant& segment_variant();
 
 }  // namespace dsv4rt::cuda

@@ -8,7 +8,7 @@
 #include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/linear/narrow_launch.h"
-#include "backend/cuda/kernels/linear/pair_launch.h"
+#include "backend/cuda/kernels/linear/pair_variant.h"
 #include "backend/cuda/kernels/linear/round_input.h"
 #include "backend/cuda/kernels/linear/segment_plan.h"
 #include "backend/cuda/kernels/linear/tile_variant.h"
@@ -65,7 +65,8 @@ Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, int 
 
 // A variant, how to launch it, and the clocks that its busiest SM is estimated to take.
 struct Plan {
-  const TileVariant* variant = nullptr;  // none: the pair kernel
+  const TileVariant* variant = nullptr;
+  const PairVariant* pair = nullptr;  // one of both
   int cluster_blocks = 1;
   int clusters = 0;  // 0: no plan yet
   int shared_bytes = 0;
@@ -120,47 +121,58 @@ void consider(Plan& best, const TileVariant& variant, const TileResidency& devic
 }
 
 // The pair kernel, whose products overlap with everything else; clocks to compare with those above.
-void consider_pairs(Plan& best, const PairDevice& device, const Work& work) {
+void consider_pairs(Plan& best, const PairVariant& variant, const PairDevice& device, const Work& work) {
   constexpr double kBytesPerClock = 45;
-  constexpr double kStageClocks = 4.5 * kPairTokens;
+  const double kStageClocks = 4.5 * variant.tokens;
   constexpr double kItemClocks = 800;
   constexpr int kMinStages = 3;
-  const int stage_bytes = kPairBlockTiles * work.weight_bytes + kPairInputBytes;
-  const int stages = std::min((device.shared_bytes - kPairOtherBytes) / stage_bytes, kMaxStages);
+  const int stage_bytes = kPairBlockTiles * work.weight_bytes + variant.input_bytes;
+  const int stages = std::min((device.shared_bytes - variant.other_bytes) / stage_bytes, kMaxStages);
   if (device.pairs == 0 || stages < kMinStages) return;
   const std::int64_t pairs = std::min<std::int64_t>(work.items, device.pairs);
-  const double stage_clocks = std::max(kStageClocks, (stage_bytes - kPairInputBytes / 2) / kBytesPerClock);
+  const double stage_clocks = std::max(kStageClocks, (stage_bytes - variant.input_bytes / 2) / kBytesPerClock);
   const double clocks =
       static_cast<double>(ceil_div(work.items, pairs)) * kItemClocks + busiest_stages(work, pairs) * stage_clocks;
   if (best.clusters > 0 && clocks >= best.clocks) return;
-  best = {.cluster_blocks = kPairBlocks,
+  best = {.pair = &variant,
+          .cluster_blocks = kPairBlocks,
           .clusters = static_cast<int>(pairs),
           .shared_bytes = device.shared_bytes,
           .stages = stages,
           .clocks = clocks};
 }
 
-Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t tokens, int segments) {
+Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t tokens, int segments,
+                         const ForcedFamily& forced) {
+  using Family = ForcedFamily::Family;
   // Two row tiles a block read inputs half as often.
   const TileVariant* const candidates[] = {&tile_variant<128, 2>(), &tile_variant<128, 1>()};
   Plan best;
   for (const TileVariant* variant : candidates) {
+    if (forced.family == Family::kPair) break;
+    if (forced.row_tiles > 0 && variant->row_tiles != forced.row_tiles) continue;
     const Result<TileResidency>& device = variant->residency();
     if (!device.ok()) return device.status();
     const Work work = work_of(calls, tokens, variant->tokens, variant->row_tiles);
-    for (int i = 0; i < kTileClusterCount; ++i) consider(best, *variant, *device, i, work, segments);
+    for (int i = 0; i < kTileClusterCount; ++i) {
+      if (forced.split > 0 && kTileClusters[i] != forced.split) continue;
+      consider(best, *variant, *device, i, work, segments);
+    }
   }
-  if (calls.size() <= kMaxPairProblems) {
-    const Result<PairDevice>& device = pair_device();
+  for (const PairVariant* variant : {&pair_variant<192>(), &pair_variant<128>()}) {
+    if (calls.size() > kMaxPairProblems || forced.family == Family::kTile) break;
+    if (forced.family == Family::kAny && variant->tokens == 128) break;
+    if (forced.tokens > 0 && variant->tokens != forced.tokens) continue;
+    const Result<PairDevice>& device = variant->device();
     if (!device.ok()) return device.status();
-    consider_pairs(best, *device, work_of(calls, tokens, kPairTokens, kPairRowTiles));
+    consider_pairs(best, *variant, *device, work_of(calls, tokens, variant->tokens, kPairRowTiles));
   }
   if (best.clusters == 0) return Status{StatusCode::kInternal, "linear: no tile variant fits this device"};
   return best;
 }
 
 // y as the pair kernel's stores see it: BF16, or pairs of bytes of FP32.
-Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens) {
+Status output_map(CUtensorMap& map, const PairVariant& variant, const LinearCall& call, std::int32_t tokens) {
   const bool floats = call.output == OutputType::kF32;
   const std::int64_t pairs = floats ? 2 : 1;  // of bytes, of a value
   return encode_row_map({.data = call.y,
@@ -169,7 +181,7 @@ Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens)
                          .rows = tokens,
                          .row_bytes = call.y_stride * pairs * 2,
                          .box_columns = kStageInputs,
-                         .box_rows = pair_box_tokens(floats)},
+                         .box_rows = variant.box_tokens(floats)},
                         map);
 }
 
@@ -194,7 +206,8 @@ Status run_pairs(const TileParams& tiles, std::span<const LinearCall* const> cal
   std::copy_n(tiles.inputs, kMaxPairProblems, params.inputs);
   std::copy_n(tiles.problems, kMaxPairProblems, params.problems);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (params.problems[i].wide_stores) DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], tiles.tokens));
+    if (params.problems[i].wide_stores)
+      DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *plan.pair, *calls[i], tiles.tokens));
   }
   params.tokens = tiles.tokens;
   params.token_tiles = tiles.token_tiles;
@@ -203,8 +216,8 @@ Status run_pairs(const TileParams& tiles, std::span<const LinearCall* const> cal
   params.segments = tiles.segments;
   params.stages = plan.stages;
   params.input_offset = kPairBlockTiles * weight_bytes;
-  params.stage_bytes = params.input_offset + kPairInputBytes;
-  return launch_pairs(params, plan.clusters, plan.shared_bytes, stream);
+  params.stage_bytes = params.input_offset + plan.pair->input_bytes;
+  return plan.pair->launch(params, plan.clusters, plan.shared_bytes, stream);
 }
 
 // The problems of a launch but for their inputs. Calls with most to read first: the tail of the launch is then made of
@@ -259,7 +272,9 @@ Status TileLauncher::add(const LinearCall& call) {
   const CudaPackedLinear& weight = packed(call);
   const bool rounds = weight.activation() == ActivationRounding::kFp8Block128;
   const bool other_input = rounds && rounded_ != nullptr && !same_input(*rounded_, call);
-  const int most = tokens_ < kPairTokens ? kMaxTileProblems : kMaxPairProblems;
+  constexpr int kLeastPairTokens = 192;
+  const int most =
+      tokens_ < kLeastPairTokens && forced_.family != ForcedFamily::Family::kPair ? kMaxTileProblems : kMaxPairProblems;
   if (count_ == most || other_input || (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
     DSV4RT_RETURN_IF_ERROR(flush());
   }
@@ -283,20 +298,22 @@ Status TileLauncher::run_added(const RmsNormParams* norm) {
     DSV4RT_ASSIGN_OR_RETURN(const NarrowPlan narrow, plan_narrow(calls, tokens_, false));
     if (narrow.shared_bytes > 0) return run_narrow(calls, narrow, {});
   }
-  const bool few = tokens_ <= kMostSegmentTokens;
+  const bool few = forced_.family == ForcedFamily::Family::kAny ? tokens_ <= kMostSegmentTokens
+                                                                : forced_.family == ForcedFamily::Family::kSegment;
   Plan plan;
   SegmentPlan segment_plan;
   if (few) {
-    DSV4RT_ASSIGN_OR_RETURN(segment_plan, plan_segments(calls, tokens_));
+    DSV4RT_ASSIGN_OR_RETURN(segment_plan,
+                            plan_segments(calls, tokens_, forced_.tokens, forced_.row_tiles, forced_.split));
   } else {
-    DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, packed(*calls[0]).segments()));
+    DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, packed(*calls[0]).segments(), forced_));
   }
-  const bool pairs = !few && plan.variant == nullptr;
-  const int item_tokens = few ? segment_plan.variant->tokens : pairs ? kPairTokens : plan.variant->tokens;
-  const int item_tiles = few ? 1 : pairs ? kPairRowTiles : plan.variant->row_tiles;
+  const bool pairs = !few && plan.pair != nullptr;
+  const int item_tokens = few ? segment_plan.variant->tokens : pairs ? plan.pair->tokens : plan.variant->tokens;
+  const int item_tiles = few ? segment_plan.variant->row_tiles : pairs ? kPairRowTiles : plan.variant->row_tiles;
   TileParams params{};
   describe_problems(params, calls, tokens_, item_tokens, item_tiles);
-  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, pairs ? kPairShareTokens : item_tokens));
+  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, pairs ? plan.pair->share_tokens : item_tokens));
   if (few) {
     params.ring_bytes = segment_plan.ring_bytes;
     return segment_plan.variant->launch(params, segment_plan.shared_bytes, stream_);

@@ -14,11 +14,20 @@
 
 namespace dsv4rt::cuda {
 
+// What a launch is to run instead of what the costs say: for measurements. Zeros leave the choice open.
+struct ForcedFamily {
+  enum class Family : std::uint8_t { kAny, kSegment, kTile, kPair };
+  Family family = Family::kAny;
+  int tokens = 0;     // of an item
+  int row_tiles = 0;  // of a block
+  int split = 0;      // segments of a block of the segment kernel; blocks of a cluster of the tile kernel
+};
+
 // Collects calls and runs them together. Calls must stay valid until the flush that runs them.
 class TileLauncher {
  public:
-  TileLauncher(std::int32_t tokens, Scratch& scratch, cudaStream_t stream)
-      : tokens_(tokens), scratch_(scratch), stream_(stream) {}
+  TileLauncher(std::int32_t tokens, Scratch& scratch, cudaStream_t stream, const ForcedFamily& forced = {})
+      : tokens_(tokens), scratch_(scratch), stream_(stream), forced_(forced) {}
 
   // kUnsupported for inputs that are not 16-byte aligned. May run what was added before.
   Status add(const LinearCall& call);
@@ -36,6 +45,7 @@ class TileLauncher {
   std::int32_t tokens_;
   Scratch& scratch_;
   cudaStream_t stream_;
+  ForcedFamily forced_;
   std::array<const LinearCall*, kMaxTileProblems> calls_{};
   int count_ = 0;
   const LinearCall* rounded_ = nullptr;  // a call whose input is rounded for the next launch
