@@ -81,9 +81,9 @@ Result<SegmentPlan> plan_segments(std::span<const LinearCall* const> calls, std:
                                   int row_tiles, int groups) {
   for (const SegmentVariant* variant :
        {&segment_variant<64, 1, 2>(), &segment_variant<96, 1, 2>(), &segment_variant<128, 1, 2>(),
-        &segment_variant<64, 1>(), &segment_variant<64, 2>(), &segment_variant<64, 4>(), &segment_variant<32, 1>(),
-        &segment_variant<32, 2>(), &segment_variant<32, 4>(), &segment_variant<16, 1>(), &segment_variant<16, 2>(),
-        &segment_variant<16, 4>()}) {
+        &segment_variant<128, 1, 4>(), &segment_variant<64, 1>(), &segment_variant<64, 2>(), &segment_variant<64, 4>(),
+        &segment_variant<32, 1>(), &segment_variant<32, 2>(), &segment_variant<32, 4>(), &segment_variant<16, 1>(),
+        &segment_variant<16, 2>(), &segment_variant<16, 4>()}) {
     if (variant->tokens == item_tokens && variant->row_tiles == row_tiles && variant->groups == groups) {
       if (packed(*calls[0]).segments() % groups != 0) return Status{StatusCode::kUnsupported, "linear: segments"};
       return plan_variant(*variant, calls, tokens);
