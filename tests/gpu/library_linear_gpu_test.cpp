@@ -17,6 +17,7 @@
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/gpu_device.h"
 #include "gpu/support/nvfp4_operand.h"
 #include "support/expect_ok.h"
 #include "support/temp_directory.h"
@@ -55,7 +56,9 @@ class LibraryLinearGpuTest : public GpuTest {
     auto library = cuda::LibraryLinear::create(0);
     ASSERT_OK(library);
     row_copies_ = (*library)->row_copies();
-    ops_ = std::make_unique<cuda::CudaOps>(static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
+    device_ = describe_gpu();
+    ASSERT_NE(device_, nullptr);
+    ops_ = std::make_unique<cuda::CudaOps>(*device_, static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
                                            std::move(library).value());
     auto cpu = create_cpu_backend({});
     ASSERT_OK(cpu);
@@ -117,6 +120,7 @@ class LibraryLinearGpuTest : public GpuTest {
   Buffer scratch_memory_;
   cuda::Scratch scratch_;
   cuda::RowCopies row_copies_ = cuda::RowCopies::kNone;
+  std::unique_ptr<const cuda::CudaDevice> device_;
   std::unique_ptr<cuda::CudaOps> ops_;
   std::unique_ptr<Backend> cpu_;
 };

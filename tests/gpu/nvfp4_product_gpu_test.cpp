@@ -16,6 +16,7 @@
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/gpu_device.h"
 #include "gpu/support/nvfp4_operand.h"
 #include "unit/backend/linear_matrix.h"
 
@@ -102,8 +103,10 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
   const auto scratch_bytes = static_cast<std::size_t>(cuda::LibraryLinear::scratch_bytes(kMostTokens, kIn, kOut));
   const DeviceArray<std::byte> memory(gpu(), scratch_bytes);
   cuda::Scratch scratch(memory.data(), scratch_bytes);
+  const auto device = describe_gpu();
+  ASSERT_NE(device, nullptr);
   cuda::CudaOps ops(
-      static_cast<cudaStream_t>(gpu().native_stream()), scratch,
+      *device, static_cast<cudaStream_t>(gpu().native_stream()), scratch,
       std::make_unique<cuda::LibraryLinear>(lt, std::move(handle).value(), cuda::RowCopies::kBf16AndNvfp4, 0));
   const auto cpu = create_cpu_backend({});
   ASSERT_OK(cpu);

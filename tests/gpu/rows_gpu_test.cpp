@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "gpu/support/device_step.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/gpu_device.h"
 #include "unit/backend/rows_fixture.h"
 
 namespace dsv4rt {
@@ -247,7 +248,9 @@ TEST_F(RowsGpuTest, CapturedEqualsEager) {
       cuda::Scratch scratch;
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-      cuda::CudaOps ops(stream, scratch);
+      const auto device = describe_gpu();
+      if (device == nullptr) return {StatusCode::kInternal, "no device"};
+      cuda::CudaOps ops(*device, stream, scratch);
       EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
       EXPECT_OK(ops.update_rows(p));
       EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);

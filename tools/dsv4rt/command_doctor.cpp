@@ -87,7 +87,7 @@ Status self_test(int device) {
   return {};
 }
 
-Json device_json(const CudaDevice& device, const Status& test) {
+Json device_json(const CudaDeviceReport& device, const Status& test) {
   return {{"ordinal", device.ordinal},
           {"name", device.name},
           {"compute_capability", std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor)},
@@ -111,7 +111,7 @@ Json cuda_report() {
               {"driver_module", driver_module_version()},
               {"problem", problem(system.devices_found)},
               {"devices", Json::array()}};
-  for (const CudaDevice& device : system.devices) {
+  for (const CudaDeviceReport& device : system.devices) {
     const Status test = device.usable.ok() ? self_test(device.ordinal) : device.usable;
     report["devices"].push_back(device_json(device, test));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cuda_runtime_api.h>
+#include <optional>
 #include <string>
 
 #include <nvtx3/nvToolsExt.h>
@@ -9,11 +10,14 @@
 #include "backend/cuda/cuda_devices.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/captured_graph.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/device/current_device.h"
 #include "backend/cuda/device/event_marks.h"
 #include "backend/cuda/device/handles.h"
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
+#include "backend/cuda/device_ops.h"
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "backend/cuda/kernels/linear/packed_linear.h"
 #include "base/try.h"
@@ -23,7 +27,10 @@ namespace {
 
 using cuda::CapturedGraph;
 using cuda::create_stream;
+using cuda::CudaDevice;
 using cuda::CudaOps;
+using cuda::CurrentDevice;
+using cuda::DeviceOps;
 using cuda::EventMarks;
 using cuda::LibraryLinear;
 using cuda::RowCopies;
@@ -33,58 +40,84 @@ using cuda::Stream;
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, Stream owned, cudaStream_t stream, RowCopies copies, std::unique_ptr<LibraryLinear> library)
-      : device_(device),
+  CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, RowCopies copies,
+              std::unique_ptr<LibraryLinear> library)
+      : device_(std::move(device)),
         owned_stream_(std::move(owned)),
         stream_(stream),
         row_copies_(copies),
-        ops_(stream_, scratch_, std::move(library)) {}
+        ops_(std::in_place, *device_, stream_, scratch_, std::move(library)),
+        device_ops_(*device_, *ops_) {}
   ~CudaBackend() override {
+    const CurrentDevice current(*device_);
     static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaFree(scratch_memory_));
+    ops_.reset();
+    step_upload_.reset();
+    owned_stream_ = Stream();
   }
 
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda"; }
   [[nodiscard]] bool uses_host_memory() const noexcept override { return false; }
 
   Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
+    DSV4RT_ON_DEVICE(*device_);
     void* data = nullptr;
     if (bytes > 0) DSV4RT_RETURN_IF_ERROR(device_allocate(bytes, purpose, &data));
     return Buffer(this, static_cast<std::byte*>(data), bytes);
   }
 
   Status upload(void* target, const void* host_source, std::size_t bytes) override {
+    DSV4RT_ON_DEVICE(*device_);
     DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, host_source, bytes, cudaMemcpyHostToDevice, stream_));
     return {};
   }
 
   Status download(void* host_target, const void* source, std::size_t bytes) override {
+    DSV4RT_ON_DEVICE(*device_);
     DSV4RT_CUDA_TRY(cudaMemcpyAsync(host_target, source, bytes, cudaMemcpyDeviceToHost, stream_));
     DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_));
     return {};
   }
 
-  Status synchronize() override { return DSV4RT_CUDA_STATUS(cudaStreamSynchronize(stream_)); }
+  Status synchronize() override {
+    DSV4RT_ON_DEVICE(*device_);
+    return DSV4RT_CUDA_STATUS(cudaStreamSynchronize(stream_));
+  }
 
-  Status reserve_step_upload(std::size_t bytes) override { return step_upload_.reserve(bytes, kStepUploads); }
+  Status reserve_step_upload(std::size_t bytes) override {
+    DSV4RT_ON_DEVICE(*device_);
+    return step_upload_->reserve(bytes, kStepUploads);
+  }
   Status upload_step(void* target, const void* host_source, std::size_t bytes) override {
-    return step_upload_.enqueue(target, host_source, bytes, stream_);
+    DSV4RT_ON_DEVICE(*device_);
+    return step_upload_->enqueue(target, host_source, bytes, stream_);
   }
 
   [[nodiscard]] void* native_stream() const noexcept override { return stream_; }
 
   [[nodiscard]] bool can_capture() const noexcept override { return true; }
-  Status begin_capture() override { return cuda::begin_graph_capture(stream_); }
-  Result<std::unique_ptr<CapturedWork>> end_capture() override { return cuda::end_graph_capture(stream_); }
+  Status begin_capture() override {
+    DSV4RT_ON_DEVICE(*device_);
+    return cuda::begin_graph_capture(stream_);
+  }
+  Result<std::unique_ptr<CapturedWork>> end_capture() override {
+    // The capture ends in every case; what it has recorded needs the device.
+    const CurrentDevice current(*device_);
+    auto captured = cuda::end_graph_capture(stream_);
+    DSV4RT_RETURN_IF_ERROR(current.status());
+    return captured;
+  }
   [[nodiscard]] std::int64_t recorded_nodes() const noexcept override { return cuda::nodes_of_capture(stream_); }
   Status launch(const CapturedWork& work) override {
+    DSV4RT_ON_DEVICE(*device_);
     return DSV4RT_CUDA_STATUS(cudaGraphLaunch(static_cast<const CapturedGraph&>(work).exec(), stream_));
   }
 
   void push_range(const char* name) noexcept override { nvtxRangePushA(name); }
   void pop_range() noexcept override { nvtxRangePop(); }
   Result<std::unique_ptr<TimeMarks>> create_time_marks() override {
-    return std::unique_ptr<TimeMarks>(std::make_unique<EventMarks>(stream_));
+    return std::unique_ptr<TimeMarks>(std::make_unique<EventMarks>(*device_, stream_));
   }
 
   [[nodiscard]] std::int64_t linear_scratch_bytes(std::int32_t tokens, std::int64_t rounded_inputs,
@@ -94,6 +127,7 @@ class CudaBackend final : public Backend {
     return std::max(rounded, LibraryLinear::scratch_bytes(tokens, rounded_inputs, outputs));
   }
   Status reserve_scratch(std::size_t bytes) override {
+    DSV4RT_ON_DEVICE(*device_);
     DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_));
     DSV4RT_CUDA_TRY(cudaFree(scratch_memory_));
     scratch_memory_ = nullptr;
@@ -107,15 +141,14 @@ class CudaBackend final : public Backend {
     return Backend::packed_bytes(weight) + cuda::row_copy_bytes(weight, row_copies_);
   }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
+    DSV4RT_ON_DEVICE(*device_);
     return cuda::pack_linear(*this, weight, row_copies_);
   }
 
-  Ops& ops() noexcept override {
-    static_cast<void>(cudaSetDevice(device_));  // of the calling thread, which may be a new one
-    return ops_;
-  }
+  Ops& ops() noexcept override { return device_ops_; }
 
  private:
+  // The device is current.
   Status device_allocate(std::size_t bytes, std::string_view purpose, void** data) {
     const cudaError_t error = cudaMalloc(data, bytes);
     if (error == cudaErrorMemoryAllocation) {
@@ -132,16 +165,20 @@ class CudaBackend final : public Backend {
   }
 
   // Stream order makes the memory safe to free only when its last user ran; freeing waits for that.
-  void release(std::byte* data, std::size_t) noexcept override { static_cast<void>(cudaFree(data)); }
+  void release(std::byte* data, std::size_t) noexcept override {
+    const CurrentDevice current(*device_);
+    static_cast<void>(cudaFree(data));
+  }
 
-  int device_;
+  std::unique_ptr<const CudaDevice> device_;
   Stream owned_stream_;  // empty when the caller gave one
   cudaStream_t stream_;
   RowCopies row_copies_;  // for cuBLASLt
-  StepUpload step_upload_;
+  std::optional<StepUpload> step_upload_{std::in_place};
   void* scratch_memory_ = nullptr;
   Scratch scratch_;
-  CudaOps ops_;
+  std::optional<CudaOps> ops_;  // gone before the destructor gives the caller's device back
+  DeviceOps device_ops_;
 };
 
 }  // namespace
@@ -163,7 +200,8 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     return cuda::check_kernel_image(options.device);
   }();
   if (!usable.ok()) return Status{usable.code(), "backend cuda: " + usable.message()};
-  DSV4RT_CUDA_TRY(cudaSetDevice(options.device));
+  DSV4RT_ASSIGN_OR_RETURN(std::unique_ptr<const CudaDevice> device, CudaDevice::create(options.device));
+  DSV4RT_ON_DEVICE(*device);
   Stream owned;
   auto* stream = static_cast<cudaStream_t>(options.stream);
   if (stream == nullptr) {
@@ -181,7 +219,7 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     copies = library->row_copies();
   }
   return std::unique_ptr<Backend>(
-      std::make_unique<CudaBackend>(options.device, std::move(owned), stream, copies, std::move(library)));
+      std::make_unique<CudaBackend>(std::move(device), std::move(owned), stream, copies, std::move(library)));
 }
 
 }  // namespace dsv4rt

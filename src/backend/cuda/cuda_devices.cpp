@@ -4,6 +4,7 @@
 
 #include "backend/cuda/device/cublaslt_library.h"
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/device/current_device.h"
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/kernels/linear/library_linear.h"
 #include "base/try.h"
@@ -36,7 +37,7 @@ std::vector<std::string> cublaslt_weights() {
   return {};
 }
 
-Status inspect_device(CudaDevice& device) {
+Status inspect_device(CudaDeviceReport& device) {
   cudaDeviceProp properties{};
   DSV4RT_CUDA_TRY(cudaGetDeviceProperties(&properties, device.ordinal));
   device.name = properties.name;
@@ -47,6 +48,9 @@ Status inspect_device(CudaDevice& device) {
   device.l2_bytes = properties.l2CacheSize;
   DSV4RT_RETURN_IF_ERROR(check_compute_capability(device.name, device.compute_major, device.compute_minor));
   DSV4RT_RETURN_IF_ERROR(cuda::check_kernel_image(device.ordinal));
+  const cuda::CurrentDevice current(device.ordinal, cuda::runtime_driver());
+  DSV4RT_RETURN_IF_ERROR(current.status());
+  DSV4RT_ASSIGN_OR_RETURN(device.has_sm90a, cuda::runs_sm90a_code(cuda::runtime_driver()));
   std::size_t free = 0;
   std::size_t total = 0;
   DSV4RT_CUDA_TRY(cudaMemGetInfo(&free, &total));
@@ -85,7 +89,7 @@ CudaSystem inspect_cuda() {
     return system;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    CudaDevice device;
+    CudaDeviceReport device;
     device.ordinal = ordinal;
     device.usable = inspect_device(device);
     system.devices.push_back(std::move(device));

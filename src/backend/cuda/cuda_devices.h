@@ -9,7 +9,7 @@
 
 namespace dsv4rt {
 
-struct CudaDevice {
+struct CudaDeviceReport {
   int ordinal = 0;
   std::string name;
   int compute_major = 0;
@@ -18,6 +18,7 @@ struct CudaDevice {
   std::int64_t free_bytes = 0;  // at the moment; 0 when the device is not usable
   int multiprocessors = 0;
   std::int64_t l2_bytes = 0;
+  bool has_sm90a = false;  // whether this build's kernels for Hopper run here; see DeviceFacts
   // Encodings of weights that CudaBackendOptions::deterministic = false gives to cuBLASLt here: "bf16", "fp8", "nvfp4".
   // Empty without that library, or when the device is not usable.
   std::vector<std::string> cublaslt_weights;
@@ -31,7 +32,7 @@ struct CudaSystem {
   std::string cublaslt_version;  // of the library that CudaBackendOptions::deterministic = false needs: "13.1.0"
   Status cublaslt_found;         // or why there is none
   Status devices_found;          // or why there are none
-  std::vector<CudaDevice> devices;
+  std::vector<CudaDeviceReport> devices;
 };
 
 CudaSystem inspect_cuda();

@@ -6,9 +6,11 @@
 
 namespace dsv4rt::cuda {
 
-CudaOps::CudaOps(cudaStream_t stream, Scratch& scratch) : CudaOps(stream, scratch, nullptr) {}
-CudaOps::CudaOps(cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library)
-    : stream_(stream), scratch_(scratch), library_(std::move(library)) {}
+CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch)
+    : CudaOps(device, stream, scratch, nullptr) {}
+CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch,
+                 std::unique_ptr<LibraryLinear> library)
+    : device_(device), stream_(stream), scratch_(scratch), library_(std::move(library)) {}
 CudaOps::~CudaOps() = default;
 
 }  // namespace dsv4rt::cuda

@@ -1,4 +1,4 @@
-// The operations of a layer on one CUDA stream. Every method validates on the host, launches, and
+// The operations of a layer on one CUDA stream of the current device. Every method validates on the host, launches, and
 // returns without waiting; errors of the launch are returned, errors of a running kernel surface at
 // the next call that waits.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <memory>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/scratch.h"
 #include "backend/ops.h"
 
@@ -15,9 +16,10 @@ class LibraryLinear;
 
 class CudaOps final : public Ops {
  public:
-  // `scratch` and the stream outlive the object. library: runs what it takes; null: nothing.
-  CudaOps(cudaStream_t stream, Scratch& scratch);
-  CudaOps(cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library);
+  // `device`, which is current in every call, the stream and `scratch` outlive the object. library: runs what it takes;
+  // null: nothing.
+  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch);
+  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library);
   ~CudaOps() override;
 
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
@@ -37,6 +39,7 @@ class CudaOps final : public Ops {
                    std::span<const CacheRings> rings) override;
 
  private:
+  const CudaDevice& device_;
   cudaStream_t stream_;
   Scratch& scratch_;
   std::unique_ptr<LibraryLinear> library_;

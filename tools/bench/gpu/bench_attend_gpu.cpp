@@ -238,7 +238,12 @@ int main(int argc, char** argv) {
   cudaStream_t stream = nullptr;
   bench::require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   cuda::Scratch scratch;
-  cuda::CudaOps ops(stream, scratch);
+  const auto device = cuda::CudaDevice::create(0);
+  if (!device.ok()) {
+    std::fprintf(stderr, "%s\n", device.status().to_string().c_str());
+    return 1;
+  }
+  cuda::CudaOps ops(**device, stream, scratch);
   bool ok = true;
   for (const bench::Case& c : bench::cases()) {
     if (only.empty() || std::string(c.name).find(only) != std::string::npos)

@@ -195,6 +195,7 @@ T* device_array(std::size_t count) {
 // A backend, the operations that it runs, and its copies of the weights.
 struct Machine {
   std::unique_ptr<Backend> backend;
+  std::unique_ptr<const cuda::CudaDevice> device;
   cuda::Scratch scratch;
   std::unique_ptr<cuda::CudaOps> ops;
   std::vector<std::unique_ptr<PackedLinear>> weights;  // [set][part]
@@ -240,7 +241,10 @@ class LinearBench {
                        std::unique_ptr<cuda::LibraryLinear> library) {
     machine.backend = std::move(backend);
     machine.scratch = cuda::Scratch(static_cast<std::byte*>(scratch_memory_), kScratchBytes);
-    machine.ops = std::make_unique<cuda::CudaOps>(stream_, machine.scratch, std::move(library));
+    auto device = cuda::CudaDevice::create(0);
+    if (!device.ok()) fail(device.status().to_string());
+    machine.device = std::move(device).value();
+    machine.ops = std::make_unique<cuda::CudaOps>(*machine.device, stream_, machine.scratch, std::move(library));
   }
 
   void prepare(const Problem& problem, bool with_library) {

@@ -247,7 +247,7 @@ struct Options {
   bool check = true;
 };
 
-void run_case(const Case& c, const Options& options, cudaStream_t stream) {
+void run_case(const Case& c, const Options& options, const cuda::CudaDevice& device, cudaStream_t stream) {
   if (c.name.find(options.only) == std::string::npos) return;
   std::vector<std::int32_t> ratios;
   if (!c.compressors.empty()) ratios.push_back(c.compressors.front().ratio);
@@ -281,7 +281,7 @@ void run_case(const Case& c, const Options& options, cudaStream_t stream) {
     host_table[i] = shared.table[i].data();
   }
   cuda::Scratch scratch;
-  cuda::CudaOps ops(stream, scratch);
+  cuda::CudaOps ops(device, stream, scratch);
   const auto params = [&](int i) {
     return params_of(c, at, device_step.view(), memory.data() + static_cast<std::size_t>(i % sets) * at.bytes,
                      norm.data(), ape.data(), frequencies.data(), table, shared);
@@ -365,19 +365,21 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   const Options plain{.only = options.only, .singles = false, .check = options.check};
+  const auto device = cuda::CudaDevice::create(0);
+  require_ok(device.status());
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   for (const std::int32_t batch : batches) {
     const std::string b = std::to_string(batch);
-    run_case({"SWA B=" + b, {}, decode(batch, 4, false)}, plain, stream);
-    run_case({"CSA B=" + b + " all", {kCsa, kIndex}, decode(batch, 4, true)}, options, stream);
-    run_case({"CSA B=" + b + " quarter", {kCsa, kIndex}, decode(batch, 4, false)}, plain, stream);
-    run_case({"HCA B=" + b + " all", {kHca}, decode(batch, 128, true)}, options, stream);
-    run_case({"HCA B=" + b + " few", {kHca}, decode(batch, 128, false)}, options, stream);
+    run_case({"SWA B=" + b, {}, decode(batch, 4, false)}, plain, **device, stream);
+    run_case({"CSA B=" + b + " all", {kCsa, kIndex}, decode(batch, 4, true)}, options, **device, stream);
+    run_case({"CSA B=" + b + " quarter", {kCsa, kIndex}, decode(batch, 4, false)}, plain, **device, stream);
+    run_case({"HCA B=" + b + " all", {kHca}, decode(batch, 128, true)}, options, **device, stream);
+    run_case({"HCA B=" + b + " few", {kHca}, decode(batch, 128, false)}, options, **device, stream);
   }
   if (chunk > 0) {
-    run_case({"CSA chunk", {kCsa, kIndex}, {{0, 0, chunk}}}, options, stream);
-    run_case({"HCA chunk", {kHca}, {{0, 0, chunk}}}, options, stream);
+    run_case({"CSA chunk", {kCsa, kIndex}, {{0, 0, chunk}}}, options, **device, stream);
+    run_case({"HCA chunk", {kHca}, {{0, 0, chunk}}}, options, **device, stream);
   }
   return 0;
 }

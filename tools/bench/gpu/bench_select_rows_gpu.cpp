@@ -272,12 +272,13 @@ struct Case {
   std::int64_t sequences, rows, tokens_each;
 };
 
-bool run_case(const Pool& pool, const Case& c, cudaStream_t stream, const cuda::Scratch& scratch_region, int replays) {
+bool run_case(const Pool& pool, const Case& c, const cuda::CudaDevice& device, cudaStream_t stream,
+              const cuda::Scratch& scratch_region, int replays) {
   const std::int64_t set_bytes = c.sequences * c.rows * pool.shape().row_bytes();
   const std::int64_t sets = std::clamp<std::int64_t>(kColdBytes / set_bytes + 1, 1, 64);
   const Workload work(pool, c.sequences, c.rows, c.tokens_each, sets);
   cuda::Scratch scratch = scratch_region;
-  cuda::CudaOps ops(stream, scratch);
+  cuda::CudaOps ops(device, stream, scratch);
   const int repetitions = static_cast<int>(std::clamp<std::int64_t>(sets, 8, 32));
 
   work.poison();
@@ -329,6 +330,8 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "--sequences, --rows and --tokens name the same number of workloads\n");
     return 2;
   }
+  const auto device = cuda::CudaDevice::create(0);
+  require_ok(device.status());
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreate(&stream), "stream");
   const DeviceVector<std::byte> scratch_memory(kScratchBytes);
@@ -344,7 +347,7 @@ int run(int argc, char** argv) {
     const std::int64_t cold_blocks = kColdBytes / block_shape(*format, kBlockRows).block_bytes + 1;
     const Pool pool(*format, std::max(most_blocks, cold_blocks));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      right = run_case(pool, {sequences[i], rows[i], tokens_each[i]}, stream, scratch, replays) && right;
+      right = run_case(pool, {sequences[i], rows[i], tokens_each[i]}, **device, stream, scratch, replays) && right;
     }
   }
   return right ? 0 : 1;

@@ -1,10 +1,12 @@
 #include "backend/cuda/device/event_marks.h"
 
+#include "backend/cuda/device/current_device.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
 
 Status EventMarks::mark() {
+  DSV4RT_ON_DEVICE(device_);
   if (used_ == events_.size()) {
     DSV4RT_ASSIGN_OR_RETURN(Event event, create_event(true));
     events_.push_back(std::move(event));
@@ -15,6 +17,7 @@ Status EventMarks::mark() {
 }
 
 Result<std::vector<double>> EventMarks::take() {
+  DSV4RT_ON_DEVICE(device_);
   std::vector<double> times;
   const std::size_t marks = used_;
   used_ = 0;

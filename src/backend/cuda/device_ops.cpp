@@ -1,0 +1,79 @@
+#include "backend/cuda/device_ops.h"
+
+#include "backend/cuda/device/current_device.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+
+Status DeviceOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.linear(tokens, calls);
+}
+
+Status DeviceOps::rms_norm(const RmsNormParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.rms_norm(params);
+}
+
+Status DeviceOps::normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.normed_linear(norm, calls);
+}
+
+Status DeviceOps::query(const QueryParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.query(params);
+}
+
+Status DeviceOps::window_rows(const WindowRowsParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.window_rows(params);
+}
+
+Status DeviceOps::window_store(const WindowStoreParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.window_store(params);
+}
+
+Status DeviceOps::compress(const CompressParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.compress(params);
+}
+
+Status DeviceOps::state_store(const StateStoreParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.state_store(params);
+}
+
+Status DeviceOps::index_query(const IndexQueryParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.index_query(params);
+}
+
+Status DeviceOps::update_rows(const UpdateRowsParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.update_rows(params);
+}
+
+Status DeviceOps::select_rows(const SelectRowsParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.select_rows(params);
+}
+
+Status DeviceOps::attend(const AttendParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.attend(params);
+}
+
+Status DeviceOps::begin_step(const StepView& step, std::span<const CacheTable> tables) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.begin_step(step, tables);
+}
+
+Status DeviceOps::copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
+                            std::span<const CacheRings> rings) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.copy_slot(source, target, tables, rings);
+}
+
+}  // namespace dsv4rt::cuda

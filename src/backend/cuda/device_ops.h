@@ -1,0 +1,35 @@
+// The operations of a backend, each with the backend's device current while it enqueues and the caller's afterwards.
+#pragma once
+
+#include "backend/cuda/device/cuda_device.h"
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+class DeviceOps final : public Ops {
+ public:
+  // Both outlive the object.
+  DeviceOps(const CudaDevice& device, Ops& ops) : device_(device), ops_(ops) {}
+
+  Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
+  Status rms_norm(const RmsNormParams& params) override;
+  Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override;
+  Status query(const QueryParams& params) override;
+  Status window_rows(const WindowRowsParams& params) override;
+  Status window_store(const WindowStoreParams& params) override;
+  Status compress(const CompressParams& params) override;
+  Status state_store(const StateStoreParams& params) override;
+  Status index_query(const IndexQueryParams& params) override;
+  Status update_rows(const UpdateRowsParams& params) override;
+  Status select_rows(const SelectRowsParams& params) override;
+  Status attend(const AttendParams& params) override;
+  Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;
+  Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
+                   std::span<const CacheRings> rings) override;
+
+ private:
+  const CudaDevice& device_;
+  Ops& ops_;
+};
+
+}  // namespace dsv4rt::cuda
