@@ -14,7 +14,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cublaslt_library.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"

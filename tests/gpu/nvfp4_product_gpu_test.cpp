@@ -13,8 +13,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
-#include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
 #include "gpu/support/nvfp4_operand.h"

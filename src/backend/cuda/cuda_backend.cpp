@@ -18,8 +18,8 @@
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/device_ops.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
-#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "base/try.h"
 
 namespace dsv4rt {

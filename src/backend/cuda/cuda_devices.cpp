@@ -6,7 +6,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/device/kernel_image.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
 #include "base/try.h"
 
 namespace dsv4rt {

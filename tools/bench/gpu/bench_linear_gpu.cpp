@@ -20,9 +20,9 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
-#include "backend/cuda/kernels/linear/packed_linear.h"
-#include "backend/cuda/kernels/linear/tile_launch.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "base/bfloat16.h"
 #include "graph_timing.h"
 #include "layout/codec_e4m3.h"
@@ -108,7 +108,7 @@ std::vector<Family> all_families() {
     }
   }
   for (const int tokens : {128, 192}) {
-    families.push_back({"pair" + std::to_string(tokens), {Kind::kPair, tokens, 0, 0}});
+    families.push_back({"pair" + std::to_string(tokens), {Kind::kPrefill, tokens, 0, 0}});
   }
   for (const int tokens : {64, 96, 128}) {
     families.push_back({"rows" + std::to_string(tokens), {Kind::kSegment, tokens, 2, 1}});
@@ -363,7 +363,7 @@ class LinearBench {
   bool enqueue_family(const Family& family, const Problem& problem, std::int32_t tokens, int set, const bf16* x,
                       const std::vector<void*>& outputs) {
     const std::vector<LinearCall> calls = calls_of(exact_, problem, set, x, outputs);
-    cuda::TileLauncher launcher(tokens, exact_.scratch, stream_, family.forced);
+    cuda::LinearLauncher launcher(tokens, exact_.scratch, stream_, family.forced);
     Status status;
     for (const LinearCall& call : calls) {
       if (status.ok()) status = launcher.add(call);

@@ -1,0 +1,7 @@
+#include "backend/cuda/kernels/linear/splitk/splitk_instantiate.cuh"
+
+namespace dsv4rt::cuda {
+
+template const SplitKVariant& splitk_variant<64, 4, 1>();
+
+}  // namespace dsv4rt::cuda
