@@ -79,8 +79,10 @@ struct EngineOptions {
   // Name layers and stages to profilers (NVTX ranges around what eager steps enqueue). Backend cuda.
   bool profiler_ranges = false;
 
-  // Called with a message for people when the engine works, but not as well as it should: at present when
-  // captured graphs push each other out. From the thread that runs the step.
+  // Called with a message for people when the engine works, but not as well as it should: when captured graphs push
+  // each other out, and once for every reason for which backend cuda runs an operation on slow kernels (a build without
+  // code for the device, a format, window or number of rows that the fast kernel does not take). From the thread that
+  // runs the step, or that creates the engine.
   std::function<void(std::string_view)> on_warning;
 
   // CPU threads; 0: as many as the machine offers. Results do not depend on it.

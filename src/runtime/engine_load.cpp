@@ -32,8 +32,10 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
   if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
   if (options.backend == "cuda") {
 #if defined(DSV4RT_HAVE_CUDA)
-    return create_cuda_backend(
-        {.device = options.device, .stream = options.stream, .deterministic = options.deterministic});
+    return create_cuda_backend({.device = options.device,
+                                .stream = options.stream,
+                                .deterministic = options.deterministic,
+                                .on_warning = options.on_warning});
 #else
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
 #endif

@@ -41,12 +41,12 @@ using cuda::Stream;
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, RowCopies copies,
-              std::unique_ptr<LibraryLinear> library)
+              std::unique_ptr<LibraryLinear> library, std::function<void(std::string_view)> warn)
       : device_(std::move(device)),
         owned_stream_(std::move(owned)),
         stream_(stream),
         row_copies_(copies),
-        ops_(std::in_place, *device_, stream_, scratch_, std::move(library)),
+        ops_(std::in_place, *device_, stream_, scratch_, std::move(library), std::move(warn)),
         device_ops_(*device_, *ops_) {}
   ~CudaBackend() override {
     const CurrentDevice current(*device_);
@@ -218,8 +218,8 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     library = std::move(created).value();
     copies = library->row_copies();
   }
-  return std::unique_ptr<Backend>(
-      std::make_unique<CudaBackend>(std::move(device), std::move(owned), stream, copies, std::move(library)));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(std::move(device), std::move(owned), stream, copies,
+                                                                std::move(library), options.on_warning));
 }
 
 }  // namespace dsv4rt

@@ -1,7 +1,9 @@
 // The CUDA backend: device memory, one stream, the operations of a layer as kernels.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "backend/backend.h"
 
@@ -13,6 +15,9 @@ struct CudaBackendOptions {
   void* stream = nullptr;
   // False: EngineOptions::deterministic is off; pack_linear and Ops::linear use cuBLASLt where it has a product.
   bool deterministic = true;
+  // Told of every reason for which an operation runs on slow kernels, once: at the backend's creation or by the thread
+  // that calls the operation. May be empty.
+  std::function<void(std::string_view)> on_warning;
 };
 
 // Errors: kUnsupported without a usable driver or device, for a compute capability that the build holds

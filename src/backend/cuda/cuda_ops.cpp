@@ -9,8 +9,10 @@ namespace dsv4rt::cuda {
 CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch)
     : CudaOps(device, stream, scratch, nullptr) {}
 CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch,
-                 std::unique_ptr<LibraryLinear> library)
-    : device_(device), stream_(stream), scratch_(scratch), library_(std::move(library)) {}
+                 std::unique_ptr<LibraryLinear> library, std::function<void(std::string_view)> warn)
+    : device_(device), stream_(stream), scratch_(scratch), library_(std::move(library)), slow_paths_(std::move(warn)) {
+  slow_paths_.tell(device_.has_sm90a() ? SlowPath::kNone : slow_path_without_sm90a(device_.facts()));
+}
 CudaOps::~CudaOps() = default;
 
 }  // namespace dsv4rt::cuda

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/scratch.h"
+#include "backend/cuda/slow_path.h"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -17,9 +18,10 @@ class LibraryLinear;
 class CudaOps final : public Ops {
  public:
   // `device`, which is current in every call, the stream and `scratch` outlive the object. library: runs what it takes;
-  // null: nothing.
+  // null: nothing. warn: told of every reason for which an operation runs on slow kernels, once; may be empty.
   CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch);
-  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library);
+  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library,
+          std::function<void(std::string_view)> warn = {});
   ~CudaOps() override;
 
   Status linear(std::int32_t tokens, std::span<const LinearCall> calls) override;
@@ -43,6 +45,7 @@ class CudaOps final : public Ops {
   cudaStream_t stream_;
   Scratch& scratch_;
   std::unique_ptr<LibraryLinear> library_;
+  SlowPathReport slow_paths_;
 };
 
 }  // namespace dsv4rt::cuda

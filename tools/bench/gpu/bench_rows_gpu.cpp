@@ -319,7 +319,7 @@ void run_case(const Case& c, const Options& options, const cuda::CudaDevice& dev
       line("compress", bytes.compress, [&](int i) {
         const UpdateRowsParams p = params(i);
         return cuda::launch_rows(
-            {.compress = &*p.compress, .index_compress = p.index_compress ? &*p.index_compress : nullptr},
+            device, {.compress = &*p.compress, .index_compress = p.index_compress ? &*p.index_compress : nullptr},
             p.query.step.counts.tokens, stream);
       });
       line("state_store", bytes.state, [&](int i) {

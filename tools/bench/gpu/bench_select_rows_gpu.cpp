@@ -294,11 +294,11 @@ bool run_case(const Pool& pool, const Case& c, const cuda::CudaDevice& device, c
   double top_k_us = 0;
   if (batch->tokens == work.tokens()) {
     scan_us = time_in_graph(stream, repetitions, replays, [&](int i) {
-                require_ok(cuda::launch_scores(work.params(i % sets), *batch, stream));
+                require_ok(cuda::launch_scores(device, work.params(i % sets), *batch, stream));
               }).microseconds;
     // Each repetition ranks the same scores; they lie in the L2 cache, as they do after the scan.
     top_k_us = time_in_graph(stream, repetitions, replays, [&](int i) {
-                 require_ok(cuda::launch_top_k(work.params(i % sets), *batch, stream));
+                 require_ok(cuda::launch_top_k(device, work.params(i % sets), *batch, stream));
                }).microseconds;
   }
   const double flops = 2.0 * static_cast<double>(work.tokens() * c.rows) * kHeads * kIndexHeadDim;

@@ -7,8 +7,14 @@
 
 namespace dsv4rt::cuda {
 
-// kResourceExhausted for an allocation that does not fit, kFailedPrecondition for what a capture does not
-// allow, otherwise kFaulted (the context may be unusable from then on). `call` is the source text of the failed call.
+// kFaulted for what leaves the context or the device unusable, and for errors that nobody has described; an engine
+// latches it. After all others the device works on: kResourceExhausted for an allocation that does not fit,
+// kFailedPrecondition for what a capture does not allow, kInvalidArgument for pointers and handles that a caller gave,
+// kUnsupported where the machine and the build do not go together, kInternal for calls that should not have been made.
+StatusCode cuda_error_code(cudaError_t error) noexcept;
+
+// Of that code. Errors that do not fault are taken from the thread's last error, which the next launch would report
+// again. `call` is the source text of the failed call.
 Status cuda_failure(cudaError_t error, const char* call, const char* file, int line);
 
 // Ok, or cuda_failure.

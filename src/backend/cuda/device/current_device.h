@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/device/cuda_device.h"
+#include "base/try.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt::cuda {

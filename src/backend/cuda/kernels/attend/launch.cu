@@ -1,4 +1,4 @@
-// Attention: what the host checks, and how many blocks share a token.
+// Attention: what the host checks, which kernels serve, and how many blocks share a token.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -6,16 +6,14 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/kernel.cuh"
+#include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
+#include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
 namespace {
-
-constexpr std::size_t kMostSharedBytes = 232448;  // of a block on compute capability 9.0 and 10.0
-static_assert(sizeof(AttendShared<4>) <= kMostSharedBytes);
-constexpr std::int64_t kFullMachineBlocks = 128;  // enough to occupy the multiprocessors
 
 constexpr const char* kName = "attend";
 
@@ -43,24 +41,24 @@ Status check(const AttendParams& p) {
 }
 
 template <int kHeadTiles>
-Status launch(const AttendParams& p, int cluster_blocks, int more_than_rows, cudaStream_t stream) {
+Status launch(const CudaDevice& device, const AttendParams& p, const PortablePlan& plan, cudaStream_t stream) {
   constexpr std::size_t kSharedBytes = sizeof(AttendShared<kHeadTiles>);
   const auto kernel = attend_kernel<kHeadTiles>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
+  cluster.val.clusterDim.x = static_cast<unsigned>(plan.cluster_blocks);
   cluster.val.clusterDim.y = 1;
   cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(p.step.counts.tokens * cluster_blocks),
+  config.gridDim = dim3(static_cast<unsigned>(p.step.counts.tokens * plan.cluster_blocks),
                         static_cast<unsigned>((p.heads + 16 * kHeadTiles - 1) / (16 * kHeadTiles)));
   config.blockDim = dim3(kAttendThreads);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p, cluster_blocks, more_than_rows));
+  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p, plan.cluster_blocks, plan.more_than_rows));
 }
 
 // Rows of the longest token, or more.
@@ -70,34 +68,62 @@ std::int64_t most_rows_of(const AttendParams& p) {
   return p.ratio == 0 ? window : window + std::min(most_compressed_rows(p), context / p.ratio);
 }
 
-// Tokens with more than `more_than_rows` rows, and padding if that is 0.
-Status launch_portable(const AttendParams& p, std::int64_t most_rows, int more_than_rows, cudaStream_t stream) {
-  const std::int64_t tokens = p.step.counts.tokens;
-  const std::int64_t most_chunks = (most_rows + kChunkRows - 1) / kChunkRows;
-  const int cluster_blocks = static_cast<int>(std::clamp<std::int64_t>(most_chunks, 1, kMostStrands));
-  // Heads share a block as long as the blocks still fill the machine: fewer rows are decoded twice. The
-  // number of heads changes no result.
-  const auto fills = [&](std::int64_t heads) {
-    return p.heads > heads / 2 && tokens * cluster_blocks * ((p.heads + heads - 1) / heads) >= kFullMachineBlocks;
-  };
-  if (fills(64)) return launch<4>(p, cluster_blocks, more_than_rows, stream);
-  if (fills(32)) return launch<2>(p, cluster_blocks, more_than_rows, stream);
-  return launch<1>(p, cluster_blocks, more_than_rows, stream);
+// Tokens with more than plan.more_than_rows rows, and padding if that is 0.
+Status launch_portable(const CudaDevice& device, const AttendParams& p, const PortablePlan& plan, cudaStream_t stream) {
+  if (plan.head_tiles == 4) return launch<4>(device, p, plan, stream);
+  if (plan.head_tiles == 2) return launch<2>(device, p, plan, stream);
+  return launch<1>(device, p, plan, stream);
 }
 
 }  // namespace
 
-Status CudaOps::attend(const AttendParams& params) {
-  const std::int64_t tokens = params.step.counts.tokens;
-  if (tokens == 0) return {};
-  DSV4RT_RETURN_IF_ERROR(check(params));
+SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& p) {
+  constexpr RowFormat kFormat = RowFormat::kFp8DsMla;
+  if (!facts.has_sm90a) return slow_path_without_sm90a(facts);
+  if (p.ring.format != kFormat || (p.ratio > 0 && p.row_format != kFormat)) return SlowPath::kAttendFormat;
+  const std::int32_t block_rows = p.rows.shape.rows;
+  if (p.ratio > 0 && (block_rows & (block_rows - 1)) != 0) return SlowPath::kAttendBlockRows;
+  if (p.selected != nullptr && p.selected_stride > kPlacedRows) return SlowPath::kAttendTopK;
+  return p.window > kPlacedWindow ? SlowPath::kAttendWindow : SlowPath::kNone;
+}
+
+PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& p, std::int64_t most_rows) {
+  const std::int64_t tokens = p.step.counts.tokens;
+  const std::int64_t most_chunks = (most_rows + kChunkRows - 1) / kChunkRows;
+  PortablePlan plan;
+  plan.cluster_blocks = static_cast<int>(std::clamp<std::int64_t>(most_chunks, 1, kMostStrands));
+  // Heads share a block as long as the blocks still fill the machine: fewer rows are decoded twice. The
+  // number of heads changes no result. Of the multiprocessors, whole clusters of the largest size count.
+  const std::int64_t full_machine = facts.multiprocessors / kMostStrands * kMostStrands;
+  const auto fills = [&](std::int64_t heads, std::size_t shared_bytes) {
+    return shared_bytes <= static_cast<std::size_t>(facts.block_shared_bytes) && p.heads > heads / 2 &&
+           tokens * plan.cluster_blocks * ((p.heads + heads - 1) / heads) >= full_machine;
+  };
+  if (fills(32, sizeof(AttendShared<2>))) plan.head_tiles = 2;
+  if (fills(64, sizeof(AttendShared<4>))) plan.head_tiles = 4;
+  return plan;
+}
+
+Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params) {
   const std::int64_t most_rows = most_rows_of(params);
-  if (warpgroup_applies(params)) {
-    DSV4RT_RETURN_IF_ERROR(launch_warpgroup(params, most_rows, stream_));
-    if (most_rows <= warpgroup_rows()) return {};
-    return launch_portable(params, most_rows, static_cast<int>(warpgroup_rows()), stream_);
+  AttendPlan plan{.slow = attend_slow_path(device.facts(), params)};
+  if (device.has_sm90a() && plan.slow == SlowPath::kNone) {
+    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, most_rows));
+    if (most_rows <= kWarpgroupRows) return plan;
+    plan.slow = SlowPath::kAttendLongTokens;
   }
-  return launch_portable(params, most_rows, 0, stream_);
+  plan.portable = plan_portable(device.facts(), params, most_rows);
+  plan.portable->more_than_rows = plan.warpgroup ? kWarpgroupRows : 0;
+  return plan;
+}
+
+Status CudaOps::attend(const AttendParams& params) {
+  if (params.step.counts.tokens == 0) return {};
+  DSV4RT_RETURN_IF_ERROR(check(params));
+  DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
+  slow_paths_.tell(plan.slow);
+  if (plan.warpgroup) DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device_, params, *plan.warpgroup, stream_));
+  return plan.portable ? launch_portable(device_, params, *plan.portable, stream_) : Status{};
 }
 
 }  // namespace dsv4rt::cuda

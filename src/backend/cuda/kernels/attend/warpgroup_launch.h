@@ -1,17 +1,17 @@
-// The Hopper kernel of attention: when it applies and how it is launched.
+// The Hopper kernel of attention: how many of its clusters a device runs at once, and its launch.
 #pragma once
 
-#include <cstdint>
 #include <cuda_runtime_api.h>
 
-#include "backend/ops.h"
+#include "backend/cuda/kernels/attend/plan.h"
 
 namespace dsv4rt::cuda {
 
-// Whether the current device and the formats allow it. `most_rows` of a token may be more than it takes: it
-// then leaves the tokens with more than warpgroup_rows() rows alone.
-bool warpgroup_applies(const AttendParams& params);
-std::int64_t warpgroup_rows();
-Status launch_warpgroup(const AttendParams& params, std::int64_t most_rows, cudaStream_t stream);
+// cluster_blocks: 1, 2, 4 or 8.
+Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks);
+
+// Leaves tokens with more than kWarpgroupRows rows alone. Precondition: the device has code for sm_90a.
+Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                        cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

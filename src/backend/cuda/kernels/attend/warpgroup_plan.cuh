@@ -26,25 +26,20 @@
 
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_cells.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "dsv4rt/model.h"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTileRows = 64;   // columns of a score product
-inline constexpr int kTileHeads = 64;  // rows of every product
-inline constexpr int kStepRows = 32;   // shares are multiples of it; p is summed per step
+inline constexpr int kTileRows = 64;  // columns of a score product
 inline constexpr int kCellBytes = kTileRows * kCellRowBytes;
 inline constexpr int kCells = kHeadDim / kCellValues;
 inline constexpr int kSlotBytes = kCells * kCellBytes;
 inline constexpr int kConsumers = 256;
 inline constexpr int kProducers = 256;
 inline constexpr int kShareTiles = 10;  // scores of a share stay in registers: 5 tiles a warpgroup
-inline constexpr int kShareRows = kShareTiles * kTileRows;
-inline constexpr int kMostClusterBlocks = 8;
-inline constexpr int kWarpgroupRows = kMostClusterBlocks * kShareRows;  // of a token; more: kernel.cuh
-inline constexpr int kPlacedWindow = 128;                               // rows whose places are looked up once,
-inline constexpr int kPlacedRows = 1152;                                // of the window and compressed ones
+static_assert(kShareRows == kShareTiles * kTileRows);
 
 // Where a row lies. Compressed: its number in the pool, block * rows of a block + row; fewer than 2^32 rows exist.
 // Window: the row of the ring, or of the staged rows with this flag.

@@ -15,12 +15,12 @@
 #include <cstdint>
 #include <cuda_fp8.h>
 
+#include "backend/cuda/kernels/select_rows/tile_keys.h"
 #include "dsv4rt/types.h"
 #include "layout/index_key.h"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTileKeys = 64;                      // rows of the instruction
 inline constexpr int kOperandSteps = kIndexHeadDim / 16;  // instructions over the dims
 
 // Columns 16 s + 2 c + {0, 1} and 16 s + 8 + 2 c + {0, 1} of rows r and r + 8, c = lane % 4.

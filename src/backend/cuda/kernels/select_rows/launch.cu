@@ -9,6 +9,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/select_rows/stages.h"
+#include "backend/cuda/kernels/select_rows/tile_keys.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
@@ -17,8 +18,6 @@ namespace {
 
 constexpr std::int64_t kMostGroupTokens = 8;
 constexpr std::int64_t kMostBatchTokens = 65535;  // of a grid's second dimension
-
-constexpr int kWgmmaMajor = 9;  // the compute capability that has the instruction
 
 constexpr const char* kName = "select_rows";
 
@@ -63,43 +62,40 @@ Result<ScoreBatch> plan_scores(const SelectRowsParams& params, const Scratch& sc
   return batch;
 }
 
-namespace {
-
-struct Processors {
-  int major = 0;  // compute capability
-  int count = 0;
-};
-
-Result<Processors> current_processors() {
-  int device = 0;
-  Processors processors;
-  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&processors.major, cudaDevAttrComputeCapabilityMajor, device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&processors.count, cudaDevAttrMultiProcessorCount, device));
-  return processors;
+SlowPath select_slow_path(const DeviceFacts& facts, const SelectRowsParams& p) {
+  if (!facts.has_sm90a) return slow_path_without_sm90a(facts);
+  return p.keys.shape.rows % kTileKeys == 0 ? SlowPath::kNone : SlowPath::kSelectBlockRows;
 }
 
-bool wgmma_applies(const SelectRowsParams& params, const Processors& processors) {
-  return processors.major == kWgmmaMajor && wgmma_scores_apply(params);
-}
-
-}  // namespace
-
-Status launch_scores(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
-  DSV4RT_ASSIGN_OR_RETURN(const Processors processors, current_processors());
-  if (wgmma_applies(params, processors)) return launch_wgmma_scores(params, batch, processors.count, stream);
-  return launch_portable_scores(params, batch, stream);
-}
-
-Status launch_selection(const SelectRowsParams& params, const ScoreBatch& batch, cudaStream_t stream) {
-  if (batch.scores == nullptr) return launch_top_k(params, batch, stream);
-  DSV4RT_ASSIGN_OR_RETURN(const Processors processors, current_processors());
-  if (wgmma_applies(params, processors)) {
-    DSV4RT_ASSIGN_OR_RETURN(const std::int32_t blocks, fused_blocks(params, batch, processors.count));
-    if (blocks > 0) return launch_fused(params, batch, blocks, stream);
+Result<SelectionPlan> plan_selection(const CudaDevice& device, const SelectRowsParams& params,
+                                     const ScoreBatch& batch) {
+  SelectionPlan plan;
+  if (batch.scores == nullptr) return plan;
+  plan.slow = select_slow_path(device.facts(), params);
+  const bool wgmma = device.has_sm90a() && plan.slow == SlowPath::kNone;
+  plan.scores = wgmma ? ScoreKernel::kWgmma : ScoreKernel::kPortable;
+  if (wgmma) {
+    DSV4RT_ASSIGN_OR_RETURN(plan.fused_blocks, fused_blocks(device, params, batch));
   }
-  DSV4RT_RETURN_IF_ERROR(launch_scores(params, batch, stream));
-  return launch_top_k(params, batch, stream);
+  return plan;
+}
+
+Status launch_scores(const CudaDevice& device, const SelectRowsParams& params, const ScoreBatch& batch,
+                     cudaStream_t stream) {
+  const bool wgmma = device.has_sm90a() && select_slow_path(device.facts(), params) == SlowPath::kNone;
+  return wgmma ? launch_wgmma_scores(device, params, batch, stream)
+               : launch_portable_scores(device, params, batch, stream);
+}
+
+Status launch_selection(const CudaDevice& device, const SelectRowsParams& params, const ScoreBatch& batch,
+                        const SelectionPlan& plan, cudaStream_t stream) {
+  if (plan.fused_blocks > 0) return launch_fused(device, params, batch, plan.fused_blocks, stream);
+  if (plan.scores == ScoreKernel::kWgmma) {
+    DSV4RT_RETURN_IF_ERROR(launch_wgmma_scores(device, params, batch, stream));
+  } else if (plan.scores == ScoreKernel::kPortable) {
+    DSV4RT_RETURN_IF_ERROR(launch_portable_scores(device, params, batch, stream));
+  }
+  return launch_top_k(device, params, batch, stream);
 }
 
 Status CudaOps::select_rows(const SelectRowsParams& params) {
@@ -109,7 +105,9 @@ Status CudaOps::select_rows(const SelectRowsParams& params) {
   const std::int32_t held = batch.tokens;
   for (; batch.first_token < tokens; batch.first_token += held) {
     batch.tokens = static_cast<std::int32_t>(std::min<std::int64_t>(held, tokens - batch.first_token));
-    DSV4RT_RETURN_IF_ERROR(launch_selection(params, batch, stream_));
+    DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
+    slow_paths_.tell(plan.slow);
+    DSV4RT_RETURN_IF_ERROR(launch_selection(device_, params, batch, plan, stream_));
   }
   return {};
 }

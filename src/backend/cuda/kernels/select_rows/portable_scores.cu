@@ -16,9 +16,10 @@ constexpr std::int64_t kScoreBlocksWanted = 1024;  // about four for each place 
 constexpr const char* kName = "select_rows";
 
 template <IndexKeyFormat kFormat>
-Status launch_scores_of(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
+Status launch_scores_of(const CudaDevice& device, const SelectRowsParams& p, const ScoreBatch& batch,
+                        cudaStream_t stream) {
   const auto kernel = score_rows_kernel<kFormat>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ScoreShared)));
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, sizeof(ScoreShared)));
   const std::int64_t groups = ceil_div<std::int64_t>(batch.tokens, batch.group_tokens);
   const std::int64_t tiles = batch.stride / kKeyTileRows;
   const dim3 grid(static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(kScoreBlocksWanted, groups), 1, tiles)),
@@ -29,16 +30,17 @@ Status launch_scores_of(const SelectRowsParams& p, const ScoreBatch& batch, cuda
 
 }  // namespace
 
-Status launch_portable_scores(const SelectRowsParams& p, const ScoreBatch& batch, cudaStream_t stream) {
+Status launch_portable_scores(const CudaDevice& device, const SelectRowsParams& p, const ScoreBatch& batch,
+                              cudaStream_t stream) {
   switch (p.key_format) {
     case IndexKeyFormat::kMxfp4:
-      return launch_scores_of<IndexKeyFormat::kMxfp4>(p, batch, stream);
+      return launch_scores_of<IndexKeyFormat::kMxfp4>(device, p, batch, stream);
     case IndexKeyFormat::kNvfp4:
-      return launch_scores_of<IndexKeyFormat::kNvfp4>(p, batch, stream);
+      return launch_scores_of<IndexKeyFormat::kNvfp4>(device, p, batch, stream);
     case IndexKeyFormat::kFp8:
-      return launch_scores_of<IndexKeyFormat::kFp8>(p, batch, stream);
+      return launch_scores_of<IndexKeyFormat::kFp8>(device, p, batch, stream);
     case IndexKeyFormat::kBf16:
-      return launch_scores_of<IndexKeyFormat::kBf16>(p, batch, stream);
+      return launch_scores_of<IndexKeyFormat::kBf16>(device, p, batch, stream);
   }
   return refused(StatusCode::kUnsupported, kName, "key_format", static_cast<std::int64_t>(p.key_format),
                  "an IndexKeyFormat");

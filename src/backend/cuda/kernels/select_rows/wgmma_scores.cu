@@ -14,7 +14,6 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int32_t kSharedBudget = 227 * 1024 - std::int32_t{sizeof(ScoreControl)};
 constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
 
 // A block that changes from one token's queries to another's loses about the time of this many tiles.
@@ -30,24 +29,25 @@ std::int32_t grid_blocks(const ScoreBatch& batch, std::int32_t processors) {
 }
 
 template <IndexKeyFormat kFormat>
-Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int32_t processors, cudaStream_t stream) {
+Status launch_of(const CudaDevice& device, const SelectRowsParams& p, const ScoreBatch& planned, cudaStream_t stream) {
   using Layout = typename KeyOperand<kFormat>::Layout;
   ScoreBatch batch = planned;
   ScoreShape shape;
+  const std::int32_t budget = device.block_shared_bytes() - std::int32_t{sizeof(ScoreControl)};
   shape.head_tiles = ceil_div(p.heads, kTileHeads);
   shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
   const std::int32_t token_bytes = shape.head_tiles * (kQueryTileBytes + kTileHeads * std::int32_t{sizeof(float)});
-  const std::int32_t most_tokens = (kSharedBudget - kLeastStages * shape.stage_bytes) / token_bytes;
+  const std::int32_t most_tokens = (budget - kLeastStages * shape.stage_bytes) / token_bytes;
   batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
-  const std::int32_t ring_bytes = kSharedBudget - batch.group_tokens * token_bytes;
+  const std::int32_t ring_bytes = budget - batch.group_tokens * token_bytes;
   shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
   const std::int32_t shared_bytes =
       batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
   const auto kernel = batch.group_tokens == 1 && shape.head_tiles == 1 ? wgmma_score_kernel<kFormat, true>
                                                                        : wgmma_score_kernel<kFormat, false>;
-  DSV4RT_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, static_cast<std::size_t>(device.block_shared_bytes())));
   return launch_pdl(kernel,
-                    {.grid = dim3(static_cast<unsigned>(grid_blocks(batch, processors))),
+                    {.grid = dim3(static_cast<unsigned>(grid_blocks(batch, device.multiprocessors()))),
                      .threads = kWgmmaScoreThreads,
                      .shared_bytes = static_cast<std::size_t>(shared_bytes)},
                     stream, p, batch, shape);
@@ -55,21 +55,17 @@ Status launch_of(const SelectRowsParams& p, const ScoreBatch& planned, std::int3
 
 }  // namespace
 
-bool wgmma_scores_apply(const SelectRowsParams& p) {
-  return p.keys.shape.rows % kTileKeys == 0;
-}
-
-Status launch_wgmma_scores(const SelectRowsParams& p, const ScoreBatch& batch, std::int32_t processors,
+Status launch_wgmma_scores(const CudaDevice& device, const SelectRowsParams& p, const ScoreBatch& batch,
                            cudaStream_t stream) {
   switch (p.key_format) {
     case IndexKeyFormat::kMxfp4:
-      return launch_of<IndexKeyFormat::kMxfp4>(p, batch, processors, stream);
+      return launch_of<IndexKeyFormat::kMxfp4>(device, p, batch, stream);
     case IndexKeyFormat::kNvfp4:
-      return launch_of<IndexKeyFormat::kNvfp4>(p, batch, processors, stream);
+      return launch_of<IndexKeyFormat::kNvfp4>(device, p, batch, stream);
     case IndexKeyFormat::kFp8:
-      return launch_of<IndexKeyFormat::kFp8>(p, batch, processors, stream);
+      return launch_of<IndexKeyFormat::kFp8>(device, p, batch, stream);
     case IndexKeyFormat::kBf16:
-      return launch_of<IndexKeyFormat::kBf16>(p, batch, processors, stream);
+      return launch_of<IndexKeyFormat::kBf16>(device, p, batch, stream);
   }
   return refused(StatusCode::kUnsupported, "select_rows", "key_format", static_cast<std::int64_t>(p.key_format),
                  "an IndexKeyFormat");

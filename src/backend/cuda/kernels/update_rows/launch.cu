@@ -9,7 +9,6 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMaxClusters = 28;  // an H200 holds 30 at once; more tokens share clusters
 constexpr std::int64_t kMaxTokensPerCluster = 32;
 
 std::int64_t groups_of(std::int64_t items, std::int64_t size) {
@@ -19,7 +18,8 @@ std::int64_t groups_of(std::int64_t items, std::int64_t size) {
 // The launch and its block ranges.
 class RowPlan {
  public:
-  RowPlan(const RowParts& parts, std::int32_t tokens) : tokens_(tokens) {
+  // clusters: many_rows_clusters(), where many rows are pooled.
+  RowPlan(const RowParts& parts, std::int32_t tokens, int clusters) : tokens_(tokens), clusters_(clusters) {
     std::int64_t blocks[kRowParts] = {};
     if (const CompressParams* one = parts.compress; one != nullptr) blocks[kCompress] = plan_compress(*one);
     if (const CompressParams* one = parts.index_compress; one != nullptr) {
@@ -55,26 +55,25 @@ class RowPlan {
     }
   }
 
-  [[nodiscard]] Status launch(cudaStream_t stream) const {
+  [[nodiscard]] Status launch(const CudaDevice& device, cudaStream_t stream) const {
     switch (pooling_) {
       case Pooling::kNone:
-        return launch_as<Pooling::kNone>(stream);
+        return launch_as<Pooling::kNone>(device, stream);
       case Pooling::kFewRows:
-        return launch_as<Pooling::kFewRows>(stream);
+        return launch_as<Pooling::kFewRows>(device, stream);
       case Pooling::kManyRows:
-        return launch_as<Pooling::kManyRows>(stream);
+        return launch_as<Pooling::kManyRows>(device, stream);
     }
     return {};
   }
 
  private:
   template <Pooling kPooling>
-  [[nodiscard]] Status launch_as(cudaStream_t stream) const {
+  [[nodiscard]] Status launch_as(const CudaDevice& device, cudaStream_t stream) const {
     LaunchShape shape{
         .grid = dim3(launch_.end[kRowParts - 1]), .threads = kRowThreads, .shared_bytes = sizeof(RowShared<kPooling>)};
     if constexpr (kPooling == Pooling::kManyRows) {
-      DSV4RT_CUDA_TRY(cudaFuncSetAttribute(row_kernel<kPooling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shape.shared_bytes)));
+      DSV4RT_RETURN_IF_ERROR(device.prepare(row_kernel<kPooling>, shape.shared_bytes));
       shape.cluster_blocks = static_cast<unsigned>(launch_.compress.input.dim / kClusterChannels);
       shape.grid.x = static_cast<unsigned>(groups_of(shape.grid.x, shape.cluster_blocks) * shape.cluster_blocks);
     }
@@ -89,8 +88,7 @@ class RowPlan {
       return groups_of(tokens_, launch_.compress_tokens);
     }
     pooling_ = Pooling::kManyRows;
-    launch_.compress_tokens =
-        static_cast<std::int32_t>(std::clamp<std::int64_t>(groups_of(tokens_, kMaxClusters), 1, kMaxTokensPerCluster));
+    launch_.compress_tokens = many_rows_tokens(static_cast<std::int32_t>(tokens_), clusters_);
     return groups_of(tokens_, launch_.compress_tokens) * (params.input.dim / kClusterChannels);
   }
 
@@ -106,6 +104,7 @@ class RowPlan {
   }
 
   std::int64_t tokens_;
+  int clusters_;
   RowLaunch launch_;
   Pooling pooling_ = Pooling::kNone;
 };
@@ -116,8 +115,25 @@ bool few_rows(const CompressParams& params) {
   return pooled_rows(params.input) <= kFewRows;
 }
 
-Status launch_rows(const RowParts& parts, std::int32_t tokens, cudaStream_t stream) {
-  return tokens <= 0 ? Status{} : RowPlan(parts, tokens).launch(stream);
+std::int32_t many_rows_tokens(std::int32_t tokens, int clusters_at_once) {
+  // Places for two clusters stay free for the launch's other parts.
+  const std::int64_t clusters = std::max(clusters_at_once - 2, 1);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(groups_of(tokens, clusters), 1, kMaxTokensPerCluster));
+}
+
+Result<int> many_rows_clusters(const CudaDevice& device, std::int32_t dim) {
+  return device.clusters_at_once(row_kernel<Pooling::kManyRows>, dim / kClusterChannels, kRowThreads,
+                                 sizeof(RowShared<Pooling::kManyRows>));
+}
+
+Status launch_rows(const CudaDevice& device, const RowParts& parts, std::int32_t tokens, cudaStream_t stream) {
+  if (tokens <= 0) return {};
+  int clusters = 0;
+  for (const CompressParams* pooled : {parts.compress, parts.index_compress}) {
+    if (pooled == nullptr || few_rows(*pooled)) continue;
+    DSV4RT_ASSIGN_OR_RETURN(clusters, many_rows_clusters(device, pooled->input.dim));
+  }
+  return RowPlan(parts, tokens, clusters).launch(device, stream);
 }
 
 }  // namespace dsv4rt::cuda

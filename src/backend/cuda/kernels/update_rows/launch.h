@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/update_rows/params.h"
 #include "dsv4rt/status.h"
 
@@ -29,7 +30,12 @@ inline constexpr std::int32_t kManyTokens = 1024;
 // Whether a compressor's rows are pooled from so few that one block of threads does it.
 bool few_rows(const CompressParams& params);
 
+// Tokens that a cluster looks at which pools many rows, on a device that runs so many of them at once.
+std::int32_t many_rows_tokens(std::int32_t tokens, int clusters_at_once);
+// Such clusters, whose blocks share `dim` channels.
+Result<int> many_rows_clusters(const CudaDevice& device, std::int32_t dim);
+
 // Nothing is launched for a step without tokens.
-Status launch_rows(const RowParts& parts, std::int32_t tokens, cudaStream_t stream);
+Status launch_rows(const CudaDevice& device, const RowParts& parts, std::int32_t tokens, cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

@@ -20,23 +20,23 @@ bool stores_beside_pooling(const CompressParams& params) {
 
 Status CudaOps::query(const QueryParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_query(params, "query"));
-  return launch_rows({.query = &params}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.query = &params}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::index_query(const IndexQueryParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_index_query(params, "index_query"));
-  return launch_rows({.index_query = &params}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.index_query = &params}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::window_rows(const WindowRowsParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_window_rows(params, "window_rows"));
-  return launch_rows({.window = &params}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.window = &params}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::compress(const CompressParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_compress(params, "compress"));
   const RowParts parts = params.is_index_key ? RowParts{.index_compress = &params} : RowParts{.compress = &params};
-  return launch_rows(parts, params.step.counts.tokens, stream_);
+  return launch_rows(device_, parts, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::state_store(const StateStoreParams& params) {
@@ -45,7 +45,7 @@ Status CudaOps::state_store(const StateStoreParams& params) {
   state.step = params.step;
   state.input = params.input;
   state.state = params.state;
-  return launch_rows({.state = &state}, params.step.counts.tokens, stream_);
+  return launch_rows(device_, {.state = &state}, params.step.counts.tokens, stream_);
 }
 
 Status CudaOps::update_rows(const UpdateRowsParams& params) {
@@ -79,15 +79,15 @@ Status CudaOps::update_rows(const UpdateRowsParams& params) {
   if (one_launch) {
     parts.compress = pooling.compress;
     parts.index_compress = pooling.index_compress;
-    return launch_rows(parts, tokens, stream_);
+    return launch_rows(device_, parts, tokens, stream_);
   }
   for (const RowParts& one :
        {RowParts{.compress = pooling.compress}, RowParts{.index_compress = pooling.index_compress}}) {
     if (one.compress != nullptr || one.index_compress != nullptr) {
-      DSV4RT_RETURN_IF_ERROR(launch_rows(one, tokens, stream_));
+      DSV4RT_RETURN_IF_ERROR(launch_rows(device_, one, tokens, stream_));
     }
   }
-  return launch_rows(parts, tokens, stream_);
+  return launch_rows(device_, parts, tokens, stream_);
 }
 
 }  // namespace dsv4rt::cuda
