@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda/kernels/linear/encode_nvfp4_input.h"
-#include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
+#include "backend/cuda/kernels/linear/cublaslt/encode_nvfp4_input.h"
+#include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
 #include "gpu/support/gpu.h"
 #include "layout/codec_nvfp4.h"
 

@@ -13,7 +13,7 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cublaslt_library.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
@@ -53,11 +53,11 @@ class LibraryLinearGpuTest : public GpuTest {
     ASSERT_OK(memory);
     scratch_memory_ = std::move(memory).value();
     scratch_ = cuda::Scratch(scratch_memory_.data(), scratch_memory_.size());
-    auto library = cuda::LibraryLinear::create(0);
-    ASSERT_OK(library);
-    row_copies_ = (*library)->row_copies();
     device_ = describe_gpu();
     ASSERT_NE(device_, nullptr);
+    auto library = cuda::LibraryLinear::create(device_->facts().compute_major, 0);
+    ASSERT_OK(library);
+    row_copies_ = (*library)->row_copies();
     ops_ = std::make_unique<cuda::CudaOps>(*device_, static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
                                            std::move(library).value());
     auto cpu = create_cpu_test_backend();

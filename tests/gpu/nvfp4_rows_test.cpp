@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/kernels/linear/nvfp4_scale_tiles.h"
-#include "backend/cuda/kernels/linear/packed_bytes.h"
-#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
+#include "backend/cuda/kernels/linear/packing/packed_bytes.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "gpu/support/nvfp4_operand.h"
 #include "layout/codec_nvfp4.h"
 #include "support/expect_ok.h"

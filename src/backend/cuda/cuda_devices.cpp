@@ -6,7 +6,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/device/kernel_image.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -21,8 +21,8 @@ std::string version_text(int version) {
 }
 
 // Of the current device.
-std::vector<std::string> cublaslt_weights() {
-  const auto library = cuda::LibraryLinear::create();
+std::vector<std::string> cublaslt_weights(int compute_major) {
+  const auto library = cuda::LibraryLinear::create(compute_major);
   if (!library.ok()) return {};
   switch ((*library)->row_copies()) {
     case cuda::RowCopies::kNone:
@@ -55,7 +55,7 @@ Status inspect_device(CudaDeviceReport& device) {
   std::size_t total = 0;
   DSV4RT_CUDA_TRY(cudaMemGetInfo(&free, &total));
   device.free_bytes = static_cast<std::int64_t>(free);
-  device.cublaslt_weights = cublaslt_weights();
+  device.cublaslt_weights = cublaslt_weights(device.compute_major);
   return {};
 }
 

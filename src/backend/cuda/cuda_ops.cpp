@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "backend/cuda/kernels/linear/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
 
 namespace dsv4rt::cuda {
 

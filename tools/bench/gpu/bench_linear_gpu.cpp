@@ -1,4 +1,7 @@
-// Linear layers of DeepSeek-V4-Flash on the GPU against memory bandwidth and tensor-core rate.
+// Linear layers of DeepSeek-V4 on the GPU against memory bandwidth and tensor-core rate.
+//
+// With --family the kernel families that it names run one by one instead, each checked for the same bytes, and --csv
+// FILE gets a line for every problem, T and family.
 //
 // Every problem runs twice, rounding of x included: with the exact products, and by cuBLASLt where it can take the
 // weight. The crossover gives LibraryLinear::kLeastWork, from which EngineOptions::deterministic = false uses cuBLASLt.
@@ -10,6 +13,7 @@
 #include <cstring>
 #include <cuda_runtime_api.h>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +21,9 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/library_linear.h"
-#include "backend/cuda/kernels/linear/packed_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "base/bfloat16.h"
 #include "graph_timing.h"
 #include "layout/codec_e4m3.h"
@@ -47,28 +52,58 @@ constexpr auto kBf16 = WeightEncoding::kBf16;
 constexpr auto kRounded = ActivationRounding::kFp8Block128;
 constexpr auto kPlain = ActivationRounding::kNone;
 
-std::vector<Problem> flash_problems() {
+struct Shape {
+  const char* prefix;
+  std::int64_t hidden;
+  std::int64_t rank;  // of q
+  std::int64_t heads;
+  std::int64_t groups;  // of the output
+};
+constexpr Shape kFlash{"", 4096, 1024, 64, 8};
+constexpr Shape kPro{"pro ", 7168, 1536, 128, 16};
+
+std::vector<Problem> problems_of(const Shape& shape) {
+  constexpr std::int64_t kHead = 512;
+  constexpr std::int64_t kGroupRank = 1024;
+  constexpr std::int64_t kIndex = 64 * 128;
+  const std::int64_t hidden = shape.hidden;
+  const std::string prefix = shape.prefix;
   std::vector<Problem> problems;
-  const Part wq_a{1024, 4096, kFp8, kRounded, OutputType::kBf16, 0};
-  const Part wkv{512, 4096, kFp8, kRounded, OutputType::kBf16, 0};
-  const auto plain = [](std::int64_t out, OutputType output) { return Part{out, 4096, kBf16, kPlain, output, 0}; };
-  problems.push_back({"x CSA",
-                      4096,
+  const Part wq_a{shape.rank, hidden, kFp8, kRounded, OutputType::kBf16, 0};
+  const Part wkv{kHead, hidden, kFp8, kRounded, OutputType::kBf16, 0};
+  const auto plain = [&](std::int64_t out, OutputType output) { return Part{out, hidden, kBf16, kPlain, output, 0}; };
+  const auto from_rank = [&](std::int64_t out) { return Part{out, shape.rank, kFp8, kRounded, OutputType::kBf16, 0}; };
+  problems.push_back({prefix + "x CSA",
+                      hidden,
                       {wq_a, wkv, plain(1024, OutputType::kF32), plain(1024, OutputType::kF32),
                        plain(256, OutputType::kF32), plain(256, OutputType::kF32), plain(64, OutputType::kBf16)}});
-  problems.push_back({"x HCA", 4096, {wq_a, wkv, plain(512, OutputType::kF32), plain(512, OutputType::kF32)}});
-  problems.push_back({"x SWA", 4096, {wq_a, wkv}});
-  problems.push_back({"wq_b", 1024, {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
   problems.push_back(
-      {"wq_b + index",
-       1024,
-       {{32768, 1024, kFp8, kRounded, OutputType::kBf16, 0}, {8192, 1024, kFp8, kRounded, OutputType::kBf16, 0}}});
-  Problem wo_a{"wo_a", 32768, {}};
-  for (std::int64_t g = 0; g < 8; ++g) wo_a.parts.push_back({1024, 4096, kFp8, kPlain, OutputType::kBf16, g * 4096});
+      {prefix + "x HCA", hidden, {wq_a, wkv, plain(kHead, OutputType::kF32), plain(kHead, OutputType::kF32)}});
+  problems.push_back({prefix + "x SWA", hidden, {wq_a, wkv}});
+  problems.push_back({prefix + "wq_b", shape.rank, {from_rank(shape.heads * kHead)}});
+  problems.push_back({prefix + "wq_b + index", shape.rank, {from_rank(shape.heads * kHead), from_rank(kIndex)}});
+  const std::int64_t group_inputs = shape.heads * kHead / shape.groups;
+  Problem wo_a{prefix + "wo_a", shape.heads * kHead, {}};
+  for (std::int64_t g = 0; g < shape.groups; ++g) {
+    wo_a.parts.push_back({kGroupRank, group_inputs, kFp8, kPlain, OutputType::kBf16, g * group_inputs});
+  }
   problems.push_back(wo_a);
-  problems.push_back({"wo_b", 8192, {{4096, 8192, kFp8, kRounded, OutputType::kBf16, 0}}});
-  problems.push_back({"bf16 4096x4096", 4096, {{4096, 4096, kBf16, kPlain, OutputType::kBf16, 0}}});
+  const std::int64_t group_outputs = shape.groups * kGroupRank;
+  problems.push_back({prefix + "wo_b", group_outputs, {{hidden, group_outputs, kFp8, kRounded, OutputType::kBf16, 0}}});
+  problems.push_back({prefix + "bf16 square", hidden, {{hidden, hidden, kBf16, kPlain, OutputType::kBf16, 0}}});
   return problems;
+}
+
+// What runs a problem: a variant of a kernel family, or what a step would run.
+struct Family {
+  std::string name = "auto";
+  std::optional<cuda::LinearVariant> forced;
+};
+
+std::vector<Family> all_families() {
+  std::vector<Family> families(1);
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) families.push_back({name_of(variant), variant});
+  return families;
 }
 
 std::uint64_t next_random(std::uint64_t& state) {
@@ -158,7 +193,7 @@ class LinearBench {
     if (!backend.ok()) fail(backend.status().to_string());
     prepare_machine(exact_, std::move(backend).value(), nullptr);
     auto fast = create_cuda_backend({.device = 0, .stream = nullptr, .deterministic = false});
-    auto library = cuda::LibraryLinear::create(0);
+    auto library = cuda::LibraryLinear::create(exact_.device->facts().compute_major, 0);
     if (fast.ok() && library.ok()) {
       prepare_machine(fast_, std::move(fast).value(), std::move(library).value());
     } else {
@@ -166,12 +201,21 @@ class LinearBench {
     }
   }
 
-  void run(const Problem& problem, const std::vector<std::int32_t>& token_counts) {
-    prepare(problem);
-    for (const std::int32_t tokens : token_counts) measure(problem, tokens);
+  void run(const Problem& problem, const std::vector<std::int32_t>& token_counts, const std::vector<Family>& families,
+           std::FILE* csv) {
+    prepare(problem, families.empty());
+    for (const std::int32_t tokens : token_counts) {
+      if (families.empty()) {
+        measure(problem, tokens);
+      } else {
+        compare(problem, tokens, families, csv);
+      }
+    }
     exact_.weights.clear();
     fast_.weights.clear();
   }
+
+  [[nodiscard]] bool failed() const { return failed_; }
 
  private:
   static constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
@@ -186,7 +230,7 @@ class LinearBench {
     machine.ops = std::make_unique<cuda::CudaOps>(*machine.device, stream_, machine.scratch, std::move(library));
   }
 
-  void prepare(const Problem& problem) {
+  void prepare(const Problem& problem, bool with_library) {
     matrices_ = std::vector<HostMatrix>(problem.parts.size());
     weight_bytes_ = 0;
     for (std::size_t i = 0; i < problem.parts.size(); ++i) {
@@ -197,7 +241,7 @@ class LinearBench {
     const auto begin = std::chrono::steady_clock::now();
     pack_sets(exact_);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (fast_.backend != nullptr) pack_sets(fast_);
+    if (fast_.backend != nullptr && with_library) pack_sets(fast_);
     std::printf("# %s: %.1f MB of weights, %d sets, packed at %.2f GB/s\n", problem.name.c_str(), weight_bytes_ * 1e-6,
                 sets_, weight_bytes_ * sets_ * 1e-9 / seconds.count());
   }
@@ -237,6 +281,7 @@ class LinearBench {
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
       }
+      require_cuda(cudaDeviceSynchronize(), "poison");  // which another stream than stream_ runs
       const auto work = [&](int i) { enqueue(*machine, problem, tokens, i % sets_, device_x, outputs); };
       work(0);
       require_cuda(cudaStreamSynchronize(stream_), "linear");
@@ -253,8 +298,75 @@ class LinearBench {
     for (void* y : outputs) require_cuda(cudaFree(y), "free");
   }
 
+  // Every family alone. Their outputs have the bytes of the first one's.
+  void compare(const Problem& problem, std::int32_t tokens, const std::vector<Family>& families, std::FILE* csv) {
+    std::vector<bf16> x(static_cast<std::size_t>(tokens * problem.x_width));
+    for (bf16& value : x) value = random_value(random_);
+    bf16* device_x = device_array<bf16>(x.size());
+    require_cuda(cudaMemcpy(device_x, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy x");
+    std::vector<void*> outputs;
+    for (const Part& part : problem.parts) outputs.push_back(device_array<std::byte>(output_bytes(part, tokens)));
+    std::vector<std::vector<std::byte>> expected;
+    for (const Family& family : families) {
+      for (std::size_t p = 0; p < outputs.size(); ++p) {
+        require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
+      }
+      require_cuda(cudaDeviceSynchronize(), "poison");  // which another stream than stream_ runs
+      if (!enqueue_family(family, problem, tokens, 0, device_x, outputs)) continue;
+      require_cuda(cudaStreamSynchronize(stream_), family.name.c_str());
+      std::vector<std::vector<std::byte>> found;
+      for (std::size_t p = 0; p < outputs.size(); ++p) {
+        found.emplace_back(output_bytes(problem.parts[p], tokens));
+        require_cuda(cudaMemcpy(found[p].data(), outputs[p], found[p].size(), cudaMemcpyDeviceToHost), "download");
+      }
+      if (expected.empty()) {
+        expected = found;
+        const double error = sampled_error(problem, x, outputs, tokens);
+        if (!(error < 1e-2)) failed_ = true;
+        std::printf("%-15s T %5d  error of %s %.1e%s\n", problem.name.c_str(), tokens, family.name.c_str(), error,
+                    error < 1e-2 ? "" : "  WRONG");
+      }
+      const bool same = found == expected;
+      if (!same) failed_ = true;
+      const GraphTime time = time_in_graph(stream_, 2 * sets_, 10, [&](int i) {
+        enqueue_family(family, problem, tokens, i % sets_, device_x, outputs);
+      });
+      std::printf("%-15s T %5d  %-12s %9.2f us  %s\n", problem.name.c_str(), tokens, family.name.c_str(),
+                  time.microseconds, same ? "same bytes" : "OTHER BYTES");
+      std::fflush(stdout);
+      if (csv != nullptr) {
+        std::fprintf(csv, "%s,%d,%s,%.3f,%d\n", problem.name.c_str(), tokens, family.name.c_str(), time.microseconds,
+                     same ? 1 : 0);
+        std::fflush(csv);
+      }
+    }
+    require_cuda(cudaFree(device_x), "free");
+    for (void* y : outputs) require_cuda(cudaFree(y), "free");
+  }
+
+  // False where the family has no variant for the problem.
+  bool enqueue_family(const Family& family, const Problem& problem, std::int32_t tokens, int set, const bf16* x,
+                      const std::vector<void*>& outputs) {
+    const std::vector<LinearCall> calls = calls_of(exact_, problem, set, x, outputs);
+    cuda::LinearLauncher launcher(*exact_.device, tokens, exact_.scratch, stream_, family.forced);
+    Status status;
+    for (const LinearCall& call : calls) {
+      if (status.ok()) status = launcher.add(call);
+    }
+    if (status.ok()) status = launcher.flush();
+    if (status.ok()) return true;
+    if (status.code() != StatusCode::kUnsupported) fail(status.to_string());
+    return false;
+  }
+
   void enqueue(Machine& machine, const Problem& problem, std::int32_t tokens, int set, const bf16* x,
                const std::vector<void*>& outputs) {
+    const Status status = machine.ops->linear(tokens, calls_of(machine, problem, set, x, outputs));
+    if (!status.ok()) fail(status.to_string());
+  }
+
+  static std::vector<LinearCall> calls_of(const Machine& machine, const Problem& problem, int set, const bf16* x,
+                                          const std::vector<void*>& outputs) {
     std::vector<LinearCall> calls;
     for (std::size_t p = 0; p < problem.parts.size(); ++p) {
       const Part& part = problem.parts[p];
@@ -262,8 +374,7 @@ class LinearBench {
                        machine.weights[static_cast<std::size_t>(set) * problem.parts.size() + p].get(), outputs[p],
                        part.out, part.output});
     }
-    const Status status = machine.ops->linear(tokens, calls);
-    if (!status.ok()) fail(status.to_string());
+    return calls;
   }
 
   static std::size_t output_bytes(const Part& part, std::int32_t tokens) {
@@ -310,6 +421,7 @@ class LinearBench {
     return std::sqrt(error / norm);
   }
 
+  bool failed_ = false;
   cudaStream_t stream_ = nullptr;
   void* scratch_memory_ = nullptr;
   Machine exact_;
@@ -325,19 +437,46 @@ class LinearBench {
 
 int main(int argc, char** argv) {
   using namespace dsv4rt::bench;
-  CLI::App app("Linears of V4-Flash on the GPU, exact and by cuBLASLt");
+  CLI::App app("Linears of V4-Flash and V4-Pro on the GPU: exact and by cuBLASLt, or family by family");
   std::vector<std::int32_t> tokens{1, 8, 32, 64, 128, 256, 512, 2048, 8192};
   std::string only;
+  std::vector<std::string> names;
+  std::string csv_path;
+  bool pro = false;
   app.add_option("--tokens", tokens, "tokens T of each call")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   app.add_option("--only", only, "problems whose name contains this");
+  app.add_option("--family", names, "families whose name begins with one of these; auto is what a step runs")
+      ->delimiter(',');
+  app.add_option("--csv", csv_path, "with --family: a file for problem,tokens,family,microseconds,same_bytes");
+  app.add_flag("--pro", pro, "the linears of V4-Pro instead of V4-Flash");
   CLI11_PARSE(app, argc, argv);
-  std::vector<Problem> problems = flash_problems();
+  std::vector<Problem> problems = problems_of(pro ? kPro : kFlash);
   std::erase_if(problems, [&](const Problem& problem) { return problem.name.find(only) == std::string::npos; });
   if (problems.empty()) {
     std::fprintf(stderr, "--only: no problem's name contains '%s'\n", only.c_str());
     return 2;
   }
+  std::vector<Family> families;
+  for (const Family& family : all_families()) {
+    if (std::ranges::any_of(names, [&](const std::string& name) { return family.name.starts_with(name); })) {
+      families.push_back(family);
+    }
+  }
+  if (families.empty() && !names.empty()) {
+    std::fprintf(stderr, "--family: no family's name begins like this\n");
+    return 2;
+  }
+  std::FILE* csv = nullptr;
+  if (!csv_path.empty()) {
+    csv = std::fopen(csv_path.c_str(), "w");
+    if (csv == nullptr) {
+      std::fprintf(stderr, "--csv: cannot write %s\n", csv_path.c_str());
+      return 2;
+    }
+    std::fprintf(csv, "problem,tokens,family,microseconds,same_bytes\n");
+  }
   LinearBench bench;
-  for (const Problem& problem : problems) bench.run(problem, tokens);
-  return 0;
+  for (const Problem& problem : problems) bench.run(problem, tokens, families, csv);
+  if (csv != nullptr) std::fclose(csv);
+  return bench.failed() ? 1 : 0;
 }

@@ -5,7 +5,7 @@
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/linear/round_values.cuh"
+#include "backend/cuda/kernels/linear/shared/round_values.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {

@@ -1,7 +1,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/common/launch_pdl.h"
-#include "backend/cuda/kernels/linear/tile_params.h"
+#include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "backend/cuda/kernels/norm/kernel.cuh"
 #include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "base/try.h"

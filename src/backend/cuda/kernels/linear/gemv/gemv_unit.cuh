@@ -1,0 +1,33 @@
+// What a block of the gemv kernel works on.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/mma_tile.cuh"
+#include "backend/cuda/kernels/linear/gemv/gemv_shape.h"
+#include "backend/cuda/kernels/linear/shared/items.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kUnitsPerScale = kScaleBlockInputs / kUnitValues;
+
+// One segment of one row tile; and shared-memory addresses.
+struct GemvUnit {
+  const LinearProblem* q;
+  int row_tile;
+  int first_block;  // of 128 inputs
+  int blocks;
+  int slots;                    // of the ring
+  std::uint32_t ring;           // [slots][kGemvSlotBytes]
+  std::uint32_t full;           // [slots] barriers
+  std::uint32_t empty;          // [slots]
+  std::uint32_t received;       // [segment][own outputs][kGemvTokens] sums that the cluster's blocks send
+  std::uint32_t received_full;  // its barrier
+  std::uint32_t norms;          // [kGemvTokens] scales of an RMS norm
+  std::uint32_t inputs;         // the segment's units
+
+  __device__ __forceinline__ std::uint32_t slot(int i) const { return ring + i * kGemvSlotBytes; }
+  __device__ __forceinline__ int stages() const { return blocks * (q->kind == TileKind::kFp8 ? 1 : 2); }
+};
+
+}  // namespace dsv4rt::cuda

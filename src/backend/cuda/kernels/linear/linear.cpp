@@ -1,0 +1,65 @@
+#include <algorithm>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
+#include "backend/cuda/kernels/linear/portable/portable_launch.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+Status check_call(const LinearCall& call) {
+  if (call.x == nullptr || call.weight == nullptr || call.y == nullptr) {
+    return {StatusCode::kInvalidArgument, "linear: x, weight or y is null"};
+  }
+  DSV4RT_RETURN_IF_ERROR(require(call.x_stride >= call.weight->in_features(), "linear", "x_stride", call.x_stride,
+                                 "the weight's in_features and more"));
+  return require(call.y_stride >= call.weight->out_features(), "linear", "y_stride", call.y_stride,
+                 "the weight's out_features and more");
+}
+
+}  // namespace
+
+Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
+  DSV4RT_RETURN_IF_ERROR(require(tokens >= 0, "linear", "tokens", tokens, "0 and more"));
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
+  if (tokens == 0) return {};
+  const auto exact = [&](const LinearCall& call) { return library_ == nullptr || !library_->takes(tokens, call); };
+  // All use the scratch: tiles run first, lanes and cuBLASLt in stream order after them.
+  LinearLauncher tiles(device_, tokens, scratch_, stream_);
+  for (const LinearCall& call : calls) {
+    if (exact(call) && shape_of(call).tiles) DSV4RT_RETURN_IF_ERROR(tiles.add(call));
+  }
+  DSV4RT_RETURN_IF_ERROR(tiles.flush());
+  PortableLauncher lanes(tokens, scratch_, stream_);
+  for (const LinearCall& call : calls) {
+    const LinearShape shape = shape_of(call);
+    if (!exact(call) || shape.tiles) continue;
+    DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
+    DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan,
+                            plan_linear({.facts = device_.facts()}, tokens, std::span(&shape, 1)));
+    DSV4RT_RETURN_IF_ERROR(lanes.run(call, plan));
+  }
+  return library_ == nullptr ? Status{} : library_->run(tokens, calls, scratch_, stream_);
+}
+
+Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
+  const bool together = norm.tokens > 0 && std::all_of(calls.begin(), calls.end(), [&](const LinearCall& call) {
+                          const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
+                          return weight.in_tiles() && weight.in_features() == norm.width && call.x == norm.y &&
+                                 (library_ == nullptr || !library_->takes(norm.tokens, call));
+                        });
+  if (together) {
+    LinearLauncher launcher(device_, norm.tokens, scratch_, stream_);
+    DSV4RT_ASSIGN_OR_RETURN(const bool done, launcher.run_normed(norm, calls));
+    if (done) return {};
+  }
+  DSV4RT_RETURN_IF_ERROR(rms_norm(norm));
+  return linear(norm.tokens, calls);
+}
+
+}  // namespace dsv4rt::cuda

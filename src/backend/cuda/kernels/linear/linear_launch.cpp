@@ -1,0 +1,275 @@
+#include "backend/cuda/kernels/linear/linear_launch.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/kernels/linear/gemv/gemv_launch.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
+#include "backend/cuda/kernels/linear/prefill/prefill_launch.h"
+#include "backend/cuda/kernels/linear/shared/round_input.h"
+#include "backend/cuda/kernels/linear/splitk/splitk_launch.h"
+#include "backend/cuda/kernels/linear/tile/tile_launch.h"
+#include "backend/cuda/kernels/norm/rounded_norm.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+const CudaPackedLinear& packed(const LinearCall& call) {
+  return static_cast<const CudaPackedLinear&>(*call.weight);
+}
+
+bool same_input(const LinearCall& a, const LinearCall& b) {
+  return a.x == b.x && a.x_stride == b.x_stride && a.weight->in_features() == b.weight->in_features();
+}
+
+bool aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+// y as the prefill kernel's stores see it: BF16, or pairs of bytes of FP32.
+Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens, int item_tokens) {
+  const bool floats = call.output == OutputType::kF32;
+  const std::int64_t pairs = floats ? 2 : 1;  // of bytes, of a value
+  return encode_row_map({.data = call.y,
+                         .value_bytes = 2,
+                         .columns = call.weight->out_features() * pairs,
+                         .rows = tokens,
+                         .row_bytes = call.y_stride * pairs * 2,
+                         .box_columns = kStageInputs,
+                         .box_rows = prefill_box_tokens(item_tokens, floats)},
+                        map);
+}
+
+// [T][K] BF16 values, boxes of one stage.
+Status input_map(CUtensorMap& map, const void* data, std::int64_t inputs, std::int64_t stride, std::int32_t tokens,
+                 int box_tokens) {
+  constexpr int kValueBytes = sizeof(bf16);
+  return encode_row_map({.data = data,
+                         .value_bytes = kValueBytes,
+                         .columns = inputs,
+                         .rows = tokens,
+                         .row_bytes = stride * kValueBytes,
+                         .box_columns = kStageInputs,
+                         .box_rows = box_tokens},
+                        map);
+}
+
+// `described` but for what depends on the kernel.
+Status run_prefill(const CudaDevice& device, const LinearParams& described, std::span<const LinearCall* const> calls,
+                   const LinearPlan& plan, cudaStream_t stream) {
+  PrefillParams params{};
+  std::copy_n(described.inputs, kMaxPrefillProblems, params.inputs);
+  std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (!params.problems[i].wide_stores) continue;
+    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], described.tokens, plan.item_tokens));
+  }
+  params.tokens = described.tokens;
+  params.token_tiles = described.token_tiles;
+  params.problem_count = described.problem_count;
+  params.items = described.items;
+  params.segments = described.segments;
+  params.stages = plan.stages;
+  params.input_offset = plan.input_offset;
+  params.stage_bytes = plan.stage_bytes;
+  return launch_prefill(device, params, plan, stream);
+}
+
+// The problems of a launch but for their inputs. Calls with most to read first: the tail of the launch is then made of
+// short items.
+void describe_problems(LinearParams& params, std::span<const LinearCall*> calls, std::int32_t tokens, int item_tokens,
+                       int item_tiles) {
+  std::stable_sort(calls.begin(), calls.end(), [](const LinearCall* a, const LinearCall* b) {
+    const auto row_bytes = [](const LinearCall* call) {
+      return call->weight->in_features() * stage_tile_bytes(packed(*call).tile_kind());
+    };
+    return row_bytes(a) > row_bytes(b);
+  });
+  params.tokens = tokens;
+  params.token_tiles = ceil_div(tokens, item_tokens);
+  params.segments = tile_segments(calls[0]->weight->in_features());
+  params.problem_count = static_cast<std::int32_t>(calls.size());
+  LinearProblem* problem = params.problems;
+  for (const LinearCall* call : calls) {
+    const CudaPackedLinear& weight = packed(*call);
+    problem->codes = weight.codes();
+    problem->scales = reinterpret_cast<const float*>(weight.scales());
+    problem->y = call->y;
+    problem->y_stride = call->y_stride;
+    problem->row_tiles = static_cast<std::int32_t>(weight.out_features() / kRowTile);
+    problem->row_groups = ceil_div(problem->row_tiles, item_tiles);
+    problem->scale_blocks = static_cast<std::int32_t>(weight.in_features() / kScaleBlockInputs);
+    problem->first_item = params.items;
+    problem->kind = weight.tile_kind();
+    problem->float_output = call->output == OutputType::kF32;
+    problem->wide_stores = aligned(call->y) && call->y_stride % 8 == 0;
+    params.items += problem->row_groups * params.token_tiles;
+    ++problem;
+  }
+}
+
+// Inputs as they are, for blocks that bring and round them themselves.
+void set_rows(LinearParams& params, std::span<const LinearCall* const> calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    params.problems[i].input = static_cast<std::int16_t>(i);
+    params.rows[i] = {.x = calls[i]->x,
+                      .x_stride = calls[i]->x_stride,
+                      .rounds = packed(*calls[i]).activation() == ActivationRounding::kFp8Block128};
+  }
+}
+
+}  // namespace
+
+LinearShape shape_of(const LinearCall& call) {
+  const CudaPackedLinear& weight = packed(call);
+  LinearShape shape{.outputs = weight.out_features(), .inputs = weight.in_features()};
+  if (weight.in_tiles()) shape.tiles = weight.tile_kind();
+  shape.rounds = weight.activation() == ActivationRounding::kFp8Block128;
+  return shape;
+}
+
+Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens) {
+  LinearDevice asked{.facts = device.facts()};
+  if (tokens <= most_one_wave_tokens()) return asked;
+  DSV4RT_RETURN_IF_ERROR(ask_tile_clusters(device, asked.tile_clusters));
+  DSV4RT_RETURN_IF_ERROR(ask_prefill_clusters(device, asked.prefill_clusters));
+  return asked;
+}
+
+Result<LinearPlan> LinearLauncher::plan(std::span<const LinearCall* const> calls, bool normed) const {
+  std::array<LinearShape, kMaxProblems> described;
+  for (std::size_t i = 0; i < calls.size(); ++i) described[i] = shape_of(*calls[i]);
+  const auto shapes = std::span(described).first(calls.size());
+  // A forced variant may ask for what its tokens alone would not.
+  constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
+  DSV4RT_ASSIGN_OR_RETURN(const LinearDevice asked, linear_device(device_, forced_ ? kAll : tokens_));
+  return forced_ ? plan_variant(*forced_, asked, tokens_, shapes, normed) : plan_linear(asked, tokens_, shapes, normed);
+}
+
+Status LinearLauncher::add(const LinearCall& call) {
+  const LinearShape shape = shape_of(call);
+  DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
+  const bool other_input = shape.rounds && rounded_ != nullptr && !same_input(*rounded_, call);
+  const int most = forced_ && forced_->family == LinearFamily::kPrefill ? kMaxPrefillProblems : most_problems(tokens_);
+  const bool other_segments =
+      count_ > 0 && tile_segments(calls_[0]->weight->in_features()) != tile_segments(shape.inputs);
+  if (count_ == most || other_input || other_segments) DSV4RT_RETURN_IF_ERROR(flush());
+  if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
+  calls_[static_cast<std::size_t>(count_++)] = &call;
+  return {};
+}
+
+Status LinearLauncher::flush() {
+  return run_added(nullptr);
+}
+
+Status LinearLauncher::run_added(const RmsNormParams* norm) {
+  if (count_ == 0) return {};
+  const auto calls = std::span(calls_).first(static_cast<std::size_t>(count_));
+  const LinearCall* const rounded = rounded_;
+  count_ = 0;
+  rounded_ = nullptr;
+
+  DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(calls, false));
+  if (planned.variant.family == LinearFamily::kGemv) return run_gemv(calls, planned, {});
+  const bool prefill = planned.variant.family == LinearFamily::kPrefill;
+  LinearParams params{};
+  describe_problems(params, calls, tokens_, planned.item_tokens, planned.item_row_tiles);
+  const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : planned.item_tokens;
+  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned.rounding_blocks, box_tokens));
+  if (prefill) return run_prefill(device_, params, calls, planned, stream_);
+  params.ring_bytes = planned.ring_bytes;
+  if (planned.variant.family == LinearFamily::kSplitK) return launch_splitk(device_, params, planned, stream_);
+  params.input_offset = planned.input_offset;
+  params.stage_bytes = planned.stage_bytes;
+  params.stages = planned.stages;
+  params.sum_bytes = planned.sum_bytes;
+  return launch_tiles(device_, params, planned, stream_);
+}
+
+Status LinearLauncher::run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm) {
+  LinearParams params{};
+  describe_problems(params, calls, tokens_, plan.item_tokens, plan.item_row_tiles);
+  set_rows(params, calls);
+  params.norm = norm;
+  params.ring_bytes = plan.ring_bytes;
+  return launch_gemv(device_, params, plan, stream_);
+}
+
+Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls) {
+  if (calls.empty() || calls.size() > kMaxPrefillProblems || !rounds_behind_norm(norm)) return false;
+  if (tokens_ > most_norm_tokens()) {
+    for (const LinearCall& call : calls) {
+      if (!shape_of(call).rounds) return false;
+    }
+    for (const LinearCall& call : calls) calls_[static_cast<std::size_t>(count_++)] = &call;
+    rounded_ = &calls[0];
+    DSV4RT_RETURN_IF_ERROR(run_added(&norm));
+    return true;
+  }
+  std::array<LinearCall, kMaxProblems> on_x;
+  std::array<const LinearCall*, kMaxProblems> pointers{};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    on_x[i] = calls[i];
+    on_x[i].x = norm.x;
+    on_x[i].x_stride = norm.width;
+    pointers[i] = &on_x[i];
+  }
+  const auto all = std::span(pointers).first(calls.size());
+  const Result<LinearPlan> planned = plan(all, true);
+  if (!planned.ok())
+    return planned.status().code() == StatusCode::kUnsupported ? Result<bool>(false) : planned.status();
+  DSV4RT_RETURN_IF_ERROR(run_gemv(all, *planned, {.weight = norm.weight, .eps = norm.eps}));
+  return true;
+}
+
+// Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
+// rounded ones.
+Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall* const> calls,
+                                const LinearCall* rounded, const RmsNormParams* norm, int rounding_blocks,
+                                int box_tokens) {
+  int inputs = 0;
+  int rounded_input = -1;
+  if (rounded != nullptr) {
+    const std::int64_t width = rounded->weight->in_features();
+    const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
+    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
+    auto* const rows = reinterpret_cast<bf16*>(memory);
+    if (norm != nullptr) {
+      RmsNormParams rounding = *norm;
+      rounding.y = rows;
+      DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
+    } else {
+      DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
+                                          .x_stride = rounded->x_stride,
+                                          .rounded = rows,
+                                          .tokens = tokens_,
+                                          .inputs = static_cast<std::int32_t>(width)},
+                                         rounding_blocks, stream_));
+    }
+    rounded_input = inputs++;
+    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, box_tokens));
+  }
+  const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const LinearCall& call = *calls[i];
+    if (packed(call).activation() == ActivationRounding::kFp8Block128) {
+      params.problems[i].input = static_cast<std::int16_t>(rounded_input);
+      continue;
+    }
+    if (mapped == nullptr || !same_input(*mapped, call)) {
+      if (inputs == kMaxProblems) return {StatusCode::kInternal, "linear: more inputs than tensor maps"};
+      DSV4RT_RETURN_IF_ERROR(
+          input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride, tokens_, box_tokens));
+      mapped = &call;
+    }
+    params.problems[i].input = static_cast<std::int16_t>(inputs - 1);
+  }
+  return {};
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,9 +1,0 @@
-#include "backend/cuda/kernels/linear/instantiate.cuh"
-
-namespace dsv4rt::cuda {
-
-Status launch_linear_nvfp4(const LinearKernelParams& p, OutputType output, cudaStream_t stream) {
-  return launch_linear<WeightEncoding::kNvfp4>(p, output, stream);
-}
-
-}  // namespace dsv4rt::cuda

@@ -1,0 +1,100 @@
+// The producer of the prefill kernel: one thread that keeps the ring of stages full.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/linear/prefill/prefill_shape.cuh"
+
+namespace dsv4rt::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The stages of a block's items, one after the other.
+struct PrefillStages {
+  int round = 0;
+  int left = 0;                        // stages of the item, this one included; 0 after the last item
+  const std::byte* weights = nullptr;  // of the block's first row tile
+  std::uint32_t second_tile = 0;       // bytes to the second
+  std::uint32_t tile_bytes = 0;
+  int tiles = 0;  // of the block that the problem has
+  const CUtensorMap* inputs = nullptr;
+  int column = 0;
+  int token = 0;  // the first that this block fetches
+};
+
+template <int kTokens>
+struct PrefillProducer {
+  using Shape = PrefillShape<kTokens>;
+
+  const PrefillParams& p;
+  const PrefillMemory& m;
+  int rank;  // of the block in its pair
+  int pair, pairs;
+  std::uint64_t weight_policy;
+
+  __device__ __forceinline__ void begin_item(PrefillStages& at) const {
+    const int index = item_of_round(at.round, pair, pairs);
+    at.left = 0;
+    if (index >= p.items) return;
+    const LinearItem item = linear_item(p, index);
+    const LinearProblem& q = p.problems[item.problem];
+    const int first_tile = (item.row_group * kPrefillBlocks + rank) * kPrefillBlockTiles;
+    at.left = q.scale_blocks * kStagesPerScale;
+    at.tile_bytes = static_cast<std::uint32_t>(stage_tile_bytes(q.kind));
+    at.second_tile = static_cast<std::uint32_t>(at.left) * at.tile_bytes;
+    at.weights = q.codes + std::int64_t{first_tile} * at.second_tile;
+    at.tiles = max(0, min(kPrefillBlockTiles, q.row_tiles - first_tile));
+    at.inputs = &p.inputs[q.input];
+    at.column = 0;
+    at.token = item.token_tile * kTokens + rank * Shape::kShareTokens;
+  }
+  __device__ __forceinline__ void next(PrefillStages& at) const {
+    at.weights += at.tile_bytes;
+    at.column += kStageInputs;
+    if (--at.left > 0) return;
+    ++at.round;
+    begin_item(at);
+  }
+
+  // The block's own row tiles; announces the inputs too.
+  __device__ __forceinline__ void load_weights(const PrefillStages& at, int stage) const {
+    const std::uint32_t barrier = m.full + stage * 8;
+    const std::uint32_t to = m.stages + stage * p.stage_bytes;
+    barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + Shape::kInputBytes);
+    if (at.tiles > 0) copy_bulk(to, at.weights, at.tile_bytes, barrier, weight_policy);
+    if (at.tiles > 1) copy_bulk(to + at.tile_bytes, at.weights + at.second_tile, at.tile_bytes, barrier, weight_policy);
+  }
+
+  // Half of the item's tokens, to both blocks.
+  __device__ __forceinline__ void load_inputs(const PrefillStages& at, int stage) const {
+    copy_box_multicast(
+        m.stages + stage * p.stage_bytes + p.input_offset + rank * (Shape::kShareTokens * kStageBytesOfInput),
+        at.inputs, at.column, at.token, m.full + stage * 8, (1U << kPrefillBlocks) - 1);
+  }
+
+  __device__ __forceinline__ void run() const {
+    // The first ring: weights at once, inputs when the other block listens and the kernels before have written them.
+    PrefillStages at;
+    begin_item(at);
+    PrefillStages ahead = at;
+    int filled = 0;
+    for (; filled < p.stages && ahead.left > 0; ++filled, next(ahead)) load_weights(ahead, filled);
+    cluster_wait();
+    wait_for_predecessors();
+    for (int i = 0; i < filled; ++i, next(at)) load_inputs(at, i);
+    Ring ring;
+    while (at.left > 0) {
+      barrier_wait(m.empty + ring.stage * 8, ring.parity);
+      load_weights(at, ring.stage);
+      load_inputs(at, ring.stage);
+      next(at);
+      ring.advance(p.stages);
+    }
+  }
+};
+
+#endif  // sm_90a
+
+}  // namespace dsv4rt::cuda

@@ -1,7 +1,0 @@
-#include "backend/cuda/kernels/linear/segment_instantiate.cuh"
-
-namespace dsv4rt::cuda {
-
-template const SegmentVariant& segment_variant<16, 4>();
-
-}  // namespace dsv4rt::cuda
