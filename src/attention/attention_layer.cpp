@@ -2,11 +2,16 @@
 
 #include <array>
 #include <cmath>
-#include <vector>
 
+#include "base/check.h"
 #include "base/try.h"
 
 namespace dsv4rt {
+namespace {
+
+constexpr std::size_t kMostOutputGroups = 128;  // what a config may ask for (config_limits.cpp)
+
+}  // namespace
 
 AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpec& spec, int ratio_class,
                                LayerWeights weights, const LayerCache& cache, const float* inverse_frequency)
@@ -20,7 +25,7 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
 // The whole layer. Window rows are staged before attention. They enter the ring at once where the ring
 // keeps what the step's tokens still read, after attention where a long chunk would overwrite it.
 Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
-                               StageObserver* observer) const {
+                               StageObserver* observer, bool* cache_written) const {
   const auto run = [observer](Stage stage, const auto& work) -> Status {
     if (observer == nullptr) return work();
     observer->begin(stage);
@@ -30,6 +35,7 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
   };
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
+  if (cache_written != nullptr) *cache_written = true;
   DSV4RT_RETURN_IF_ERROR(run(Stage::kUpdateRows, [&] { return update_rows(ops, step, ws); }));
   if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kSelectRows, [&] { return select_rows(ops, step, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
@@ -235,18 +241,18 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
   const std::int64_t o_width = config.num_attention_heads * kHeadDim;
   const std::int64_t group_width = o_width / config.o_groups;
   const std::int64_t latent_width = config.o_groups * config.o_lora_rank;
-  std::vector<LinearCall> groups;
-  groups.reserve(weights_.wo_a.size());
+  std::array<LinearCall, kMostOutputGroups> groups;
+  DSV4RT_CHECK(weights_.wo_a.size() <= groups.size());
   for (std::size_t g = 0; g < weights_.wo_a.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
-    groups.push_back({.x = ws.o + group * group_width,
-                      .x_stride = o_width,
-                      .weight = weights_.wo_a[g].get(),
-                      .y = ws.o_latent + group * config.o_lora_rank,
-                      .y_stride = latent_width,
-                      .output = OutputType::kBf16});
+    groups[g] = {.x = ws.o + group * group_width,
+                 .x_stride = o_width,
+                 .weight = weights_.wo_a[g].get(),
+                 .y = ws.o_latent + group * config.o_lora_rank,
+                 .y_stride = latent_width,
+                 .output = OutputType::kBf16};
   }
-  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, groups));
+  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(groups.data(), weights_.wo_a.size())));
 
   const LinearCall down{.x = ws.o_latent,
                         .x_stride = latent_width,

@@ -34,8 +34,10 @@ class AttentionLayer {
 
   // out[t] = attention(x[t]); x and out are [T, d] in backend memory and may not overlap. Appends
   // the step's tokens to the layer's cache. Stream-ordered. `observer` (or null) is told of the stages.
+  // A call that failed may be repeated unless `cache_written` (or null) became true: rings that were written no longer
+  // hold what the step's tokens read.
   Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
-                 StageObserver* observer = nullptr) const;
+                 StageObserver* observer = nullptr, bool* cache_written = nullptr) const;
 
   [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] const LayerWeights& weights() const noexcept { return weights_; }

@@ -75,6 +75,8 @@ class Backend {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   // Whether backend memory is host memory.
   [[nodiscard]] virtual bool uses_host_memory() const noexcept = 0;
+  // What the addresses of a caller's rows are multiples of: devices read 16 bytes at a time.
+  [[nodiscard]] virtual std::size_t row_alignment() const noexcept { return uses_host_memory() ? alignof(bf16) : 16; }
 
   // Zero-filled memory. kResourceExhausted naming `purpose` and the bytes asked. Only at start.
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;

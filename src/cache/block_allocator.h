@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "dsv4rt/status.h"
 #include "dsv4rt/types.h"
 
@@ -24,9 +25,10 @@ class BlockAllocator {
   [[nodiscard]] std::int32_t owners(BlockId block) const noexcept { return owners_[index(block)]; }
 
   // `count` blocks with one owner each: calls sink(i, block) for i in [0, count). Precondition:
-  // free() >= count, which callers check for the whole step first.
+  // free() >= count, which callers make sure of for the whole step first.
   template <class Sink>
-  void allocate(std::int32_t count, Sink sink) noexcept {
+  void allocate(std::int32_t count, Sink sink) {
+    DSV4RT_CHECK(count >= 0 && count <= free_count_);
     free_count_ -= count;
     const std::int32_t* next = free_blocks_.data() + free_count_ + count;
     std::int32_t* owners = owners_.data();
@@ -36,14 +38,19 @@ class BlockAllocator {
       sink(i, BlockId(block));
     }
   }
-  BlockId allocate() noexcept {
+  BlockId allocate() {
     BlockId taken;
     allocate(1, [&](std::int32_t, BlockId block) { taken = block; });
     return taken;
   }
-  void add_owner(BlockId block) noexcept { ++owners_[index(block)]; }
-  // Frees the block when its last owner leaves.
-  void drop_owner(BlockId block) noexcept {
+  // Precondition: the block has an owner.
+  void add_owner(BlockId block) {
+    DSV4RT_CHECK(owns(block));
+    ++owners_[index(block)];
+  }
+  // Frees the block when its last owner leaves. Precondition: it has one.
+  void drop_owner(BlockId block) {
+    DSV4RT_CHECK(owns(block));
     if (--owners_[index(block)] == 0) free_blocks_[static_cast<std::size_t>(free_count_++)] = block.value;
   }
 
@@ -53,6 +60,10 @@ class BlockAllocator {
 
  private:
   static std::size_t index(BlockId block) noexcept { return static_cast<std::size_t>(block.value); }
+  // A handed-out block of this pool: neither the null block, nor a free one, nor a number out of range.
+  [[nodiscard]] bool owns(BlockId block) const noexcept {
+    return block.value > 0 && index(block) < owners_.size() && owners_[index(block)] > 0;
+  }
 
   std::vector<std::int32_t> owners_;
   std::vector<std::int32_t> free_blocks_;  // [0, free_count_) are free; the top is handed out next

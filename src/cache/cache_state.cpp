@@ -82,6 +82,7 @@ CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_l
   step.old_shared_blocks.resize(slots * groups.size());
   step.old_reserved_blocks.resize(groups.size());
   step.copies.reserve(static_cast<std::size_t>(capacity.block_copies));
+  step.emptied.reserve(slots);
   // Every new cell gives each pool of its group a delta, so deltas bound the cells.
   new_cells.reserve(static_cast<std::size_t>(capacity.table_deltas));
 }
@@ -103,7 +104,7 @@ Status CacheState::can_reserve(const PagingGroup& group, std::int64_t blocks, co
 
 // Blocks dropped here but kept alive by another owner come back to no free list, and a shared block
 // that becomes the last one will have to be copied: a reservation must be able to afford both.
-Status CacheState::can_shorten(std::int32_t slot, std::int32_t length) const {
+Status CacheState::can_truncate(std::int32_t slot, std::int32_t length) const {
   const SequenceRecord& record = sequences[slot];
   if (record.reserve_tokens == 0) return {};
   for (const PagingGroup& group : groups) {
@@ -125,7 +126,7 @@ Status CacheState::can_shorten(std::int32_t slot, std::int32_t length) const {
   return {};
 }
 
-void CacheState::shorten(std::int32_t slot, std::int32_t length) noexcept {
+void CacheState::truncate(std::int32_t slot, std::int32_t length) {
   SequenceRecord& record = sequences[slot];
   for (PagingGroup& group : groups) {
     const std::int32_t old_deficit = group.deficit(record, slot);
@@ -148,6 +149,13 @@ void CacheState::shorten(std::int32_t slot, std::int32_t length) noexcept {
   }
   record.length = length;
   if (length == 0) record.high_water = 0;
+}
+
+void CacheState::drop_reservation(std::int32_t slot) noexcept {
+  for (PagingGroup& group : groups) {
+    group.set_reserved_blocks(group.reserved_blocks() - group.deficit(sequences[slot], slot));
+  }
+  sequences[slot].reserve_tokens = 0;
 }
 
 Status CacheState::blocks_short(std::int32_t pool, std::int64_t needed, const char* purpose) const {

@@ -25,7 +25,7 @@ struct StagedCopy {
   std::int32_t target = 0;
 };
 
-// What prepare_forward changed, so that abandon can change it back. Vectors keep their capacity.
+// What prepare_forward changed, so that rollback can change it back. Vectors keep their capacity.
 struct OutstandingStep {
   bool active = false;
   std::uint64_t serial = 0;
@@ -34,6 +34,7 @@ struct OutstandingStep {
   std::vector<std::int32_t> old_shared_blocks;    // [groups][max_sequences], by segment
   std::vector<std::int64_t> old_reserved_blocks;  // [groups]
   std::vector<StagedCopy> copies;                 // in the order in which their targets were taken
+  std::vector<SequenceId> emptied;                // by the last rollback
 };
 
 struct CacheState {
@@ -47,7 +48,7 @@ struct CacheState {
   StepMetadataWriter metadata;
   OutstandingStep step;
   bool records_freed_blocks = false;
-  std::vector<FreedBlock> freed_blocks;  // by the last commit, truncate or release
+  std::vector<FreedBlock> freed_blocks;  // by the last commit, rollback, truncate or release
 
   // Scratch of prepare_forward, sized at creation.
   std::vector<std::uint64_t> seen_in_batch;  // [slots] number of the last batch that named the slot
@@ -82,10 +83,12 @@ struct CacheState {
   }
   // Whether every pool of the group can set `blocks` more aside; `purpose` is for the message.
   [[nodiscard]] Status can_reserve(const PagingGroup& group, std::int64_t blocks, const char* purpose) const;
-  // Whether the sequence's reservation survives shorten(slot, length).
-  [[nodiscard]] Status can_shorten(std::int32_t slot, std::int32_t length) const;
+  // Whether the sequence's reservation survives truncate(slot, length).
+  [[nodiscard]] Status can_truncate(std::int32_t slot, std::int32_t length) const;
   // Cuts a sequence, frees the blocks beyond `length` and settles its reservation.
-  void shorten(std::int32_t slot, std::int32_t length) noexcept;
+  void truncate(std::int32_t slot, std::int32_t length);
+  // Nothing is set aside for the sequence any more.
+  void drop_reservation(std::int32_t slot) noexcept;
   // kResourceExhausted naming role, layer, blocks and bytes.
   [[nodiscard]] Status blocks_short(std::int32_t pool, std::int64_t needed, const char* purpose) const;
   // Every invariant from scratch; kInternal naming the first that is broken.
@@ -99,6 +102,6 @@ Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout
 // Takes the blocks that state.step.segments need, or changes nothing and says what is short.
 Status stage_blocks(CacheState& state);
 // Gives back what stage_blocks took; blocks and reservations are as before it.
-void unstage_blocks(CacheState& state) noexcept;
+void rollback_blocks(CacheState& state);
 
 }  // namespace dsv4rt

@@ -1,5 +1,5 @@
 // The life of cache blocks and slots, in the order in which a sequence goes through it:
-// create_sequence -> (prepare_forward -> commit | abandon)* -> fork, truncate -> release.
+// create_sequence -> (prepare_forward -> commit | rollback)* -> fork, truncate -> release.
 // Taking a step's blocks is in step_staging.cpp, the counts behind it in paging_group.h.
 #include "cache/kv_cache_manager.h"
 
@@ -27,7 +27,7 @@ struct KVCacheManager::Impl : CacheState {
   [[nodiscard]] Status no_step_outstanding(const char* operation) const {
     if (!step.active) return {};
     return {StatusCode::kFailedPrecondition, std::string(operation) + ": step " + std::to_string(step.serial) +
-                                                 " is outstanding; commit or abandon it first"};
+                                                 " is outstanding; commit it or roll it back first"};
   }
   [[nodiscard]] Status step_outstanding(const char* operation, std::uint64_t serial) const {
     if (step.active && step.serial == serial) return {};
@@ -48,11 +48,10 @@ struct KVCacheManager::Impl : CacheState {
   [[nodiscard]] Status can_begin(const char* operation, std::int64_t length, std::int64_t reserve_tokens) const;
   [[nodiscard]] Result<SequenceId> begin_sequence(const char* operation, std::int64_t length,
                                                   std::int64_t reserve_tokens);
-  [[nodiscard]] Status can_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
+  [[nodiscard]] Status can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
   void share_content(std::int32_t parent, std::int32_t child);
-  [[nodiscard]] Status resolve_batch(std::span<const CacheStepEntry> batch, const StepOptions& options,
-                                     std::int32_t* rows);
-  [[nodiscard]] Status resolve_entry(const CacheStepEntry& entry);
+  [[nodiscard]] Status resolve_batch(std::span<const StepEntry> batch, const StepOptions& options, std::int32_t* rows);
+  [[nodiscard]] Status resolve_entry(const StepEntry& entry);
   [[nodiscard]] Status check_accepted(std::span<const std::int32_t> accepted) const;
 };
 
@@ -129,7 +128,7 @@ Result<SequenceId> KVCacheManager::restore_sequence(std::int64_t length, std::in
 
 // ---- A step -------------------------------------------------------------------------------------
 
-Status KVCacheManager::Impl::resolve_entry(const CacheStepEntry& entry) {
+Status KVCacheManager::Impl::resolve_entry(const StepEntry& entry) {
   const std::int32_t slot = sequences.find(entry.sequence);
   if (slot == SequenceTable::kNone) return sequences.stale(entry.sequence);
   const auto name = [&] { return "step: sequence index " + std::to_string(entry.sequence.index); };
@@ -148,7 +147,7 @@ Status KVCacheManager::Impl::resolve_entry(const CacheStepEntry& entry) {
   return {};
 }
 
-Status KVCacheManager::Impl::resolve_batch(std::span<const CacheStepEntry> batch, const StepOptions& options,
+Status KVCacheManager::Impl::resolve_batch(std::span<const StepEntry> batch, const StepOptions& options,
                                            std::int32_t* rows) {
   if (batch.empty() || batch.size() > static_cast<std::size_t>(limits.max_sequences)) {
     return invalid("step: " + std::to_string(batch.size()) + " sequences; accepted: 1 .. " +
@@ -157,7 +156,7 @@ Status KVCacheManager::Impl::resolve_batch(std::span<const CacheStepEntry> batch
   step.segments.clear();
   ++batch_number;
   std::int64_t tokens = 0;
-  for (const CacheStepEntry& entry : batch) {
+  for (const StepEntry& entry : batch) {
     if (Status status = resolve_entry(entry); !status.ok()) return status;
     tokens += entry.tokens;
   }
@@ -174,7 +173,7 @@ Status KVCacheManager::Impl::resolve_batch(std::span<const CacheStepEntry> batch
   return {};
 }
 
-Result<StepPlan> KVCacheManager::prepare_forward(std::span<const CacheStepEntry> batch, const StepOptions& options) {
+Result<StepPlan> KVCacheManager::prepare_forward(std::span<const StepEntry> batch, const StepOptions& options) {
   Impl& state = *impl_;
   if (Status status = state.no_step_outstanding("prepare_forward"); !status.ok()) return status;
   std::int32_t rows = 0;
@@ -228,30 +227,48 @@ Status KVCacheManager::commit(std::uint64_t serial, std::span<const std::int32_t
     for (std::size_t i = 0; i < accepted.size(); ++i) {
       const StepSegment& segment = state.step.segments[i];
       // Rows beyond the new length stay where they are: no reader looks there, the next step rewrites them.
-      if (accepted[i] < segment.tokens) state.shorten(segment.slot, segment.start + accepted[i]);
+      if (accepted[i] < segment.tokens) state.truncate(segment.slot, segment.start + accepted[i]);
     }
   }
   state.step.active = false;
   return {};
 }
 
-Status KVCacheManager::abandon(std::uint64_t serial) {
+// Blocks that the step took come back whatever became of it, and what a sequence may then still take does not exceed
+// what it gave back and had set aside: going back to the old length is always affordable. Emptying is not, if a fork
+// keeps the blocks; without a reservation nothing is owed.
+Result<std::span<const SequenceId>> KVCacheManager::rollback(std::uint64_t serial, StepProgress progress) {
   Impl& state = *impl_;
-  if (Status status = state.step_outstanding("abandon", serial); !status.ok()) return status;
-  unstage_blocks(state);
-  for (std::size_t i = 0; i < state.step.segments.size(); ++i) {
-    SequenceRecord& record = state.sequences[state.step.segments[i].slot];
-    record.length = state.step.segments[i].start;
-    record.high_water = state.step.old_high_water[i];
+  state.freed_blocks.clear();
+  if (Status status = state.step_outstanding("rollback", serial); !status.ok()) return status;
+  OutstandingStep& step = state.step;
+  step.emptied.clear();
+  if (progress == StepProgress::kPrepared) {
+    rollback_blocks(state);
+    for (std::size_t i = 0; i < step.segments.size(); ++i) {
+      SequenceRecord& record = state.sequences[step.segments[i].slot];
+      record.length = step.segments[i].start;
+      record.high_water = step.old_high_water[i];
+    }
+  } else {
+    for (const StepSegment& segment : step.segments) {
+      if (state.reachable(segment.start, state.sequences[segment.slot].high_water)) {
+        state.truncate(segment.slot, segment.start);
+      } else {
+        state.drop_reservation(segment.slot);
+        state.truncate(segment.slot, 0);
+        step.emptied.push_back(state.sequences.id(segment.slot));
+      }
+    }
   }
-  state.step.active = false;
-  return {};
+  step.active = false;
+  return std::span<const SequenceId>(step.emptied);
 }
 
 // ---- Forks --------------------------------------------------------------------------------------
 
 // The child owes what its reservation misses; parent and child each owe a copy of a shared last block.
-Status KVCacheManager::Impl::can_fork(std::int32_t parent, std::int32_t reserve_tokens) const {
+Status KVCacheManager::Impl::can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const {
   const SequenceRecord& record = sequences[parent];
   for (const PagingGroup& group : groups) {
     const std::int32_t held = group.blocks(record.length);
@@ -286,19 +303,28 @@ void KVCacheManager::Impl::share_content(std::int32_t parent, std::int32_t child
   }
 }
 
-Result<ForkResult> KVCacheManager::fork(SequenceId parent, std::int64_t reserve_tokens) {
-  Impl& state = *impl_;
+Result<ForkResult> KVCacheManager::can_fork(SequenceId parent, std::int64_t reserve_tokens) const {
+  const Impl& state = *impl_;
   if (Status status = state.no_step_outstanding("fork"); !status.ok()) return status;
   const std::int32_t source = state.sequences.find(parent);
   if (source == SequenceTable::kNone) return state.sequences.stale(parent);
   if (Status status = state.check_reserve(reserve_tokens); !status.ok()) return status;
   if (Status status = state.slot_free(); !status.ok()) return status;
   const auto reserve = static_cast<std::int32_t>(reserve_tokens);
-  if (Status status = state.can_fork(source, reserve); !status.ok()) return status;
-  const std::int32_t target = state.sequences.acquire();
-  state.sequences[target].reserve_tokens = reserve;
-  state.share_content(source, target);
+  if (Status status = state.can_pay_fork(source, reserve); !status.ok()) return status;
+  const std::int32_t target = state.sequences.next_slot();
   return ForkResult{.child = state.sequences.id(target), .source = SlotId(source), .target = SlotId(target)};
+}
+
+Result<ForkResult> KVCacheManager::fork(SequenceId parent, std::int64_t reserve_tokens) {
+  Impl& state = *impl_;
+  Result<ForkResult> fork = can_fork(parent, reserve_tokens);
+  if (!fork.ok()) return fork;
+  const std::int32_t target = state.sequences.acquire();
+  DSV4RT_CHECK(target == fork->target.value);
+  state.sequences[target].reserve_tokens = static_cast<std::int32_t>(reserve_tokens);
+  state.share_content(fork->source.value, target);
+  return fork;
 }
 
 // ---- A sequence shrinks and ends ----------------------------------------------------------------
@@ -322,8 +348,8 @@ Status KVCacheManager::truncate(SequenceId sequence, std::int64_t new_length) {
                 std::to_string(state.earliest_length(record.high_water)) + ", or 0"};
   }
   const auto length = static_cast<std::int32_t>(new_length);
-  if (Status status = state.can_shorten(slot, length); !status.ok()) return status;
-  state.shorten(slot, length);
+  if (Status status = state.can_truncate(slot, length); !status.ok()) return status;
+  state.truncate(slot, length);
   return {};
 }
 
@@ -334,11 +360,8 @@ Status KVCacheManager::release(SequenceId sequence) {
   const std::int32_t slot = state.sequences.find(sequence);
   if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
   // First the reservation, then the blocks: an empty sequence without one owes nothing.
-  for (PagingGroup& group : state.groups) {
-    group.set_reserved_blocks(group.reserved_blocks() - group.deficit(state.sequences[slot], slot));
-  }
-  state.sequences[slot].reserve_tokens = 0;
-  state.shorten(slot, 0);
+  state.drop_reservation(slot);
+  state.truncate(slot, 0);
   state.sequences.release(slot);
   return {};
 }

@@ -1,7 +1,7 @@
 // KVCacheManager: who owns which block, slot and row. It decides ids and never touches cache bytes.
 //
-// Life of a step:   prepare_forward -> (backend runs the step) -> commit, or abandon when it was
-// never run. One step may be outstanding; every other mutation is refused meanwhile.
+// A step is a transaction:   prepare_forward -> (backend runs the step) -> commit or rollback.
+// One step may be outstanding; every other mutation is refused meanwhile.
 //
 // Invariants, after every operation, in every pool:
 //   free + live = blocks - 1        (block 0, the null block, is never handed out)
@@ -10,8 +10,9 @@
 //   free >= blocks still owed to sequences that were created with a reservation
 // While a step is outstanding, L includes its tokens. docs/cache.md explains the rules behind them.
 //
-// Not thread-safe: one thread (the scheduler) owns it. After create() nothing is allocated on the
-// steady path (prepare_forward, commit).
+// Not thread-safe: one thread (the scheduler) owns it. After create() only texts of refusals, record_freed_blocks()
+// and the questions that return vectors allocate; where memory for these is short, std::bad_alloc leaves the call
+// and nothing has changed.
 #pragma once
 
 #include <cstdint>
@@ -27,18 +28,22 @@
 
 namespace dsv4rt {
 
-using CacheStepEntry = StepEntry;
-
 // A prepared step. The metadata bytes belong to the manager and stay valid until the next
 // prepare_forward.
 struct StepPlan {
-  std::uint64_t serial = 0;  // names this step in commit/abandon
+  std::uint64_t serial = 0;  // names this step in commit and rollback
   StepHeader counts{};
   std::span<const std::byte> metadata;  // packed buffer, StepOffsets of the manager
 };
 
-// What the backend must do at once when a sequence is forked: duplicate the slot's rings and the
-// block-table rows, before the next step.
+// How far a step had come when it was rolled back.
+enum class StepProgress : std::uint8_t {
+  kPrepared,  // the backend has done nothing for it
+  kStarted,   // deltas and block copies were applied, and any of its rows may have been written
+};
+
+// What the backend must do when a sequence is forked: duplicate the slot's rings and the block-table rows
+// from `source` to `target`, before the next step.
 struct ForkResult {
   SequenceId child;
   SlotId source;
@@ -75,6 +80,8 @@ class KVCacheManager {
   [[nodiscard]] Status can_admit(std::int64_t tokens) const;
   // A second sequence with the same content; blocks are shared, copied when first written.
   Result<ForkResult> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
+  // What fork would answer now; changes nothing. A backend may fill the target's slot before the fork is made.
+  [[nodiscard]] Result<ForkResult> can_fork(SequenceId parent, std::int64_t reserve_tokens = 0) const;
   // Drops tokens from the end. Allowed to 0, or as far back as every ring still holds what the
   // remaining tokens need; otherwise kFailedPrecondition naming the earliest length possible. With a
   // reservation, kResourceExhausted when dropped blocks stay with another owner and cannot be
@@ -105,14 +112,18 @@ class KVCacheManager {
   // rest are rolled back. Rejecting more than the draft budget is refused (kInvalidArgument) unless
   // the entry keeps everything its rings need. Empty span: all accepted.
   Status commit(std::uint64_t serial, std::span<const std::int32_t> accepted = {});
-  // Undoes a prepared step that was never run: its deltas and copies must not have been applied. The
-  // state is as before prepare_forward.
-  Status abandon(std::uint64_t serial);
+  // Ends the step without any of its tokens; refused (kFailedPrecondition) for another serial only, otherwise it
+  // cannot fail. A step that was only prepared leaves no trace: even the free lists are as before prepare_forward.
+  // After one that was started, blocks that were copied stay the sequence's own, and a sequence goes back to its
+  // length unless the rings were overwritten beyond what that length needs. It is then emptied and, because its
+  // reservation may not be affordable any more when a fork keeps its blocks, has none afterwards. Gives the sequences
+  // that were emptied, in batch order; valid until the next rollback.
+  Result<std::span<const SequenceId>> rollback(std::uint64_t serial, StepProgress progress);
 
   [[nodiscard]] const StepOffsets& step_offsets() const noexcept;
   [[nodiscard]] PoolUsage usage(int pool) const;
-  // From now on freed_blocks() tells which blocks the last call of commit, truncate or release gave
-  // back. Takes the memory for it: one entry for every block there is.
+  // From now on freed_blocks() tells which blocks the last call of commit, rollback, truncate or release
+  // gave back. Takes the memory for it: one entry for every block there is.
   void record_freed_blocks();
   [[nodiscard]] std::span<const FreedBlock> freed_blocks() const noexcept;
   [[nodiscard]] std::int32_t live_sequences() const noexcept;

@@ -13,9 +13,13 @@ SequenceTable::SequenceTable(std::int32_t max_sequences) {
   for (std::int32_t slot = max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
-std::int32_t SequenceTable::acquire() {
+std::int32_t SequenceTable::next_slot() const {
   DSV4RT_CHECK(!free_slots_.empty());
-  const std::int32_t slot = free_slots_.back();
+  return free_slots_.back();
+}
+
+std::int32_t SequenceTable::acquire() {
+  const std::int32_t slot = next_slot();
   free_slots_.pop_back();
   SequenceRecord& record = (*this)[slot];
   record = SequenceRecord{.generation = record.generation, .live = true};

@@ -47,6 +47,8 @@ class SequenceTable {
     return {static_cast<std::uint32_t>(slot), (*this)[slot].generation};
   }
 
+  // The slot that acquire() will give. Precondition: live() < capacity().
+  [[nodiscard]] std::int32_t next_slot() const;
   // An empty sequence's slot. Precondition: live() < capacity().
   std::int32_t acquire();
   // Ids of the slot become stale.

@@ -1,6 +1,7 @@
 // Blocks of one step: count what every pool must give, check all pools, and only then take. No
 // failure is possible after the first change that the caller can see.
 #include <algorithm>
+#include <optional>
 
 #include "cache/cache_state.h"
 
@@ -52,21 +53,27 @@ void count_group(CacheState& state, std::int32_t group_index) {
   state.reserved_after[g] = reserved;
 }
 
+// A pool that cannot give what the step asks of it.
+struct Shortage {
+  std::int32_t pool = 0;
+  std::int64_t wanted = 0;  // blocks
+};
+
 // The blocks taken and those still owed to reservations must both be there.
-Status check_pools(const CacheState& state) {
+std::optional<Shortage> find_shortage(const CacheState& state) noexcept {
   for (std::size_t pool = 0; pool < state.allocators.size(); ++pool) {
     const auto g = static_cast<std::size_t>(state.group_of_pool[pool]);
     const std::int64_t taken = state.new_cells_of(g) + state.copied_blocks[pool];
     if (state.allocators[pool].free() - taken < state.reserved_after[g]) {
       // Stated against the present reservations: what reserved sequences take is already set aside.
       const std::int64_t wanted = taken + state.reserved_after[g] - state.groups[g].reserved_blocks();
-      return state.blocks_short(static_cast<std::int32_t>(pool), wanted, "step");
+      return Shortage{.pool = static_cast<std::int32_t>(pool), .wanted = wanted};
     }
   }
   return {};
 }
 
-void undo_copy_counts(CacheState& state) noexcept {
+void undo_copy_counts(CacheState& state) {
   for (const StagedCopy& copy : state.step.copies) {
     const PagingGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
     const std::int32_t pool = group.pools()[static_cast<std::size_t>(copy.member)];
@@ -75,7 +82,7 @@ void undo_copy_counts(CacheState& state) noexcept {
   state.step.copies.clear();
 }
 
-void take_copies(CacheState& state) noexcept {
+void take_copies(CacheState& state) {
   for (StagedCopy& copy : state.step.copies) {
     PagingGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
     const std::int32_t pool = group.pools()[static_cast<std::size_t>(copy.member)];
@@ -87,7 +94,7 @@ void take_copies(CacheState& state) noexcept {
 }
 
 // Pool by pool: the free list's top, the group's cells and the deltas are all walked in order.
-void take_new_blocks(CacheState& state, std::size_t g) noexcept {
+void take_new_blocks(CacheState& state, std::size_t g) {
   PagingGroup& group = state.groups[g];
   const CacheState::NewCell* cells = state.new_cells.data() + state.first_new_cell[g];
   const auto count = static_cast<std::int32_t>(state.new_cells_of(g));
@@ -123,9 +130,9 @@ Status stage_blocks(CacheState& state) {
   state.new_cells.clear();
   std::fill(state.copied_blocks.begin(), state.copied_blocks.end(), 0);
   for (std::size_t g = 0; g < state.groups.size(); ++g) count_group(state, static_cast<std::int32_t>(g));
-  if (Status status = check_pools(state); !status.ok()) {
-    undo_copy_counts(state);
-    return status;
+  if (const std::optional<Shortage> shortage = find_shortage(state)) {
+    undo_copy_counts(state);  // before the text of the refusal: making it may run out of memory
+    return state.blocks_short(shortage->pool, shortage->wanted, "step");
   }
   state.metadata.begin();
   take_copies(state);
@@ -137,7 +144,7 @@ Status stage_blocks(CacheState& state) {
 }
 
 // In the reverse order of stage_blocks, so that the free lists end up as they were.
-void unstage_blocks(CacheState& state) noexcept {
+void rollback_blocks(CacheState& state) {
   for (std::size_t g = state.groups.size(); g-- > 0;) {
     PagingGroup& group = state.groups[g];
     const std::int32_t* old_shared = state.step.old_shared_blocks.data() + g * state.seen_in_batch.size();

@@ -44,8 +44,7 @@ Status create(const dsv4rt_engine_options* given, dsv4rt_engine** engine) {
   if (given == nullptr) return null_argument("dsv4rt_engine_create", "options");
   DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, read_engine_options(given));
   auto handle = std::make_unique<dsv4rt_engine>();
-  DSV4RT_ASSIGN_OR_RETURN(handle->engine, Engine::create(options));
-  handle->entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
+  DSV4RT_RETURN_IF_ERROR(open(*handle, options));
   *engine = handle.release();
   return {};
 }
@@ -149,8 +148,11 @@ dsv4rt_status dsv4rt_engine_create(const dsv4rt_engine_options* options, dsv4rt_
 dsv4rt_status dsv4rt_engine_destroy(dsv4rt_engine* engine) {
   if (engine == nullptr) return DSV4RT_OK;
   if (engine->in_hook) return call(engine, Use::kChange, [](dsv4rt_engine&) { return Status{}; });
+  const std::uint64_t warnings = engine->warnings;
+  engine->engine.reset();  // warns when it finds its cache overwritten
+  const bool intact = engine->warnings == warnings;
   delete engine;
-  return DSV4RT_OK;
+  return intact ? DSV4RT_OK : DSV4RT_INTERNAL;
 }
 
 const char* dsv4rt_engine_last_error(const dsv4rt_engine* engine) {

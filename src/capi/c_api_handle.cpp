@@ -2,6 +2,10 @@
 
 #include <exception>
 #include <new>
+#include <string>
+#include <utility>
+
+#include "base/try.h"
 
 namespace dsv4rt::c_api {
 
@@ -33,15 +37,36 @@ dsv4rt_status report_exception(ErrorText& error) noexcept {
   return DSV4RT_INTERNAL;
 }
 
-Status check_use(const dsv4rt_engine& handle, Use use) {
+Status open(dsv4rt_engine& handle, EngineOptions options) {
+  options.on_warning = [&handle](std::string_view) { ++handle.warnings; };
+  DSV4RT_ASSIGN_OR_RETURN(handle.engine, Engine::create(options));
+  handle.entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
+  return {};
+}
+
+dsv4rt_status check_use(dsv4rt_engine& handle, Use use) noexcept {
   if (handle.defective && use != Use::kFact) {
-    return {StatusCode::kFaulted,
-            "an earlier call ended in a defect of the library; this engine can only be destroyed"};
+    handle.error.set(handle.defect.c_str());
+    return DSV4RT_FAULTED;
   }
   if (handle.in_hook && use == Use::kChange) {
-    return {StatusCode::kFailedPrecondition, "a layer hook must not change the engine that runs it"};
+    handle.error.set("a layer hook must not change the engine that runs it");
+    return DSV4RT_FAILED_PRECONDITION;
   }
-  return {};
+  return DSV4RT_OK;
+}
+
+dsv4rt_status report_exception(dsv4rt_engine& handle, Use use) noexcept {
+  const dsv4rt_status status = report_exception(handle.error);
+  if (status != DSV4RT_INTERNAL || use == Use::kFact) return status;
+  handle.defective = true;
+  try {
+    handle.defect.set(std::string("an earlier call ended in a defect of the library, destroy the engine: ") +
+                      handle.error.c_str());
+  } catch (...) {
+    handle.defect.set("engine latched");
+  }
+  return status;
 }
 
 Status null_argument(const char* function, const char* argument) {

@@ -51,8 +51,11 @@ struct dsv4rt_engine {
   std::uint64_t step_serial = 0;  // outstanding step, 0: none
   std::size_t step_entries = 0;   // of that step
   std::uint64_t hook_key = 0;     // of that step
+  std::uint64_t warnings = 0;     // that the engine gave
   bool in_hook = false;
-  bool defective = false;  // an exception came out of the engine: what it left half done is unknown
+  // An exception that is not a lack of memory came out of a call: what it left half done is unknown.
+  bool defective = false;
+  dsv4rt::c_api::ErrorText defect;  // what every later call answers
 };
 
 namespace dsv4rt::c_api {
@@ -63,20 +66,25 @@ enum class Use : std::uint8_t {
   kChange,  // changes the state: refused inside a hook
 };
 
-// ok, or why `handle` cannot be used that way now.
-Status check_use(const dsv4rt_engine& handle, Use use);
+// Creates the engine of a new handle.
+Status open(dsv4rt_engine& handle, EngineOptions options);
 
-// Runs `body(handle)` for one API function.
+// DSV4RT_OK, or why `handle` cannot be used that way now; the text is stored then.
+dsv4rt_status check_use(dsv4rt_engine& handle, Use use) noexcept;
+
+// Only inside a catch block: as report_exception. A defect is what later calls answer.
+dsv4rt_status report_exception(dsv4rt_engine& handle, Use use) noexcept;
+
+// Runs `body(handle)` for one API function. A body that runs out of memory has changed nothing by then: the engine's
+// calls throw nothing, and what follows a call that succeeded takes no memory.
 template <class Body>
 dsv4rt_status call(dsv4rt_engine* handle, Use use, Body&& body) noexcept {
   if (handle == nullptr) return DSV4RT_INVALID_ARGUMENT;
+  if (const dsv4rt_status usable = check_use(*handle, use); usable != DSV4RT_OK) return usable;
   try {
-    if (const Status usable = check_use(*handle, use); !usable.ok()) return report(usable, handle->error);
     return report(body(*handle), handle->error);
   } catch (...) {
-    const dsv4rt_status status = report_exception(handle->error);
-    if (use == Use::kChange && status == DSV4RT_INTERNAL) handle->defective = true;
-    return status;
+    return report_exception(*handle, use);
   }
 }
 

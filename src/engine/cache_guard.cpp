@@ -1,6 +1,7 @@
 #include "engine/cache_guard.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <string>
 
@@ -91,9 +92,12 @@ Status CacheGuard::check() {
   return check_edges();
 }
 
-void CacheGuard::require_intact() {
-  const Status status = check();
-  if (status.code() == StatusCode::kInternal) throw CheckFailure(status.message());
+void CacheGuard::end_program(const Status& found) noexcept {
+  try {
+    throw CheckFailure(found.message());
+  } catch (...) {
+    std::terminate();
+  }
 }
 
 }  // namespace dsv4rt

@@ -36,9 +36,9 @@ class CacheGuard {
   Status reclaim_slot(SlotId slot);
   // The edges of every region, and that no null block was ever written.
   Status check();
-  // check() for destructors: what it finds can no longer be reported as a Status and ends the program,
-  // as a failed assertion would. A failed device is not its business.
-  void require_intact();
+  // For a destructor that finds the cache overwritten and has nobody to tell: std::terminate with a CheckFailure as
+  // the exception in flight, whose text the standard handler prints.
+  [[noreturn]] static void end_program(const Status& found) noexcept;
 
  private:
   CacheGuard(Backend& backend, const CacheLayout& layout, const CacheMemory& memory)

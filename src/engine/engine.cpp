@@ -1,7 +1,10 @@
 #include "dsv4rt/engine.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <string>
+#include <utility>
 
 #include "base/try.h"
 #include "engine/engine_impl.h"
@@ -9,14 +12,33 @@
 namespace dsv4rt {
 
 Engine::Engine() : impl_(std::make_unique<Impl>()) {}
+
 Engine::~Engine() {
-  if (impl_->guard != nullptr && impl_->fault.ok()) impl_->guard->require_intact();
+  Impl& engine = *impl_;
+  if (engine.guard == nullptr || !engine.latched.ok()) return;
+  Status intact;
+  try {
+    intact = engine.guard->check();
+  } catch (...) {
+    return;  // no memory for the text of what it found
+  }
+  if (intact.code() != StatusCode::kInternal) return;  // a failed device is not the guard's business
+  if (!engine.options.on_warning) CacheGuard::end_program(intact);
+  engine.warn(intact.message());
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) try {
   std::unique_ptr<Engine> engine(new Engine());
   DSV4RT_RETURN_IF_ERROR(engine->impl_->load(options));
   return engine;
+} catch (const std::bad_alloc&) {
+  return Status(StatusCode::kResourceExhausted, "no host memory");  // a text that takes none
+} catch (const std::exception& exception) {
+  try {
+    return Status(StatusCode::kInternal, std::string("create: ") + exception.what());
+  } catch (...) {
+    return Status(StatusCode::kInternal, "defect");
+  }
 }
 
 const ModelConfig& Engine::config() const noexcept {
@@ -29,90 +51,96 @@ const EngineMemory& Engine::memory() const noexcept {
   return impl_->memory;
 }
 
+// ---- Sequences ----------------------------------------------------------------------------------
+
 Result<SequenceId> Engine::create_sequence(std::int64_t reserve_tokens) {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  return impl_->manager->create_sequence(reserve_tokens);
+  return impl_->call("create_sequence", Impl::Use::kChange,
+                     [&] { return impl_->manager->create_sequence(reserve_tokens); });
 }
 
+// The child's slot is nobody's until the manager makes the fork: a copy that fails has changed nothing.
 Result<SequenceId> Engine::fork(SequenceId parent, std::int64_t reserve_tokens) {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  DSV4RT_ASSIGN_OR_RETURN(const ForkResult fork, impl_->manager->fork(parent, reserve_tokens));
-  impl_->fault = impl_->backend->ops().copy_slot(fork.source.value, fork.target.value, impl_->cache.tables(),
-                                                 impl_->cache.rings());
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  return fork.child;
+  return impl_->call("fork", Impl::Use::kChange, [&]() -> Result<SequenceId> {
+    DSV4RT_ASSIGN_OR_RETURN(const ForkResult fork, impl_->manager->can_fork(parent, reserve_tokens));
+    DSV4RT_RETURN_IF_ERROR(impl_->latch_if_broken(impl_->backend->ops().copy_slot(
+        fork.source.value, fork.target.value, impl_->cache.tables(), impl_->cache.rings())));
+    DSV4RT_ASSIGN_OR_RETURN(const ForkResult made, impl_->manager->fork(parent, reserve_tokens));
+    return made.child;
+  });
 }
 
 Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  DSV4RT_RETURN_IF_ERROR(impl_->manager->truncate(sequence, new_length));
-  return new_length == 0 ? impl_->reclaim(impl_->manager->slot(sequence).value()) : impl_->reclaim();
+  return impl_->call("truncate", Impl::Use::kChange, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(impl_->manager->truncate(sequence, new_length));
+    if (new_length > 0) return impl_->reclaim();
+    const SlotId slot = impl_->manager->slot(sequence).value();
+    return impl_->reclaim({&slot, 1});
+  });
 }
 
 Status Engine::release(SequenceId sequence) {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  const Result<SlotId> slot = impl_->manager->slot(sequence);
-  DSV4RT_RETURN_IF_ERROR(impl_->manager->release(sequence));
-  return impl_->reclaim(*slot);
+  return impl_->call("release", Impl::Use::kChange, [&]() -> Status {
+    const Result<SlotId> slot = impl_->manager->slot(sequence);
+    DSV4RT_RETURN_IF_ERROR(impl_->manager->release(sequence));
+    return impl_->reclaim({&slot.value(), 1});
+  });
 }
 
 Result<std::int64_t> Engine::length(SequenceId sequence) const {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  return impl_->manager->length(sequence);
+  return impl_->call("length", Impl::Use::kRead, [&] { return impl_->manager->length(sequence); });
 }
 
 Status Engine::can_admit(std::int64_t tokens) const {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  return impl_->manager->can_admit(tokens);
+  return impl_->call("can_admit", Impl::Use::kRead, [&] { return impl_->manager->can_admit(tokens); });
 }
 
+// ---- Steps --------------------------------------------------------------------------------------
+
+// Nothing after the manager's begin can fail: a step that is not returned is not outstanding.
 Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptions& options) {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  const bool capture = options.capture && impl_->captures(entries);
-  StepOptions padded = options;
-  if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
-  DSV4RT_ASSIGN_OR_RETURN(const StepPlan plan, impl_->manager->prepare_forward(entries, padded));
-  Impl::Outstanding& step = impl_->step;
-  step.capture = capture;
-  step.plan = plan;
-  step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), plan.counts);
-  step.entries.assign(entries.begin(), entries.end());
-  step.layer_done.assign(impl_->layers.size(), false);
-  step.started = false;
-  return Step{.serial = plan.serial, .tokens = plan.counts.tokens, .valid_tokens = plan.counts.valid_tokens};
+  return impl_->call("prepare", Impl::Use::kChange, [&]() -> Result<Step> {
+    const bool capture = options.capture && impl_->captures(entries);
+    StepOptions padded = options;
+    if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
+    DSV4RT_ASSIGN_OR_RETURN(const StepPlan plan, impl_->manager->prepare_forward(entries, padded));
+    Impl::Outstanding& step = impl_->step;
+    step.plan = plan;
+    step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), plan.counts);
+    step.capture = capture;
+    return Step{.serial = plan.serial, .tokens = plan.counts.tokens, .valid_tokens = plan.counts.valid_tokens};
+  });
 }
 
 Status Engine::forward_layer(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
-  static_assert(sizeof(bf16) == sizeof(Bf16Bits));
-  DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_->local_layer(layer));
-  if (x == nullptr || out == nullptr || x == out) {
-    return {StatusCode::kInvalidArgument, "forward_layer: x and out must be two different buffers"};
-  }
-  if (!impl_->step.started) DSV4RT_RETURN_IF_ERROR(impl_->start_step());
-  return impl_->forward_layer(local, x, out);
+  return impl_->call("forward_layer", Impl::Use::kChange, [&] { return impl_->forward_layer(step, layer, x, out); });
 }
 
 Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
-  if (impl_->backend->uses_host_memory()) return forward_layer(step, layer, x, out);
-  DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-  const auto bytes =
-      static_cast<std::size_t>(step.tokens) * static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
-  impl_->fault = impl_->backend->upload(impl_->layer_input.data(), x, bytes);
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  DSV4RT_RETURN_IF_ERROR(
-      forward_layer(step, layer, impl_->layer_input.as<Bf16Bits>(), impl_->layer_output.as<Bf16Bits>()));
-  impl_->fault = impl_->backend->download(out, impl_->layer_output.data(), bytes);
-  return impl_->fault;
+  return impl_->call("forward_layer_from_host", Impl::Use::kChange, [&]() -> Status {
+    Impl& engine = *impl_;
+    if (engine.backend->uses_host_memory()) return engine.forward_layer(step, layer, x, out);
+    DSV4RT_RETURN_IF_ERROR(engine.check_outstanding(step));
+    DSV4RT_RETURN_IF_ERROR(engine.check_rows("forward_layer_from_host", "x", x, Impl::RowsIn::kHost));
+    DSV4RT_RETURN_IF_ERROR(engine.check_rows("forward_layer_from_host", "out", out, Impl::RowsIn::kHost));
+    const auto bytes = static_cast<std::size_t>(engine.step.plan.counts.tokens) *
+                       static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
+    DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(engine.backend->upload(engine.layer_input.data(), x, bytes)));
+    DSV4RT_RETURN_IF_ERROR(
+        engine.forward_layer(step, layer, engine.layer_input.as<Bf16Bits>(), engine.layer_output.as<Bf16Bits>()));
+    return engine.latch_if_broken(engine.backend->download(out, engine.layer_output.data(), bytes));
+  });
 }
 
 Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key) {
-  DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-  if (!hook) return {StatusCode::kInvalidArgument, "step: hook is empty; it must fill the next layer's input"};
-  if (x == nullptr) return {StatusCode::kInvalidArgument, "step: x is null"};
-  if (impl_->step.capture) return impl_->run_captured(x, hook, hook_key);
-  ++impl_->graph_stats.eager_steps;
-  return impl_->run_eagerly(x, hook);
+  return impl_->call("step", Impl::Use::kChange, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
+    if (!hook) return {StatusCode::kInvalidArgument, "step: hook is empty; it must fill the next layer's input"};
+    DSV4RT_RETURN_IF_ERROR(impl_->check_rows("step", "x", x, Impl::RowsIn::kBackend));
+    DSV4RT_RETURN_IF_ERROR(impl_->check_not_spoiled("step"));
+    if (impl_->step.capture) return impl_->run_captured(x, hook, hook_key);
+    ++impl_->graph_stats.eager_steps;
+    return impl_->run_eagerly(x, hook);
+  });
 }
 
 Bf16Bits* Engine::input() noexcept {
@@ -128,63 +156,66 @@ void* Engine::stream() const noexcept {
 }
 
 Status Engine::synchronize() {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  impl_->fault = impl_->backend->synchronize();
-  return impl_->fault;
+  return impl_->call("synchronize", Impl::Use::kRead,
+                     [&] { return impl_->latch_if_broken(impl_->backend->synchronize()); });
 }
 
 Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) {
-  DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-  const auto missing = std::find(impl_->step.layer_done.begin(), impl_->step.layer_done.end(), false);
-  if (missing != impl_->step.layer_done.end()) {
-    const auto local = static_cast<std::size_t>(missing - impl_->step.layer_done.begin());
-    return {StatusCode::kFailedPrecondition,
-            "commit: layer " + std::to_string(impl_->layer_ids[local].value) + " has not run in this step"};
-  }
-  DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
-  impl_->clear_step();
-  return impl_->reclaim();
+  return impl_->call("commit", Impl::Use::kChange, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
+    DSV4RT_RETURN_IF_ERROR(impl_->check_not_spoiled("commit"));
+    const std::vector<bool>& done = impl_->step.layer_done;
+    const auto missing = std::find(done.begin(), done.end(), false);
+    if (missing != done.end()) {
+      const auto local = static_cast<std::size_t>(missing - done.begin());
+      return {StatusCode::kFailedPrecondition,
+              "commit: layer " + std::to_string(impl_->layer_ids[local].value) + " has not run in this step"};
+    }
+    DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
+    impl_->clear_step();
+    return impl_->reclaim();
+  });
 }
 
 Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
-  DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-  KVCacheManager& manager = *impl_->manager;
-  const std::vector<StepEntry> entries = impl_->step.entries;
-  if (!impl_->step.started) {
-    DSV4RT_RETURN_IF_ERROR(manager.abandon(step.serial));
+  return impl_->call("cancel", Impl::Use::kChange, [&]() -> Result<std::vector<SequenceId>> {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
+    // Memory for the answer first: without it the step is still there.
+    std::vector<SequenceId> emptied;
+    std::vector<SlotId> slots;
+    emptied.reserve(static_cast<std::size_t>(impl_->step.plan.counts.sequences));
+    slots.reserve(emptied.capacity());
+    const StepProgress progress = impl_->step.started ? StepProgress::kStarted : StepProgress::kPrepared;
+    DSV4RT_ASSIGN_OR_RETURN(const auto sequences, impl_->manager->rollback(step.serial, progress));
+    emptied.assign(sequences.begin(), sequences.end());
+    for (const SequenceId sequence : emptied) slots.push_back(impl_->manager->slot(sequence).value());
     impl_->clear_step();
-    return std::vector<SequenceId>{};
-  }
-  // Rolling back is possible while the rings still hold what the old length needs. Where they do
-  // not, the tokens are kept for the moment and the sequence is emptied afterwards.
-  const std::vector<std::int32_t> none(entries.size(), 0);
-  std::vector<SequenceId> emptied;
-  if (manager.commit(step.serial, none).ok()) {
-    DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
-  } else {
-    std::vector<std::int64_t> old_lengths;
-    for (const StepEntry& entry : entries) {
-      DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, manager.length(entry.sequence));
-      old_lengths.push_back(length - entry.tokens);  // the outstanding step's tokens count already
-    }
-    DSV4RT_RETURN_IF_ERROR(manager.commit(step.serial));
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (truncate(entries[i].sequence, old_lengths[i]).ok()) continue;
-      DSV4RT_RETURN_IF_ERROR(truncate(entries[i].sequence, 0));
-      emptied.push_back(entries[i].sequence);
-    }
-  }
-  impl_->clear_step();
-  return emptied;
+    DSV4RT_RETURN_IF_ERROR(impl_->reclaim(slots));
+    return emptied;
+  });
 }
 
+// ---- Behind them --------------------------------------------------------------------------------
+
 Status Engine::Impl::check_outstanding(const Step& given) const {
-  DSV4RT_RETURN_IF_ERROR(fault);
+  const StepHeader& counts = step.plan.counts;
   if (given.serial == 0 || given.serial != step.plan.serial) {
     return {StatusCode::kFailedPrecondition, "step " + std::to_string(given.serial) + " is not the outstanding step (" +
                                                  std::to_string(step.plan.serial) + "); 0 means none"};
   }
-  return {};
+  if (given.tokens == counts.tokens && given.valid_tokens == counts.valid_tokens) return {};
+  return {StatusCode::kInvalidArgument,
+          "step " + std::to_string(given.serial) + ": tokens = " + std::to_string(given.tokens) +
+              ", valid_tokens = " + std::to_string(given.valid_tokens) + "; prepare gave " +
+              std::to_string(counts.tokens) + " and " + std::to_string(counts.valid_tokens)};
+}
+
+// Rows that a layer's tokens read may have been overwritten by its first try.
+Status Engine::Impl::check_not_spoiled(const char* operation) const {
+  if (!step.spoiled_by) return {};
+  return {StatusCode::kFailedPrecondition,
+          std::string(operation) + ": layer " + std::to_string(layer_ids[*step.spoiled_by].value) +
+              " failed after it had begun to write the cache; the step can only be cancelled"};
 }
 
 Status Engine::Impl::no_step_outstanding(const char* operation) const {
@@ -197,26 +228,54 @@ SnapshotIdentity Engine::Impl::snapshot_identity() const {
   return dsv4rt::snapshot_identity(options.profile, settings.config, options.first_layer);
 }
 
-// Before the first layer: the metadata reaches the backend, tables and shared blocks are updated.
+// Before the first layer: the metadata reaches the backend, tables and shared blocks are updated. Tables may be half
+// updated when that fails, and neither commit nor cancel would be right.
 Status Engine::Impl::start_step() {
-  fault = backend->upload_step(metadata.data(), step.plan.metadata.data(), step.plan.metadata.size());
-  DSV4RT_RETURN_IF_ERROR(fault);
-  fault = backend->ops().begin_step(step.view, cache.tables());
+  if (step.started) return {};
+  DSV4RT_RETURN_IF_ERROR(
+      latch_if_broken(backend->upload_step(metadata.data(), step.plan.metadata.data(), step.plan.metadata.size())));
+  if (Status status = backend->ops().begin_step(step.view, cache.tables()); !status.ok()) {
+    return latch(std::move(status));
+  }
   step.started = true;
-  return fault;
+  return {};
 }
 
-Status Engine::Impl::forward_layer(std::size_t local, const Bf16Bits* x, Bf16Bits* out) {
+Status Engine::Impl::forward_layer(const Step& given, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
+  static_assert(sizeof(bf16) == sizeof(Bf16Bits));
+  DSV4RT_RETURN_IF_ERROR(check_outstanding(given));
+  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, local_layer(layer));
+  DSV4RT_RETURN_IF_ERROR(check_rows("forward_layer", "x", x, RowsIn::kBackend));
+  DSV4RT_RETURN_IF_ERROR(check_rows("forward_layer", "out", out, RowsIn::kBackend));
+  if (x == out) return {StatusCode::kInvalidArgument, "forward_layer: x and out must be two different buffers"};
+  DSV4RT_RETURN_IF_ERROR(check_not_spoiled("forward_layer"));
+  DSV4RT_RETURN_IF_ERROR(start_step());
+  return run_layer(local, step.view, x, out);
+}
+
+Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out) {
+  const auto* rows = reinterpret_cast<const bf16*>(x);
+  auto* output = reinterpret_cast<bf16*>(out);
+  // Recording changes nothing: neither the cache nor what is known of the step.
+  if (capturing) return latch_if_broken(layers[local].forward(backend->ops(), view, rows, output, workspace));
   if (step.layer_done[local]) {
     return {StatusCode::kFailedPrecondition,
             "layer " + std::to_string(layer_ids[local].value) + " already ran in this step"};
   }
-  step.layer_done[local] = true;
-  StageObserver* observer = capturing ? nullptr : stage_observer;
-  if (observer != nullptr) observer->begin_layer(layer_ids[local], step.view.counts.tokens);
-  fault = layers[local].forward(backend->ops(), step.view, reinterpret_cast<const bf16*>(x),
-                                reinterpret_cast<bf16*>(out), workspace, observer);
-  return fault;
+  if (stage_observer != nullptr) stage_observer->begin_layer(layer_ids[local], view.counts.tokens);
+  bool cache_written = false;
+  Status status;
+  try {
+    status = layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written);
+  } catch (...) {
+    status = of_exception("forward_layer", std::current_exception());
+  }
+  if (status.ok()) {
+    step.layer_done[local] = true;
+  } else if (cache_written) {
+    step.spoiled_by = local;
+  }
+  return latch_if_broken(std::move(status));
 }
 
 Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {
@@ -229,16 +288,21 @@ Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {
   return static_cast<std::size_t>(local);
 }
 
-Status Engine::Impl::reclaim(std::optional<SlotId> slot) {
+Status Engine::Impl::reclaim(std::span<const SlotId> slots) noexcept {
   if (guard == nullptr) return {};
-  fault = guard->reclaim_blocks(manager->freed_blocks());
-  if (fault.ok() && slot) fault = guard->reclaim_slot(*slot);
-  return fault;
+  try {
+    Status status = guard->reclaim_blocks(manager->freed_blocks());
+    for (std::size_t i = 0; i < slots.size() && status.ok(); ++i) status = guard->reclaim_slot(slots[i]);
+    return status.ok() ? status : latch(std::move(status));
+  } catch (...) {
+    return latch(Status(StatusCode::kInternal, "cache overrun"));  // a text that takes no memory
+  }
 }
 
-void Engine::Impl::clear_step() {
+void Engine::Impl::clear_step() noexcept {
   step.plan = {};
-  step.entries.clear();
+  step.layer_done.assign(step.layer_done.size(), false);
+  step.spoiled_by.reset();
   step.started = false;
   step.capture = false;
 }

@@ -1,8 +1,12 @@
 // What an Engine is made of. Private to src/engine.
 #pragma once
 
+#include <exception>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "attention/attention_layer.h"
@@ -42,11 +46,11 @@ struct Engine::Impl {
   // The outstanding step, if plan.serial != 0.
   struct Outstanding {
     StepPlan plan;
-    StepView view;  // backend pointers
-    std::vector<StepEntry> entries;
-    std::vector<bool> layer_done;  // by local layer index
-    bool started = false;          // metadata uploaded, block copies made
-    bool capture = false;          // to run as a graph
+    StepView view;                          // backend pointers
+    std::vector<bool> layer_done;           // by local layer index: ran and succeeded; sized at load
+    std::optional<std::size_t> spoiled_by;  // a layer that failed after it had begun to write the cache
+    bool started = false;                   // metadata uploaded, table deltas and block copies made
+    bool capture = false;                   // to run as a graph
   };
   Outstanding step;
   GraphCache graphs;
@@ -54,31 +58,68 @@ struct Engine::Impl {
   std::unique_ptr<StageRanges> stage_ranges;  // with EngineOptions::profiler_ranges
   StageObserver* stage_observer = nullptr;    // told of eagerly run layers
   bool capturing = false;
-  Status fault;  // first device error; every later call returns it
+  bool calling_out = false;  // a hook or sink of the caller runs
+  Status latched;            // ok, or kFaulted with the first cause: what every later call answers
 
   Status load(const EngineOptions& requested);
   Status plan_and_allocate();
   Status start_step();
-  Status forward_layer(std::size_t local, const Bf16Bits* x, Bf16Bits* out);
+  // Runs one layer of the step, or records it with the counts of `view` while capturing.
+  Status run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out);
+  Status forward_layer(const Step& given, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
   // Whole steps: step_runner.cpp.
   [[nodiscard]] bool captures(std::span<const StepEntry> entries) const;
   [[nodiscard]] std::int32_t captured_tokens(std::span<const StepEntry> entries, const StepOptions& asked) const;
   Status run_eagerly(const Bf16Bits* x, const LayerHook& hook);
   Status run_captured(const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key);
-  Status run_layers(const Bf16Bits* x, const LayerHook& hook);
-  Result<std::unique_ptr<CapturedWork>> capture_layers(const Bf16Bits* x, const LayerHook& hook);
+  Status run_layers(const StepView& view, const Bf16Bits* x, const LayerHook& hook);
+  Result<std::unique_ptr<CapturedWork>> capture_layers(const StepHeader& counts, const Bf16Bits* x,
+                                                       const LayerHook& hook);
   Status make_room_for(const CapturedWork& work);
 
+  // What the public interface is made of: engine_calls.cpp.
+  enum class Use : std::uint8_t {
+    kRead,    // also from inside a hook or sink
+    kChange,  // not there
+  };
+  // Runs the body of a public call; nothing is thrown out of it. A latched engine answers kFaulted. A body that runs
+  // out of memory must have changed nothing by then (kResourceExhausted); any other exception is a defect and latches.
+  template <class Body>
+  auto call(const char* name, Use use, Body&& body) noexcept -> std::invoke_result_t<Body> {
+    try {
+      if (!latched.ok()) return latched;
+      if (use == Use::kChange && calling_out) return changed_from_within(name);
+      return body();
+    } catch (...) {
+      return of_exception(name, std::current_exception());
+    }
+  }
+  // From now on every call answers kFaulted with this cause. Returns what the present call answers: the cause
+  // itself if it is kFaulted or kInternal, otherwise kFaulted.
+  Status latch(Status cause) noexcept;
+  // Device faults and broken invariants latch, a shortage or a refusal does not. Returns `status`.
+  Status latch_if_broken(Status status) noexcept;
+  Status of_exception(const char* name, const std::exception_ptr& thrown) noexcept;
+  [[nodiscard]] static Status changed_from_within(const char* name);
+  // Calls what the caller gave; what it throws is a failure of its own: kInvalidArgument or kResourceExhausted.
+  Status call_hook(const LayerHook& hook, const LayerOutput& output);
+  Status call_sink(const SnapshotSink& sink, std::span<const std::byte> bytes);
+  void warn(const std::string& text) noexcept;
+  // kInvalidArgument unless `rows` can be given to the backend, or is host memory to copy from and to.
+  enum class RowsIn : std::uint8_t { kBackend, kHost };
+  [[nodiscard]] Status check_rows(const char* name, const char* argument, const void* rows, RowsIn memory) const;
+
   [[nodiscard]] Status check_outstanding(const Step& given) const;
+  [[nodiscard]] Status check_not_spoiled(const char* operation) const;
   [[nodiscard]] Status no_step_outstanding(const char* operation) const;
   [[nodiscard]] SnapshotIdentity snapshot_identity() const;
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
-  void clear_step();
-  // After an operation of the manager that frees: checks and poisons what became free, with the rings
-  // of `slot` if it lost its content. Latches what it finds.
-  Status reclaim(std::optional<SlotId> slot = {});
+  void clear_step() noexcept;
+  // After an operation of the manager that frees: checks and poisons what became free, with the rings of the
+  // slots that lost their content. The operation is done by then, so any failure latches.
+  Status reclaim(std::span<const SlotId> slots = {}) noexcept;
 };
 
 }  // namespace dsv4rt

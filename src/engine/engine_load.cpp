@@ -142,6 +142,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
                         frequencies.as<float>());
   }
+  step.layer_done.resize(layers.size());
   return {};
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <new>
+#include <exception>
 #include <string>
 
 #include "base/try.h"
@@ -201,83 +201,81 @@ Status upload_rows(const CacheParts& parts, const SectionRegion& region, Sequenc
   return {};
 }
 
-Status no_host_memory(const char* operation) {
-  return {StatusCode::kResourceExhausted, std::string(operation) + ": no host memory"};
-}
-
 }  // namespace
 
-Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink) try {
-  Impl& engine = *impl_;
-  DSV4RT_RETURN_IF_ERROR(engine.fault);
-  if (!sink) return {StatusCode::kInvalidArgument, "save_sequence: sink is empty; it must take the bytes"};
-  DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("save_sequence"));
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, engine.manager->length(sequence));
-  const CacheParts parts = cache_parts(engine);
-  const std::vector<SectionRegion> regions = section_regions(parts, length);
-  RowMover mover(*engine.backend, most_run_bytes(regions));
-  SnapshotWriter writer(sink);
-  DSV4RT_RETURN_IF_ERROR(writer.header(engine.snapshot_identity(), length, regions.size()));
-  for (const SectionRegion& region : regions) {
-    DSV4RT_RETURN_IF_ERROR(writer.begin_section(region.section));
-    DSV4RT_ASSIGN_OR_RETURN(const std::vector<RowRun> runs, runs_of(parts, region, sequence));
-    for (const RowRun& run : runs) {
-      const auto rows = mover.download(region.shape, run);
-      engine.fault = rows.status();
-      DSV4RT_RETURN_IF_ERROR(engine.fault);
-      DSV4RT_RETURN_IF_ERROR(writer.rows(*rows));
+Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink) {
+  return impl_->call("save_sequence", Impl::Use::kChange, [&]() -> Status {
+    Impl& engine = *impl_;
+    if (!sink) return {StatusCode::kInvalidArgument, "save_sequence: sink is empty; it must take the bytes"};
+    DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("save_sequence"));
+    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, engine.manager->length(sequence));
+    const CacheParts parts = cache_parts(engine);
+    const std::vector<SectionRegion> regions = section_regions(parts, length);
+    RowMover mover(*engine.backend, most_run_bytes(regions));
+    const SnapshotSink callers = [&](std::span<const std::byte> bytes) { return engine.call_sink(sink, bytes); };
+    SnapshotWriter writer(callers);
+    DSV4RT_RETURN_IF_ERROR(writer.header(engine.snapshot_identity(), length, regions.size()));
+    for (const SectionRegion& region : regions) {
+      DSV4RT_RETURN_IF_ERROR(writer.begin_section(region.section));
+      DSV4RT_ASSIGN_OR_RETURN(const std::vector<RowRun> runs, runs_of(parts, region, sequence));
+      for (const RowRun& run : runs) {
+        const auto rows = mover.download(region.shape, run);
+        if (!rows.ok()) return engine.latch_if_broken(rows.status());
+        DSV4RT_RETURN_IF_ERROR(writer.rows(*rows));
+      }
+      DSV4RT_RETURN_IF_ERROR(writer.end_section());
     }
-    DSV4RT_RETURN_IF_ERROR(writer.end_section());
-  }
-  return {};
-} catch (const std::bad_alloc&) {
-  return no_host_memory("save_sequence");
+    return {};
+  });
 }
 
 Result<std::int64_t> Engine::snapshot_bytes(SequenceId sequence) const {
-  DSV4RT_RETURN_IF_ERROR(impl_->no_step_outstanding("snapshot_bytes"));
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_->manager->length(sequence));
-  return dsv4rt::snapshot_bytes(sections_of(section_regions(cache_parts(*impl_), length)));
+  return impl_->call("snapshot_bytes", Impl::Use::kRead, [&]() -> Result<std::int64_t> {
+    DSV4RT_RETURN_IF_ERROR(impl_->no_step_outstanding("snapshot_bytes"));
+    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_->manager->length(sequence));
+    return dsv4rt::snapshot_bytes(sections_of(section_regions(cache_parts(*impl_), length)));
+  });
 }
 
-Result<std::vector<std::byte>> Engine::save_sequence(SequenceId sequence) try {
-  DSV4RT_RETURN_IF_ERROR(impl_->fault);
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes_needed, snapshot_bytes(sequence));
-  std::vector<std::byte> snapshot;
-  snapshot.reserve(static_cast<std::size_t>(bytes_needed));
-  DSV4RT_RETURN_IF_ERROR(save_sequence(sequence, [&](std::span<const std::byte> bytes) -> Status {
-    snapshot.insert(snapshot.end(), bytes.begin(), bytes.end());
-    return {};
-  }));
-  return snapshot;
-} catch (const std::bad_alloc&) {
-  return no_host_memory("save_sequence");
+Result<std::vector<std::byte>> Engine::save_sequence(SequenceId sequence) {
+  return impl_->call("save_sequence", Impl::Use::kChange, [&]() -> Result<std::vector<std::byte>> {
+    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes_needed, snapshot_bytes(sequence));
+    std::vector<std::byte> snapshot;
+    snapshot.reserve(static_cast<std::size_t>(bytes_needed));
+    DSV4RT_RETURN_IF_ERROR(save_sequence(sequence, [&](std::span<const std::byte> bytes) -> Status {
+      snapshot.insert(snapshot.end(), bytes.begin(), bytes.end());
+      return {};
+    }));
+    return snapshot;
+  });
 }
 
-Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot, std::int64_t reserve_tokens) try {
-  Impl& engine = *impl_;
-  DSV4RT_RETURN_IF_ERROR(engine.fault);
-  const CacheParts parts = cache_parts(engine);
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, read_snapshot_header(snapshot, engine.snapshot_identity(),
-                                                                          engine.options.limits.max_context_tokens));
-  const std::vector<SectionRegion> regions = section_regions(parts, length);
-  DSV4RT_ASSIGN_OR_RETURN(const auto rows, read_snapshot_sections(snapshot, sections_of(regions)));
-  RowMover mover(*engine.backend, most_run_bytes(regions));
+Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot, std::int64_t reserve_tokens) {
+  return impl_->call("restore_sequence", Impl::Use::kChange, [&]() -> Result<SequenceId> {
+    Impl& engine = *impl_;
+    const CacheParts parts = cache_parts(engine);
+    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, read_snapshot_header(snapshot, engine.snapshot_identity(),
+                                                                            engine.options.limits.max_context_tokens));
+    const std::vector<SectionRegion> regions = section_regions(parts, length);
+    DSV4RT_ASSIGN_OR_RETURN(const auto rows, read_snapshot_sections(snapshot, sections_of(regions)));
+    RowMover mover(*engine.backend, most_run_bytes(regions));
 
-  DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.manager->restore_sequence(length, reserve_tokens));
-  try {
-    engine.fault = upload_tables(parts, sequence);
-    for (std::size_t i = 0; i < regions.size() && engine.fault.ok(); ++i) {
-      engine.fault = upload_rows(parts, regions[i], sequence, mover, rows[i]);
+    DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.manager->restore_sequence(length, reserve_tokens));
+    const SlotId slot = engine.manager->slot(sequence).value();
+    Status filled;
+    try {
+      filled = upload_tables(parts, sequence);
+      for (std::size_t i = 0; i < regions.size() && filled.ok(); ++i) {
+        filled = upload_rows(parts, regions[i], sequence, mover, rows[i]);
+      }
+    } catch (...) {
+      filled = engine.of_exception("restore_sequence", std::current_exception());
     }
-  } catch (const std::bad_alloc&) {
-    DSV4RT_RETURN_IF_ERROR(release(sequence));
-    return no_host_memory("restore_sequence");
-  }
-  DSV4RT_RETURN_IF_ERROR(engine.fault);
-  return sequence;
-} catch (const std::bad_alloc&) {
-  return no_host_memory("restore_sequence");
+    if (filled.ok()) return sequence;
+    DSV4RT_RETURN_IF_ERROR(engine.manager->release(sequence));
+    DSV4RT_RETURN_IF_ERROR(engine.reclaim({&slot, 1}));
+    return engine.latch_if_broken(std::move(filled));
+  });
 }
 
 }  // namespace dsv4rt

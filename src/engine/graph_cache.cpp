@@ -12,11 +12,15 @@ const CapturedWork* GraphCache::find(const GraphKey& key) {
 }
 
 const CapturedWork& GraphCache::insert(const GraphKey& key, std::unique_ptr<CapturedWork> work) {
-  while (!has_room_for(*work)) drop_oldest();
-  nodes_ += work->nodes();
-  entries_.push_front({.key = key, .work = std::move(work)});
-  by_key_.insert_or_assign(key, entries_.begin());
-  return *entries_.front().work;
+  // All memory before the first change: without it the graphs that are there stay.
+  std::list<Entry> made;
+  made.push_front({.key = key, .work = std::move(work)});
+  by_key_.insert_or_assign(key, made.begin());
+  const CapturedWork& kept = *made.front().work;
+  while (!has_room_for(kept)) drop_oldest();
+  nodes_ += kept.nodes();
+  entries_.splice(entries_.begin(), made);
+  return kept;
 }
 
 void GraphCache::drop_oldest() {

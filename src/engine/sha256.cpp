@@ -1,5 +1,7 @@
 #include "engine/sha256.h"
 
+#include <new>
+
 #include <openssl/evp.h>
 
 #include "base/check.h"
@@ -8,15 +10,16 @@ namespace dsv4rt {
 
 struct Sha256::Context {
   EVP_MD_CTX* md = EVP_MD_CTX_new();
-  Context() = default;
+  Context() {
+    if (md == nullptr) throw std::bad_alloc();
+  }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   ~Context() { EVP_MD_CTX_free(md); }
 };
 
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  DSV4RT_CHECK(context_->md != nullptr);
-  DSV4RT_CHECK(EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr) == 1);
+  if (EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr) != 1) throw std::bad_alloc();  // its only reason
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
@@ -29,7 +32,7 @@ void Sha256::update(std::span<const std::byte> bytes) {
 Sha256::Digest Sha256::bytes() const {
   const Context copy;  // finishing consumes a context
   Digest digest{};
-  DSV4RT_CHECK(EVP_MD_CTX_copy_ex(copy.md, context_->md) == 1);
+  if (EVP_MD_CTX_copy_ex(copy.md, context_->md) != 1) throw std::bad_alloc();
   DSV4RT_CHECK(EVP_DigestFinal_ex(copy.md, reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
   return digest;
 }

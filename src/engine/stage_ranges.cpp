@@ -4,11 +4,12 @@ namespace dsv4rt {
 
 void StageRanges::begin_layer(LayerId layer, std::int32_t) {
   layer_ = layer;
-  std::vector<std::string>& names = names_[layer];
-  if (!names.empty()) return;
+  if (names_.contains(layer)) return;
+  std::vector<std::string> names;
   for (int stage = 0; stage < kStageCount; ++stage) {
     names.push_back("layer " + std::to_string(layer.value) + " " + std::string(stage_name(static_cast<Stage>(stage))));
   }
+  names_.emplace(layer, std::move(names));
 }
 
 void StageRanges::begin(Stage stage) {

@@ -21,6 +21,12 @@ std::int32_t token_bucket(std::int32_t tokens) {
   return round_up(tokens, step);
 }
 
+std::int32_t entry_bucket(std::int32_t longest_entry, std::int32_t draft_budget, std::int32_t tokens) {
+  const auto bucket = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(std::max(longest_entry, 1))));
+  const bool within_drafts = longest_entry <= draft_budget + 1;
+  return std::min({bucket, within_drafts ? draft_budget + 1 : bucket, std::max(tokens, longest_entry)});
+}
+
 std::int32_t context_bucket(std::int32_t context_end) {
   constexpr std::uint32_t kSmallest = 4096;
   constexpr std::uint32_t kLargest = std::numeric_limits<std::int32_t>::max();

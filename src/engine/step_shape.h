@@ -9,6 +9,11 @@ namespace dsv4rt {
 // under a quarter from 8 rows on.
 std::int32_t token_bucket(std::int32_t tokens);
 
+// Most tokens that one sequence has in a step of `tokens` rows: powers of two, but no more than draft budget + 1 for
+// what is no longer than that, since rings keep what such a step reads, and no more than the rows there are. It bounds
+// grids and says whether rings keep what is read (ring_keeps_needed_rows), for which a bucket and what it holds agree.
+std::int32_t entry_bucket(std::int32_t longest_entry, std::int32_t draft_budget, std::int32_t tokens);
+
 // One past the largest position: powers of two from 4096 on. It bounds grids, not results.
 std::int32_t context_bucket(std::int32_t context_end);
 

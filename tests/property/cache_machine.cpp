@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <ostream>
 #include <utility>
 
@@ -10,6 +11,8 @@
 
 namespace dsv4rt::property {
 namespace {
+
+constexpr int kKinds = 23;
 
 void expect(bool condition, const std::string& what) {
   if (!condition) throw Divergence(what);
@@ -30,9 +33,29 @@ void expect_code(const Status& status, StatusCode code, const char* operation) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Operation& op) {
-  constexpr std::array<const char*, 20> kNames = {
-      "create",  "create",  "fork",   "fork",   "fork",   "truncate", "truncate", "release", "stale id", "invalid step",
-      "abandon", "commit",  "commit", "commit", "commit", "prepare",  "prepare",  "prepare", "prepare",  "prepare"};
+  constexpr std::array<const char*, kKinds> kNames = {"create",
+                                                      "create",
+                                                      "restore",
+                                                      "fork",
+                                                      "fork",
+                                                      "fork",
+                                                      "truncate",
+                                                      "truncate",
+                                                      "release",
+                                                      "stale id",
+                                                      "invalid step",
+                                                      "rollback of a prepared step",
+                                                      "rollback of a started step",
+                                                      "rollback of a started step",
+                                                      "commit",
+                                                      "commit",
+                                                      "commit",
+                                                      "commit",
+                                                      "prepare",
+                                                      "prepare",
+                                                      "prepare",
+                                                      "prepare",
+                                                      "prepare"};
   return out << kNames[op.kind % kNames.size()] << " {" << int{op.kind} << ", " << op.a << ", " << op.b << ", " << op.c
              << "}";
 }
@@ -59,8 +82,10 @@ CacheMachine::CacheMachine(const CacheSetup& setup, CacheEvents& events) : setup
   formats.hca_rows_per_block = setup.hca_rows_per_block;
   formats.draft_budget_tokens = setup.draft_budget;
   const CacheLayout layout = take(CacheLayout::create(config, schedule_, formats));
-  const CacheLimits limits{.max_sequences = setup.max_sequences, .max_context_tokens = setup.max_context,
-                           .max_step_tokens = setup.max_step_tokens, .pool_tokens = 0};
+  const CacheLimits limits{.max_sequences = setup.max_sequences,
+                           .max_context_tokens = setup.max_context,
+                           .max_step_tokens = setup.max_step_tokens,
+                           .pool_tokens = 0};
   MemoryPlan plan = take(plan_memory(config, schedule_, layout, limits));
   for (std::size_t pool = 0; pool < layout.pools().size(); ++pool) {
     const PoolSpec& spec = layout.pools()[pool];
@@ -72,6 +97,7 @@ CacheMachine::CacheMachine(const CacheSetup& setup, CacheEvents& events) : setup
     model_.totals.push_back(total);
   }
   manager_ = take(KVCacheManager::create(schedule_, layout, plan));
+  manager_->record_freed_blocks();
   // Ring kinds as the model sees them: the window, then one per ratio.
   std::vector<std::int64_t> rings{setup.window + setup.draft_budget};
   for (const std::int32_t ratio : schedule_.ratios()) {
@@ -81,18 +107,52 @@ CacheMachine::CacheMachine(const CacheSetup& setup, CacheEvents& events) : setup
 }
 
 void CacheMachine::apply(const Operation& op) {
-  switch (op.kind % 20) {
-    case 0: case 1: create(op); break;
-    case 2: case 3: case 4: fork(op); break;
-    case 5: case 6: truncate(op); break;
-    case 7: release(op); break;
-    case 8: use_stale_id(op); break;
-    case 9: prepare_invalid(op); break;
-    case 10: abandon(op); break;
-    case 11: case 12: case 13: case 14: commit(op); break;
-    default: prepare(op); break;
+  frees_ = false;
+  switch (op.kind % kKinds) {
+    case 0:
+    case 1:
+      create(op);
+      break;
+    case 2:
+      restore(op);
+      break;
+    case 3:
+    case 4:
+    case 5:
+      fork(op);
+      break;
+    case 6:
+    case 7:
+      truncate(op);
+      break;
+    case 8:
+      release(op);
+      break;
+    case 9:
+      use_stale_id(op);
+      break;
+    case 10:
+      prepare_invalid(op);
+      break;
+    case 11:
+      rollback_prepared(op);
+      break;
+    case 12:
+    case 13:
+      rollback_started(op);
+      break;
+    case 14:
+    case 15:
+    case 16:
+    case 17:
+      commit(op);
+      break;
+    default:
+      prepare(op);
+      break;
   }
   verify();
+  check_freed();
 }
 
 std::int64_t CacheMachine::reserve_from(std::uint16_t value) const {
@@ -113,11 +173,37 @@ void CacheMachine::create(const Operation& op) {
   if (fits) model_.create(*id, manager_->slot(*id)->value, reserve);
 }
 
+void CacheMachine::restore(const Operation& op) {
+  const std::int64_t length = op.b % (setup_.max_context + 2);  // one too many is refused
+  const std::int64_t reserve = reserve_from(op.a);
+  const Result<SequenceId> id = manager_->restore_sequence(length, reserve);
+  if (step_) return expect_code(id.status(), StatusCode::kFailedPrecondition, "restore");
+  if (length > setup_.max_context) return expect_code(id.status(), StatusCode::kInvalidArgument, "restore");
+  CacheModel after = model_;
+  after.restore({}, 0, length, reserve);
+  const bool fits = static_cast<std::int32_t>(model_.sequences.size()) < setup_.max_sequences && after.affordable();
+  expect_code(id.status(), fits ? StatusCode::kOk : StatusCode::kResourceExhausted, "restore");
+  if (!fits) return;
+  ++events_.restored;
+  model_.restore(*id, manager_->slot(*id)->value, length, reserve);
+  const ModelSequence& sequence = model_.sequences.back();
+  std::vector<std::int64_t> first_needed{std::max<std::int64_t>(0, length - setup_.window + 1)};
+  for (const std::int32_t ratio : schedule_.ratios()) {
+    const std::int64_t block = length - length % ratio;
+    first_needed.push_back(ratio == 4 ? std::max<std::int64_t>(0, block - ratio) : block);
+  }
+  device_->restore(*manager_, *id, sequence.slot, sequence.tokens, first_needed,
+                   length == 0 ? 0 : setup_.draft_budget + 1);
+}
+
 void CacheMachine::fork(const Operation& op) {
   if (model_.sequences.empty()) return;
   const std::size_t parent = op.a % model_.sequences.size();
   const std::int64_t reserve = reserve_from(op.b);
+  const Result<ForkResult> planned = manager_->can_fork(model_.sequences[parent].id, reserve);
   const Result<ForkResult> result = manager_->fork(model_.sequences[parent].id, reserve);
+  expect(planned.status().code() == result.status().code(), "can_fork and fork disagree");
+  expect(!planned.ok() || (planned->child == result->child && planned->target == result->target), "can_fork's slots");
   if (step_) return expect_code(result.status(), StatusCode::kFailedPrecondition, "fork");
   CacheModel after = model_;
   after.fork(parent, {}, 0, reserve);
@@ -149,7 +235,9 @@ void CacheMachine::truncate(const Operation& op) {
   const bool fits = after.affordable();
   events_.short_truncates += fits ? 0 : 1;
   expect_code(status, fits ? StatusCode::kOk : StatusCode::kResourceExhausted, "truncate");
-  if (fits) model_ = std::move(after);
+  if (!fits) return;
+  model_ = std::move(after);
+  frees_ = true;
 }
 
 void CacheMachine::release(const Operation& op) {
@@ -159,6 +247,7 @@ void CacheMachine::release(const Operation& op) {
   const Status status = manager_->release(id);
   if (step_) return expect_code(status, StatusCode::kFailedPrecondition, "release");
   expect_code(status, StatusCode::kOk, "release");
+  frees_ = true;
   stale_.push_back(id);
   model_.sequences.erase(model_.sequences.begin() + static_cast<std::ptrdiff_t>(index));
 }
@@ -174,13 +263,13 @@ void CacheMachine::use_stale_id(const Operation& op) {
   expect_code(manager_->fork(id).status(), code, "fork");
   expect_code(manager_->truncate(id, 0), code, "truncate");
   expect_code(manager_->release(id), code, "release");
-  std::vector<CacheStepEntry> batch{{.sequence = id, .tokens = 1}};
+  std::vector<StepEntry> batch{{.sequence = id, .tokens = 1}};
   if (!model_.sequences.empty() && setup_.max_sequences > 1) {  // after a valid entry, nothing of it may stay
     batch.insert(batch.begin(), {.sequence = model_.sequences[op.b % model_.sequences.size()].id, .tokens = 1});
   }
   const Status status = manager_->prepare_forward(batch).status();
-  const bool at_end = !step_ && batch.size() == 2 &&
-                      model_.sequences[op.b % model_.sequences.size()].length() == setup_.max_context;
+  const bool at_end =
+      !step_ && batch.size() == 2 && model_.sequences[op.b % model_.sequences.size()].length() == setup_.max_context;
   expect_code(status, at_end ? StatusCode::kInvalidArgument : code, "prepare_forward");
 }
 
@@ -203,7 +292,7 @@ std::vector<ModelAppend> CacheMachine::choose_batch(const Operation& op) const {
 void CacheMachine::prepare(const Operation& op) {
   if (model_.sequences.empty()) return create(op);
   const std::vector<ModelAppend> entries = choose_batch(op);
-  std::vector<CacheStepEntry> batch;
+  std::vector<StepEntry> batch;
   std::int64_t tokens = 0;
   bool valid = true;
   for (const ModelAppend& entry : entries) {
@@ -245,13 +334,13 @@ void CacheMachine::prepare_invalid(const Operation& op) {
   expect_code(manager_->prepare_forward({}).status(), code, "empty batch");
   if (model_.sequences.empty()) return;
   const SequenceId id = model_.sequences[op.a % model_.sequences.size()].id;
-  const std::vector<CacheStepEntry> none{{.sequence = id, .tokens = -(op.b % 3)}};
+  const std::vector<StepEntry> none{{.sequence = id, .tokens = -(op.b % 3)}};
   expect_code(manager_->prepare_forward(none).status(), code, "no tokens");
-  const std::vector<CacheStepEntry> twice{{.sequence = id, .tokens = 1}, {.sequence = id, .tokens = 1}};
+  const std::vector<StepEntry> twice{{.sequence = id, .tokens = 1}, {.sequence = id, .tokens = 1}};
   expect_code(manager_->prepare_forward(twice).status(), code, "duplicate");
-  const std::vector<CacheStepEntry> huge{{.sequence = id, .tokens = 0x7fffffff}};
+  const std::vector<StepEntry> huge{{.sequence = id, .tokens = 0x7fffffff}};
   expect_code(manager_->prepare_forward(huge).status(), code, "beyond the context");
-  const std::vector<CacheStepEntry> one{{.sequence = id, .tokens = 1}};
+  const std::vector<StepEntry> one{{.sequence = id, .tokens = 1}};
   expect_code(manager_->prepare_forward(one, {.pad_to_tokens = -1}).status(), code, "negative padding");
   expect_code(manager_->create_sequence(-1).status(), code, "negative reservation");
   expect_code(manager_->fork(id, setup_.max_context + 1).status(), code, "reservation beyond the context");
@@ -299,7 +388,7 @@ bool CacheMachine::rings_serve(const ModelSequence& sequence, std::int64_t lengt
     std::int64_t needed = std::max<std::int64_t>(0, length - setup_.window + 1);
     if (ring > 0) {
       const std::int64_t ratio = schedule_.ratios()[ring - 1];
-      needed = length - length % ratio;                                   // the current block
+      needed = length - length % ratio;                                    // the current block
       if (ratio == 4) needed = std::max<std::int64_t>(0, needed - ratio);  // and the previous one
     }
     // Where nothing older is needed, the ring must still not have gone a whole turn beyond: lengths
@@ -322,18 +411,22 @@ std::int64_t CacheMachine::earliest_length(const ModelSequence& sequence) const 
   return length;
 }
 
-void CacheMachine::commit(const Operation& op) {
-  if (!step_) {
-    expect_code(manager_->commit(op.a), StatusCode::kFailedPrecondition, "commit without a step");
-    return prepare(op);
-  }
-  expect_code(manager_->commit(step_->plan.serial + 1), StatusCode::kFailedPrecondition, "commit of another step");
+void CacheMachine::run_step() {
   std::vector<std::uint64_t> tags;
   for (const ModelAppend& entry : step_->entries) {
     const std::vector<std::uint64_t>& tokens = model_.sequences[entry.sequence].tokens;
     tags.insert(tags.end(), tokens.end() - entry.tokens, tokens.end());
   }
   device_->run(view(), tags);
+}
+
+void CacheMachine::commit(const Operation& op) {
+  if (!step_) {
+    expect_code(manager_->commit(op.a), StatusCode::kFailedPrecondition, "commit without a step");
+    return prepare(op);
+  }
+  expect_code(manager_->commit(step_->plan.serial + 1), StatusCode::kFailedPrecondition, "commit of another step");
+  run_step();
 
   std::vector<std::int32_t> accepted;
   bool in_range = true;
@@ -363,17 +456,86 @@ void CacheMachine::commit(const Operation& op) {
     if (!all) model_ = std::move(after);
   }
   step_.reset();
+  frees_ = true;
 }
 
-void CacheMachine::abandon(const Operation& op) {
+void CacheMachine::rollback_prepared(const Operation& op) {
   if (!step_) {
-    expect_code(manager_->abandon(op.a), StatusCode::kFailedPrecondition, "abandon without a step");
-    return;
+    const auto refused = manager_->rollback(op.a, StepProgress::kPrepared);
+    return expect_code(refused.status(), StatusCode::kFailedPrecondition, "rollback without a step");
   }
-  expect_code(manager_->abandon(step_->plan.serial), StatusCode::kOk, "abandon");
+  const auto emptied = manager_->rollback(step_->plan.serial, StepProgress::kPrepared);
+  expect_code(emptied.status(), StatusCode::kOk, "rollback of a prepared step");
+  expect(emptied->empty(), "a step that never started has emptied a sequence");
+  expect(manager_->freed_blocks().empty(), "blocks that nobody wrote are reported");
   model_ = std::move(step_->before);
-  events_.abandoned_copies += static_cast<std::uint64_t>(step_->plan.counts.block_copies);
+  events_.undone_copies += static_cast<std::uint64_t>(step_->plan.counts.block_copies);
   step_.reset();
+}
+
+// The worst that a started step can leave: every row of it was written. Whoever the rings still serve goes back and
+// keeps what was copied for it; the others are emptied and have no reservation.
+void CacheMachine::rollback_started(const Operation& op) {
+  if (!step_) {
+    const auto refused = manager_->rollback(op.a, StepProgress::kStarted);
+    return expect_code(refused.status(), StatusCode::kFailedPrecondition, "rollback without a step");
+  }
+  const std::uint64_t serial = step_->plan.serial;
+  expect_code(manager_->rollback(serial + 1, StepProgress::kStarted).status(), StatusCode::kFailedPrecondition,
+              "rollback of another step");
+  run_step();
+  CacheModel after = model_;
+  CacheModel with_reservations = model_;
+  std::vector<SequenceId> lost;
+  for (const ModelAppend& entry : step_->entries) {
+    const ModelSequence& sequence = model_.sequences[entry.sequence];
+    const std::int64_t before = sequence.length() - entry.tokens;
+    const bool serves = before == 0 || rings_serve(sequence, before);
+    after.cut(entry.sequence, serves ? before : 0);
+    with_reservations.cut(entry.sequence, serves ? before : 0);
+    if (serves) continue;
+    lost.push_back(sequence.id);
+    after.sequences[entry.sequence].reserve_tokens = 0;
+  }
+  expect(after.affordable(), "the model cannot pay for a rollback");
+  events_.kept_copies += static_cast<std::uint64_t>(step_->plan.counts.block_copies);
+  events_.emptied += lost.size();
+  events_.broke_emptied += with_reservations.affordable() ? 0 : 1;
+  const auto emptied = manager_->rollback(serial, StepProgress::kStarted);
+  expect_code(emptied.status(), StatusCode::kOk, "rollback of a started step");
+  expect(std::equal(emptied->begin(), emptied->end(), lost.begin(), lost.end()), "list of emptied sequences");
+  model_ = std::move(after);
+  step_.reset();
+  frees_ = true;
+}
+
+std::vector<std::uint64_t> CacheMachine::owned_blocks() const {
+  std::vector<std::uint64_t> owned;
+  for (const ModelSequence& sequence : model_.sequences) {
+    for (std::size_t pool = 0; pool < model_.pools.size(); ++pool) {
+      for (const BlockId block : *manager_->blocks(sequence.id, static_cast<int>(pool))) {
+        owned.push_back(std::uint64_t{pool} << 32 | static_cast<std::uint32_t>(block.value));
+      }
+    }
+  }
+  std::sort(owned.begin(), owned.end());
+  owned.erase(std::unique(owned.begin(), owned.end()), owned.end());
+  return owned;
+}
+
+void CacheMachine::check_freed() {
+  const std::vector<std::uint64_t> before = std::exchange(owned_, owned_blocks());
+  if (!frees_) return;
+  std::vector<std::uint64_t> expected;
+  std::set_difference(before.begin(), before.end(), owned_.begin(), owned_.end(), std::back_inserter(expected));
+  std::vector<std::uint64_t> reported;
+  for (const FreedBlock& freed : manager_->freed_blocks()) {
+    reported.push_back(static_cast<std::uint64_t>(freed.pool) << 32 | static_cast<std::uint32_t>(freed.block.value));
+  }
+  std::sort(reported.begin(), reported.end());
+  expect(reported == expected, "freed blocks: " + std::to_string(reported.size()) + " reported, " +
+                                   std::to_string(expected.size()) + " became free");
+  events_.freed_blocks += reported.size();
 }
 
 void CacheMachine::verify() {

@@ -46,12 +46,17 @@ struct CacheEvents {
   std::uint64_t padded_steps = 0;
   std::uint64_t rollbacks = 0;
   std::uint64_t refused_rollbacks = 0;
-  std::uint64_t abandoned_copies = 0;
-  std::uint64_t short_creates = 0;    // refused for want of blocks
+  std::uint64_t undone_copies = 0;  // of steps rolled back before they started
+  std::uint64_t kept_copies = 0;    // of steps rolled back after that
+  std::uint64_t emptied = 0;        // sequences that a rollback could not bring back
+  std::uint64_t broke_emptied = 0;  // of these, with a reservation that could not have been kept
+  std::uint64_t restored = 0;
+  std::uint64_t freed_blocks = 0;   // reported
+  std::uint64_t short_creates = 0;  // refused for want of blocks
   std::uint64_t short_forks = 0;
   std::uint64_t short_truncates = 0;
   std::uint64_t short_steps = 0;
-  std::uint64_t reserved_steps = 0;   // every entry within its reservation
+  std::uint64_t reserved_steps = 0;  // every entry within its reservation
 };
 
 // The manager did something that the model did not.
@@ -80,7 +85,9 @@ class CacheMachine {
   void prepare(const Operation& op);
   void prepare_invalid(const Operation& op);
   void commit(const Operation& op);
-  void abandon(const Operation& op);
+  void rollback_prepared(const Operation& op);
+  void rollback_started(const Operation& op);
+  void restore(const Operation& op);
   void use_stale_id(const Operation& op);
 
   [[nodiscard]] std::vector<ModelAppend> choose_batch(const Operation& op) const;
@@ -93,6 +100,12 @@ class CacheMachine {
   // Every entry stays within its reservation, so the step must succeed.
   [[nodiscard]] bool within_reservations(const std::vector<ModelAppend>& entries) const;
   [[nodiscard]] std::int64_t reserve_from(std::uint16_t value) const;
+  // The device runs the outstanding step; every token leaves its tag.
+  void run_step();
+  // Blocks that have an owner, by pool and id.
+  [[nodiscard]] std::vector<std::uint64_t> owned_blocks() const;
+  // freed_blocks() must name what had an owner before the operation and has none now, each once.
+  void check_freed();
   void verify();
   void verify_content(const ModelSequence& sequence);
 
@@ -104,6 +117,8 @@ class CacheMachine {
   std::unique_ptr<FakeDevice> device_;
   std::optional<Outstanding> step_;
   std::vector<SequenceId> stale_;
+  std::vector<std::uint64_t> owned_;  // blocks before the operation
+  bool frees_ = false;                // the operation gave blocks back, so the manager reports on it
 };
 
 }  // namespace dsv4rt::property

@@ -21,8 +21,8 @@ struct ModelSequence {
   SequenceId id;
   std::int32_t slot = 0;
   std::int64_t reserve_tokens = 0;
-  std::vector<std::uint64_t> tokens;             // tags
-  std::vector<std::vector<ModelBlock>> blocks;   // [pool]
+  std::vector<std::uint64_t> tokens;            // tags
+  std::vector<std::vector<ModelBlock>> blocks;  // [pool]
 
   [[nodiscard]] std::int64_t length() const { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -74,7 +74,10 @@ class CacheModel {
   // The operations below change the model unconditionally; callers try them on a copy and keep it
   // when affordable().
   void create(SequenceId id, std::int32_t slot, std::int64_t reserve_tokens) {
-    sequences.push_back({.id = id, .slot = slot, .reserve_tokens = reserve_tokens, .tokens = {},
+    sequences.push_back({.id = id,
+                         .slot = slot,
+                         .reserve_tokens = reserve_tokens,
+                         .tokens = {},
                          .blocks = std::vector<std::vector<ModelBlock>>(pools.size())});
   }
   void fork(std::size_t parent, SequenceId id, std::int32_t slot, std::int64_t reserve_tokens) {
@@ -86,6 +89,11 @@ class CacheModel {
     child.slot = slot;
     child.reserve_tokens = reserve_tokens;
     sequences.push_back(std::move(child));
+  }
+  // A sequence whose content comes from elsewhere: blocks of its own.
+  void restore(SequenceId id, std::int32_t slot, std::int64_t length, std::int64_t reserve_tokens) {
+    create(id, slot, reserve_tokens);
+    append({.sequence = sequences.size() - 1, .tokens = static_cast<std::int32_t>(length)});
   }
   void cut(std::size_t index, std::int64_t length) {
     ModelSequence& sequence = sequences[index];

@@ -68,6 +68,31 @@ class FakeDevice {
     }
   }
 
+  // What a caller does after KVCacheManager::restore_sequence: the table's row, the rows of the blocks and, of every
+  // ring, positions from first_needed[ring] on. Beyond the length the rings hold what a rejected step leaves.
+  void restore(const KVCacheManager& manager, SequenceId id, std::int32_t slot,
+               const std::vector<std::uint64_t>& tokens, const std::vector<std::int64_t>& first_needed,
+               std::int32_t rejected) {
+    const auto length = static_cast<std::int64_t>(tokens.size());
+    for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+      const std::vector<BlockId> blocks = *manager.blocks(id, static_cast<int>(pool));
+      for (std::size_t c = 0; c < blocks.size(); ++c) cell(pool, slot, static_cast<std::int32_t>(c)) = blocks[c].value;
+      const std::int32_t rows = pools_[pool].rows_per_block;
+      for (std::int64_t row = 0; row < length / pools_[pool].ratio; ++row) {
+        at(pool, cell(pool, slot, static_cast<std::int32_t>(row / rows)), static_cast<std::int32_t>(row % rows)) =
+            tokens[static_cast<std::size_t>((row + 1) * pools_[pool].ratio - 1)];
+      }
+    }
+    for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+      std::vector<RingRow>& rows = rings_[ring][static_cast<std::size_t>(slot)];
+      rows.assign(rows.size(), RingRow{});
+      for (std::int64_t position = first_needed[ring]; position < length + rejected; ++position) {
+        const std::uint64_t tag = position < length ? tokens[static_cast<std::size_t>(position)] : 0;
+        rows[static_cast<std::size_t>(position) % rows.size()] = {position, tag};
+      }
+    }
+  }
+
   [[nodiscard]] std::uint64_t read_row(std::size_t pool, std::int32_t slot, std::int64_t row) {
     const std::int64_t rows = pools_[pool].rows_per_block;
     return at(pool, cell(pool, slot, static_cast<std::int32_t>(row / rows)), static_cast<std::int32_t>(row % rows));

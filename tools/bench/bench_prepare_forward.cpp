@@ -6,7 +6,7 @@
 //   worst_case_scattered:  worst_case_decode with free lists in the order that service leaves
 //   shared_tails:          128 forked pairs decode at once, half of them must copy their last blocks
 //   mixed_prefill:         255 decodes and one prefill chunk of 2,048 tokens, padded
-//   abandon_worst_case:    what giving a worst-case step back costs
+//   rollback_worst_case:   what giving a worst-case step back costs
 //
 // The limit that the design sets for prepare_forward is 100 us for decode steps. Every run checks that its steps were
 // valid: the counts of tokens, deltas and copies, and the manager's invariants at the end.
@@ -52,7 +52,7 @@ void require(bool condition, const char* what) {
 
 struct Cache {
   std::unique_ptr<KVCacheManager> manager;
-  std::vector<CacheStepEntry> batch;
+  std::vector<StepEntry> batch;
   std::int32_t pools = 0;
 };
 
@@ -79,14 +79,14 @@ Cache make_cache(std::int32_t csa_rows_per_block, std::int32_t sequences) {
 }
 
 void append(Cache& cache, std::int32_t tokens) {
-  std::vector<CacheStepEntry> batch = cache.batch;
-  for (CacheStepEntry& entry : batch) entry.tokens = tokens;
+  std::vector<StepEntry> batch = cache.batch;
+  for (StepEntry& entry : batch) entry.tokens = tokens;
   const StepPlan plan = take(cache.manager->prepare_forward(batch));
   require(cache.manager->commit(plan.serial));
 }
 
 void restart(Cache& cache) {
-  for (const CacheStepEntry& entry : cache.batch) require(cache.manager->truncate(entry.sequence, 0));
+  for (const StepEntry& entry : cache.batch) require(cache.manager->truncate(entry.sequence, 0));
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -114,7 +114,7 @@ void steady_decode(benchmark::State& state) {
   Cache cache = make_cache(64, kSequences);
   // Different lengths, as in service: block boundaries do not fall together.
   for (std::int32_t i = 0; i < kSequences; ++i) {
-    const std::array<CacheStepEntry, 1> one{{{cache.batch[static_cast<std::size_t>(i)].sequence, 1 + 37 * i % 8000}}};
+    const std::array<StepEntry, 1> one{{{cache.batch[static_cast<std::size_t>(i)].sequence, 1 + 37 * i % 8000}}};
     require(cache.manager->commit(take(cache.manager->prepare_forward(one)).serial));
   }
   std::int64_t steps = 0;
@@ -138,7 +138,7 @@ void worst_case_decode(benchmark::State& state) {
       state, [&] { return cache.manager->prepare_forward(cache.batch); },
       [&](const StepPlan& plan) {
         require(plan.counts.table_deltas == kSequences * cache.pools, "every pool gives every sequence a block");
-        require(cache.manager->abandon(plan.serial));
+        require(cache.manager->rollback(plan.serial, StepProgress::kPrepared).status());
       });
   require(cache.manager->check_invariants());
 }
@@ -150,7 +150,7 @@ void worst_case_csa_decode(benchmark::State& state) {
       state, [&] { return cache.manager->prepare_forward(cache.batch); },
       [&](const StepPlan& plan) {
         require(plan.counts.table_deltas > 0 && plan.counts.table_deltas % kSequences == 0, "a block per CSA pool");
-        require(cache.manager->abandon(plan.serial));
+        require(cache.manager->rollback(plan.serial, StepProgress::kPrepared).status());
       });
   require(cache.manager->check_invariants());
 }
@@ -171,7 +171,7 @@ void worst_case_scattered(benchmark::State& state) {
       state, [&] { return cache.manager->prepare_forward(cache.batch); },
       [&](const StepPlan& plan) {
         require(plan.counts.table_deltas == kSequences * cache.pools, "every pool gives every sequence a block");
-        require(cache.manager->abandon(plan.serial));
+        require(cache.manager->rollback(plan.serial, StepProgress::kPrepared).status());
       });
   require(cache.manager->check_invariants());
 }
@@ -187,7 +187,7 @@ void shared_tails(benchmark::State& state) {
       state, [&] { return cache.manager->prepare_forward(cache.batch); },
       [&](const StepPlan& plan) {
         require(plan.counts.block_copies > 0 && plan.counts.block_copies == plan.counts.table_deltas, "copies");
-        require(cache.manager->abandon(plan.serial));
+        require(cache.manager->rollback(plan.serial, StepProgress::kPrepared).status());
       });
   require(cache.manager->check_invariants());
 }
@@ -200,18 +200,18 @@ void mixed_prefill(benchmark::State& state) {
       state, [&] { return cache.manager->prepare_forward(cache.batch, {.pad_to_tokens = 2560}); },
       [&](const StepPlan& plan) {
         require(plan.counts.valid_tokens == kSequences - 1 + kPrefillTokens && plan.counts.tokens == 2560, "mixed");
-        require(cache.manager->abandon(plan.serial));
+        require(cache.manager->rollback(plan.serial, StepProgress::kPrepared).status());
       });
   require(cache.manager->check_invariants());
 }
 
-void abandon_worst_case(benchmark::State& state) {
+void rollback_worst_case(benchmark::State& state) {
   Cache cache = make_cache(1, kSequences);
   append(cache, 127);
   for (auto _ : state) {
     const StepPlan plan = take(cache.manager->prepare_forward(cache.batch));
     const auto start = std::chrono::steady_clock::now();
-    const Status status = cache.manager->abandon(plan.serial);
+    const Status status = cache.manager->rollback(plan.serial, StepProgress::kPrepared).status();
     state.SetIterationTime(seconds_since(start));
     require(status);
   }
@@ -224,7 +224,7 @@ BENCHMARK(worst_case_csa_decode)->UseManualTime()->Unit(benchmark::kMicrosecond)
 BENCHMARK(worst_case_scattered)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(shared_tails)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(mixed_prefill)->UseManualTime()->Unit(benchmark::kMicrosecond);
-BENCHMARK(abandon_worst_case)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(rollback_worst_case)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace dsv4rt

@@ -45,11 +45,11 @@ struct TestCache {
   SequenceId create(std::int64_t reserve_tokens = 0) { return *manager->create_sequence(reserve_tokens); }
   // One step of one sequence, everything accepted.
   Status append(SequenceId sequence, std::int32_t tokens) {
-    const std::vector<CacheStepEntry> batch{{.sequence = sequence, .tokens = tokens}};
+    const std::vector<StepEntry> batch{{.sequence = sequence, .tokens = tokens}};
     Result<StepPlan> step = manager->prepare_forward(batch);
     return step.ok() ? manager->commit(step->serial) : step.status();
   }
-  Result<StepPlan> prepare(const std::vector<CacheStepEntry>& batch, std::int32_t pad_to_tokens = 0) {
+  Result<StepPlan> prepare(const std::vector<StepEntry>& batch, std::int32_t pad_to_tokens = 0) {
     return manager->prepare_forward(batch, {.pad_to_tokens = pad_to_tokens});
   }
   [[nodiscard]] StepView view(const StepPlan& step) const {

@@ -1,8 +1,8 @@
 // The invariant check must be able to fail: every invariant is broken once, on purpose.
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "cache/cache_state.h"
 #include "cache_fixture.h"
@@ -53,12 +53,10 @@ TEST(CacheInvariants, EveryBrokenOneIsNamed) {
   expect_broken("holds block 0", [](CacheState& state) { state.groups[0].cell(0, 0)[1] = 0; });
   expect_broken("holds block 3", [](CacheState& state) { state.groups[0].cell(0, 5)[0] = 3; });
   expect_broken("holds block -1", [](CacheState& state) { state.groups[0].cell(0, 0)[0] = -1; });
-  expect_broken("owners; tables hold it", [](CacheState& state) {
-    state.groups[0].cell(0, 0)[0] = state.groups[0].cell(1, 0)[0];
-  });
-  expect_broken("in place", [](CacheState& state) {
-    state.allocators[0].add_owner(BlockId(state.groups[0].cell(0, 0)[0]));
-  });
+  expect_broken("owners; tables hold it",
+                [](CacheState& state) { state.groups[0].cell(0, 0)[0] = state.groups[0].cell(1, 0)[0]; });
+  expect_broken("in place",
+                [](CacheState& state) { state.allocators[0].add_owner(BlockId(state.groups[0].cell(0, 0)[0])); });
   expect_broken("shares more blocks", [](CacheState& state) { state.groups[0].set_maybe_shared_blocks(0, 9); });
   expect_broken("reservations sum up to 0", [](CacheState& state) { state.groups[1].set_reserved_blocks(1); });
   expect_broken("blocks free, reserved are", [](CacheState& state) {

@@ -1,9 +1,9 @@
 // The role table: figures of the released models, ring sizes, and what is refused.
 #include "cache/cache_layout.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "cache_fixture.h"
 

@@ -1,7 +1,7 @@
 // When blocks run short: reservations, admission, and failures that must change nothing.
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "cache/kv_cache_manager.h"
 #include "cache_fixture.h"
@@ -94,7 +94,7 @@ TEST(CacheShortage, Lesson18NthAllocationFailingInEveryPool) {
       for (int round = 0; status.ok() && round < 40; ++round) {
         if (round == 3) live.push_back(cache.manager->fork(a)->child);
         before = cache.snapshot(live);
-        std::vector<CacheStepEntry> batch;
+        std::vector<StepEntry> batch;
         for (const SequenceId id : live) batch.push_back({id, 30 + round});
         const Result<StepPlan> step = cache.prepare(batch);
         status = step.status();
@@ -125,7 +125,7 @@ TEST(CacheShortage, Lesson18CancelledAtEveryPhase) {
     }
     if (phase == 2) {
       const StepPlan step = *cache.prepare({{sequence, 200}});
-      ASSERT_TRUE(cache.manager->abandon(step.serial).ok());
+      ASSERT_TRUE(cache.manager->rollback(step.serial, StepProgress::kPrepared).ok());
     }
     if (phase == 3) {
       const StepPlan step = *cache.prepare({{sequence, 5}});

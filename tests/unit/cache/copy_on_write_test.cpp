@@ -1,7 +1,7 @@
 // Blocks that a fork shares: who copies, when, and who may write in place.
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "cache/kv_cache_manager.h"
 #include "cache_fixture.h"

@@ -64,11 +64,11 @@ TEST_F(FreedBlocks, Lesson6TruncationReportsItsBlocks) {
   expect_reported(before, {sequence});
 }
 
-TEST_F(FreedBlocks, Lesson6RejectedTokensReportTheirBlocksAndAbandonedOnesNone) {
+TEST_F(FreedBlocks, Lesson6RejectedTokensReportTheirBlocksAndUnstartedStepsNone) {
   const SequenceId sequence = cache_.create();
   ASSERT_TRUE(cache_.append(sequence, 508).ok());
-  const StepPlan abandoned = *cache_.prepare({{sequence, 8}});
-  ASSERT_TRUE(cache_.manager->abandon(abandoned.serial).ok());
+  const StepPlan unstarted = *cache_.prepare({{sequence, 8}});
+  ASSERT_TRUE(cache_.manager->rollback(unstarted.serial, StepProgress::kPrepared).ok());
   EXPECT_TRUE(cache_.manager->freed_blocks().empty()) << "nothing was written";
   const StepPlan step = *cache_.prepare({{sequence, 8}});
   const Blocks before = held({sequence});

@@ -1,12 +1,12 @@
 // KVCacheManager: life cycle, refusals, reservations, and the lessons that concern it.
 #include "cache/kv_cache_manager.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "base/check.h"
 #include "cache_fixture.h"
@@ -108,8 +108,8 @@ TEST(KVCacheManager, RefusedBatchesChangeNothing) {
   const SequenceId b = cache.create();
   ASSERT_TRUE(cache.append(a, 290).ok());
   const auto before = cache.snapshot({a, b});
-  const auto refuse = [&](const std::vector<CacheStepEntry>& batch, StatusCode code,
-                          const std::vector<std::string>& parts, std::int32_t padding = 0) {
+  const auto refuse = [&](const std::vector<StepEntry>& batch, StatusCode code, const std::vector<std::string>& parts,
+                          std::int32_t padding = 0) {
     expect_refused(cache.prepare(batch, padding).status(), code, parts);
     EXPECT_EQ(cache.snapshot({a, b}), before);
   };
@@ -152,10 +152,12 @@ TEST(KVCacheManager, OneStepAtATime) {
   expect_refused(cache.manager->truncate(sequence, 0), StatusCode::kFailedPrecondition, {"truncate", serial});
   expect_refused(cache.manager->release(sequence), StatusCode::kFailedPrecondition, {"release", serial});
   expect_refused(cache.manager->commit(step.serial + 1), StatusCode::kFailedPrecondition, {"commit", serial + " is"});
-  expect_refused(cache.manager->abandon(step.serial - 1), StatusCode::kFailedPrecondition, {"abandon"});
+  expect_refused(cache.manager->rollback(step.serial - 1, StepProgress::kPrepared).status(),
+                 StatusCode::kFailedPrecondition, {"rollback"});
   ASSERT_TRUE(cache.manager->commit(step.serial).ok());
   expect_refused(cache.manager->commit(step.serial), StatusCode::kFailedPrecondition, {"no step is"});
-  expect_refused(cache.manager->abandon(step.serial), StatusCode::kFailedPrecondition, {"no step is"});
+  expect_refused(cache.manager->rollback(step.serial, StepProgress::kPrepared).status(),
+                 StatusCode::kFailedPrecondition, {"no step is"});
 }
 
 TEST(KVCacheManager, StaleIdsAreRefusedEverywhere) {
@@ -167,11 +169,10 @@ TEST(KVCacheManager, StaleIdsAreRefusedEverywhere) {
   ASSERT_EQ(successor.index, old.index);
   ASSERT_TRUE(cache.append(successor, 10).ok());
   for (const SequenceId id : {old, SequenceId{}, SequenceId{.index = 1000, .generation = 1}}) {
-    for (const Status& status :
-         {cache.manager->length(id).status(), cache.manager->slot(id).status(),
-          cache.manager->earliest_truncation(id).status(), cache.manager->blocks(id, 0).status(),
-          cache.manager->fork(id).status(), cache.manager->truncate(id, 0), cache.manager->release(id),
-          cache.append(id, 1)}) {
+    for (const Status& status : {cache.manager->length(id).status(), cache.manager->slot(id).status(),
+                                 cache.manager->earliest_truncation(id).status(), cache.manager->blocks(id, 0).status(),
+                                 cache.manager->fork(id).status(), cache.manager->truncate(id, 0),
+                                 cache.manager->release(id), cache.append(id, 1)}) {
       expect_refused(status, StatusCode::kStaleHandle,
                      {"index " + std::to_string(id.index), "generation " + std::to_string(id.generation)});
     }
@@ -215,7 +216,7 @@ TEST(KVCacheManager, RejectedTokensGiveTheirBlocksBack) {
   EXPECT_EQ(after, before);
 }
 
-TEST(KVCacheManager, AbandonRestoresEverything) {
+TEST(KVCacheManager, RollbackBeforeTheStartRestoresEverything) {
   TestCache cache = small_cache(4, 2048, 2);
   const SequenceId parent = cache.create(1000);
   ASSERT_TRUE(cache.append(parent, 150).ok());
@@ -224,7 +225,7 @@ TEST(KVCacheManager, AbandonRestoresEverything) {
   const StepPlan step = *cache.prepare({{parent, 300}, {child, 500}});
   EXPECT_GT(step.counts.block_copies, 0);
   EXPECT_NE(cache.snapshot({parent, child}), before);
-  ASSERT_TRUE(cache.manager->abandon(step.serial).ok());
+  ASSERT_TRUE(cache.manager->rollback(step.serial, StepProgress::kPrepared).ok());
   EXPECT_EQ(cache.snapshot({parent, child}), before);
   EXPECT_TRUE(cache.manager->check_invariants().ok());
   // Also the order of the free lists: the same step gets the same blocks again.
@@ -369,8 +370,8 @@ TEST(KVCacheManager, PoolsOutOfRange) {
 }
 
 TEST(KVCacheManager, WindowOnlyModelNeedsNoPools) {
-  TestCache cache = make_cache(config_with_ratios({0, 0}), {}, {.max_sequences = 2, .max_context_tokens = 500,
-                                                                .max_step_tokens = 64});
+  TestCache cache = make_cache(config_with_ratios({0, 0}), {},
+                               {.max_sequences = 2, .max_context_tokens = 500, .max_step_tokens = 64});
   const SequenceId sequence = cache.create(500);
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(cache.append(sequence, 64).ok());
   EXPECT_EQ(*cache.manager->earliest_truncation(sequence), 319);

@@ -1,10 +1,10 @@
 // The memory plan: sums, floors, hostile numbers, and fitting into a given memory.
 #include "cache/memory_plan.h"
 
-#include <gtest/gtest.h>
-
 #include <limits>
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 #include "cache_fixture.h"
 
@@ -107,9 +107,9 @@ TEST(MemoryPlan, Lesson17HostileLimits) {
   config.max_position_embeddings = std::numeric_limits<std::int64_t>::max();
   const Model model(config);
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
-  for (const CacheLimits& bad : {limits(1, 1000, 8, std::numeric_limits<std::int64_t>::max()), limits(kMost, 1000, 8),
-                                 limits(kMost, kMost, 8), limits(1000, 1000, 8, std::int64_t{1} << 43),
-                                 limits(kMost, 1, kMost)}) {
+  for (const CacheLimits& bad :
+       {limits(1, 1000, 8, std::numeric_limits<std::int64_t>::max()), limits(kMost, 1000, 8), limits(kMost, kMost, 8),
+        limits(1000, 1000, 8, std::int64_t{1} << 43), limits(kMost, 1, kMost)}) {
     EXPECT_EQ(model.plan(bad).status().code(), StatusCode::kInvalidArgument);
   }
   // Slots alone beyond 63 bits: a wide ring times very many sequences.

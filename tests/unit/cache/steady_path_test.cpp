@@ -17,14 +17,14 @@ TEST(SteadyPath, CountsAllocations) {
   EXPECT_EQ(allocations, before + 1);
 }
 
-// Decode, verify with rejections, abandoned steps, new blocks and copies of shared blocks.
+// Decode, verify with rejections, steps rolled back before they started, new blocks and copies of shared blocks.
 TEST(SteadyPath, StepsAllocateNothing) {
   CacheFormats formats;
   formats.draft_budget_tokens = 4;
   TestCache cache = make_cache(model_config("deepseek-v4-flash"), formats,
                                {.max_sequences = 32, .max_context_tokens = 4096, .max_step_tokens = 512});
   cache.manager->record_freed_blocks();  // what is recorded fits into memory taken here
-  std::vector<CacheStepEntry> batch;
+  std::vector<StepEntry> batch;
   for (int i = 0; i < 16; ++i) batch.push_back({cache.create(i % 2 == 0 ? 4096 : 0), 1});
   const StepPlan prompt = *cache.prepare(batch);
   ASSERT_TRUE(cache.manager->commit(prompt.serial).ok());
@@ -46,8 +46,8 @@ TEST(SteadyPath, StepsAllocateNothing) {
     if (!step.ok()) break;
     copies += step->counts.block_copies;
     deltas += step->counts.table_deltas;
-    const Status done =
-        round % 7 == 0 ? cache.manager->abandon(step->serial) : cache.manager->commit(step->serial, accepted);
+    const Status done = round % 7 == 0 ? cache.manager->rollback(step->serial, StepProgress::kPrepared).status()
+                                       : cache.manager->commit(step->serial, accepted);
     if (!done.ok()) break;
     freed += cache.manager->freed_blocks().size();
   }
@@ -66,7 +66,7 @@ TEST(SteadyPath, CopiesOfSharedBlocksAllocateNothing) {
                                {.max_sequences = 8, .max_context_tokens = 4096, .max_step_tokens = 512});
   const SequenceId parent = cache.create();
   ASSERT_TRUE(cache.append(parent, 200).ok());
-  std::vector<CacheStepEntry> batch{{parent, 200}};
+  std::vector<StepEntry> batch{{parent, 200}};
   batch.push_back({cache.manager->fork(parent)->child, 200});
   const std::uint64_t before = allocations;
   const Result<StepPlan> step = cache.manager->prepare_forward(batch);

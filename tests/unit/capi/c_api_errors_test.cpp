@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "capi/c_api_handle.h"
+#include "tools/lib/engine_inspector.h"
 #include "unit/capi/c_api_test.h"
 
 namespace dsv4rt {
@@ -325,7 +326,9 @@ TEST_F(CApiErrorTest, ExceptionsBecomeStatuses) {
   EXPECT_EQ(code([] {}, ""), DSV4RT_OK);
 }
 
-TEST_F(CApiErrorTest, DefectLatchesTheEngineButFullMemoryDoesNot) {
+// What runs out of memory has changed nothing, and the engine goes on; a defect latches it, and every later call
+// tells what the defect was. allocation_failure_test looks at real shortages inside the engine.
+TEST_F(CApiErrorTest, DefectLatchesTheEngineButAShortageDoesNot) {
   const EngineHandle handle = open();
   dsv4rt_engine* engine = handle.get();
   const dsv4rt_sequence sequence = new_sequence(engine);
@@ -339,9 +342,63 @@ TEST_F(CApiErrorTest, DefectLatchesTheEngineButFullMemoryDoesNot) {
   dsv4rt_sequence other{};
   std::int64_t number = 0;
   EXPECT_EQ(dsv4rt_sequence_create(engine, 0, &other), DSV4RT_FAULTED);
+  expect_error_names(engine, "free + live != total");
+  EXPECT_EQ(dsv4rt_sequence_create(engine, 0, nullptr), DSV4RT_FAULTED);
+  expect_error_names(engine, "free + live != total");
   EXPECT_EQ(dsv4rt_sequence_length(engine, sequence, &number), DSV4RT_FAULTED);
   EXPECT_EQ(dsv4rt_engine_can_admit(engine, 1), DSV4RT_FAULTED);
   EXPECT_EQ(dsv4rt_engine_hidden_size(engine, &number), DSV4RT_OK);
+}
+
+TEST_F(CApiErrorTest, DefectsThatAQuestionMeetsLatchToo) {
+  const EngineHandle handle = open();
+  EXPECT_EQ(c_api::call(handle.get(), c_api::Use::kQuery,
+                        [](dsv4rt_engine&) -> Status { throw CheckFailure("a slot is listed twice"); }),
+            DSV4RT_INTERNAL);
+  dsv4rt_sequence other{};
+  EXPECT_EQ(dsv4rt_sequence_create(handle.get(), 0, &other), DSV4RT_FAULTED);
+  expect_error_names(handle.get(), "listed twice");
+}
+
+// The process goes on when the cache turns out to be overwritten at the end.
+TEST_F(CApiErrorTest, DestructionReportsAnOverwrittenCache) {
+  for (const bool damaged : {false, true}) {
+    auto handle = std::make_unique<dsv4rt_engine>();
+    EngineOptions options;
+    options.checkpoint = checkpoint();
+    options.limits = {.max_sequences = 1, .max_context_tokens = 64, .max_step_tokens = 64, .pool_tokens = 0};
+    options.poison_freed_blocks = true;
+    ASSERT_TRUE(c_api::open(*handle, options).ok());
+    if (damaged) EngineInspector(*handle->engine).cache_memory().regions()[0].data[-1] = std::byte{1};
+    EXPECT_EQ(dsv4rt_engine_destroy(handle.release()), damaged ? DSV4RT_INTERNAL : DSV4RT_OK);
+  }
+}
+
+// A step that the caller altered, or rows that the backend cannot take, are refused and change nothing.
+TEST_F(CApiErrorTest, AlteredStepsAndMisplacedRowsAreRefused) {
+  const EngineHandle handle = open();
+  dsv4rt_engine* engine = handle.get();
+  const dsv4rt_sequence sequence = new_sequence(engine);
+  const dsv4rt_step step = prepare(engine, sequence, 3);
+  std::vector<dsv4rt_bf16> x(static_cast<std::size_t>(4 * hidden_));
+  std::vector<dsv4rt_bf16> out(x.size());
+  for (const std::int32_t change : {-3, 1, 1000000}) {
+    dsv4rt_step altered = step;
+    altered.tokens += change;
+    EXPECT_EQ(dsv4rt_step_forward_layer(engine, &altered, 0, x.data(), out.data()), DSV4RT_INVALID_ARGUMENT);
+    expect_error_names(engine, "tokens = " + std::to_string(altered.tokens));
+    EXPECT_EQ(dsv4rt_step_run(engine, &altered, x.data(), zero_hook, &altered.tokens), DSV4RT_INVALID_ARGUMENT);
+    EXPECT_EQ(dsv4rt_step_commit(engine, &altered, nullptr, 0), DSV4RT_INVALID_ARGUMENT);
+    altered = step;
+    altered.valid_tokens += change;
+    EXPECT_EQ(dsv4rt_step_forward_layer(engine, &altered, 0, x.data(), out.data()), DSV4RT_INVALID_ARGUMENT);
+  }
+  const auto* odd = reinterpret_cast<const dsv4rt_bf16*>(reinterpret_cast<const char*>(x.data()) + 1);
+  EXPECT_EQ(dsv4rt_step_forward_layer(engine, &step, 0, odd, out.data()), DSV4RT_INVALID_ARGUMENT);
+  expect_error_names(engine, "x lies 1 bytes past a multiple of 2");
+  EXPECT_EQ(dsv4rt_step_run(engine, &step, odd, zero_hook, nullptr), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(run(engine, step), DSV4RT_OK) << dsv4rt_engine_last_error(engine);
+  EXPECT_EQ(dsv4rt_step_commit(engine, &step, nullptr, 0), DSV4RT_OK);
 }
 
 }  // namespace

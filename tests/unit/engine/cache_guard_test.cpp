@@ -2,6 +2,7 @@
 #include "engine/cache_guard.h"
 
 #include <cmath>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
@@ -228,7 +229,8 @@ TEST_F(EngineGuardTest, Lesson6WritesBeyondAnEdgeAreFound) {
       EXPECT_TRUE(fails_with(engine->release(sequence), StatusCode::kInternal,
                              {region.name, before ? "byte -1 of" : "byte " + std::to_string(region.bytes) + " of"}));
       // Latched: nothing is built upon a cache that somebody wrote into.
-      EXPECT_TRUE(fails_with(engine->create_sequence(), StatusCode::kInternal, {region.name}));
+      EXPECT_TRUE(fails_with(engine->create_sequence(), StatusCode::kFaulted, {region.name, "internal"}));
+      EXPECT_TRUE(fails_with(engine->snapshot_bytes(sequence), StatusCode::kFaulted, {region.name}));
     }
   }
 }
@@ -291,6 +293,26 @@ TEST_F(EngineGuardDeathTest, Lesson6DestructionChecksEdgesAndNullBlocks) {
         EngineInspector(*engine).cache_memory().pool_region(pool).data[100] = std::byte{1};
       },
       "INDEX_K blocks of layer 1: byte 100 of");
+}
+
+// Whoever listens to warnings is told instead, and the program goes on.
+TEST_F(EngineGuardTest, Lesson6DestructionTellsWhoListens) {
+  std::string told;
+  EngineOptions listening = options(true);
+  listening.on_warning = [&](std::string_view text) { told += text; };
+  {
+    const auto engine = make_engine(listening);
+    const CacheRegion& region = EngineInspector(*engine).cache_memory().pool_region(0);
+    region.data[region.bytes] = std::byte{1};
+  }
+  EXPECT_NE(told.find("something wrote outside"), std::string::npos) << told;
+  told.clear();
+  make_engine(listening).reset();
+  EXPECT_EQ(told, "");
+  listening.on_warning = [](std::string_view) { throw std::runtime_error("nobody may see this"); };
+  const auto engine = make_engine(listening);
+  const CacheRegion& region = EngineInspector(*engine).cache_memory().pool_region(0);
+  region.data[-1] = std::byte{1};
 }
 
 }  // namespace

@@ -178,6 +178,41 @@ TEST_F(EngineCancelTest, ForksAreCancelledWithoutHarmToTheirParent) {
   expect_serves(*engine);
 }
 
+// A sequence with a reservation, a fork that keeps its blocks, neighbours that took the rest: the cancelled step could
+// not be paid for by truncation. It ends nevertheless; who was emptied is told and has no reservation any more.
+TEST_F(EngineCancelTest, AForkInAFullPoolCannotKeepTheStepOutstanding) {
+  EngineOptions full = options(4);
+  full.csa_rows_per_block = 16;
+  full.hca_rows_per_block = 2;
+  const auto engine = make_engine(full);
+  SequenceFeeder feeder(*engine);
+  const auto reserved = engine->create_sequence(393);
+  ASSERT_OK(reserved);
+  FedSequence parent{.id = *reserved, .inputs = golden_.inputs, .outputs = LayerRows(3), .length = 0};
+  feeder.feed_to(parent, 300);
+  FedSequence keeper = feeder.fork(parent);
+  const auto kept = feeder.digests(keeper);
+  std::vector<SequenceId> neighbours;
+  for (std::int64_t tokens = 393; tokens > 0; --tokens) {
+    if (!engine->can_admit(tokens).ok()) continue;
+    neighbours.push_back(engine->create_sequence(tokens).value());
+    break;
+  }
+  ASSERT_EQ(neighbours.size(), 1U);
+  EXPECT_TRUE(fails_with(engine->truncate(parent.id, 0), StatusCode::kResourceExhausted, {"reservation"}))
+      << "the case is not the one that was meant";
+  const Step step = start(*engine, parent.id, 93, 1);
+  const auto emptied = engine->cancel(step);
+  ASSERT_OK(emptied);
+  EXPECT_EQ(*emptied, std::vector<SequenceId>{parent.id});
+  EXPECT_EQ(engine->length(parent.id).value(), 0);
+  EXPECT_EQ(feeder.digests(keeper), kept);
+  EXPECT_TRUE(fails_with(engine->cancel(step), StatusCode::kFailedPrecondition, {"0 means none"}));
+  ASSERT_OK(engine->truncate(parent.id, 0));
+  for (const SequenceId sequence : {neighbours[0], keeper.id, parent.id}) ASSERT_OK(engine->release(sequence));
+  expect_serves(*engine);
+}
+
 // A failed prepare is a cancelled request as well.
 TEST_F(EngineCancelTest, RefusedStepsLeaveNothingBehind) {
   const auto engine = make_engine(options());

@@ -1,0 +1,114 @@
+// Makes operator new fail, in all its forms, and counts what is not given back. To be included by exactly one source
+// of a test program, which must not run under ThreadSanitizer (it replaces operator new too).
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace dsv4rt::test {
+
+enum class Failing : std::uint8_t { kNone, kNth, kFromNthOn };
+
+// Of the thread that runs the test: engines of these programs have one.
+struct AllocationFaults {
+  Failing mode = Failing::kNone;
+  bool paused = false;             // while the test itself allocates
+  std::int64_t until_failure = 0;  // 1: the next one fails
+  std::int64_t failures = 0;
+  std::int64_t outstanding = 0;  // allocations not given back
+};
+inline AllocationFaults allocation_faults;
+
+inline bool allocation_fails() {
+  AllocationFaults& faults = allocation_faults;
+  if (faults.mode == Failing::kNone || faults.paused) return false;
+  --faults.until_failure;
+  const bool fails = faults.until_failure == 0 || (faults.until_failure < 0 && faults.mode == Failing::kFromNthOn);
+  faults.failures += fails ? 1 : 0;
+  return fails;
+}
+
+inline void* try_to_allocate(std::size_t bytes, std::size_t alignment) {
+  if (allocation_fails()) return nullptr;
+  const std::size_t least = bytes == 0 ? 1 : bytes;
+  void* memory = alignment <= alignof(std::max_align_t)
+                     ? std::malloc(least)
+                     : std::aligned_alloc(alignment, (least + alignment - 1) / alignment * alignment);
+  if (memory != nullptr) ++allocation_faults.outstanding;
+  return memory;
+}
+inline void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
+  if (void* memory = try_to_allocate(bytes, alignment)) return memory;
+  throw std::bad_alloc();
+}
+inline void give_back(void* memory) {
+  if (memory != nullptr) --allocation_faults.outstanding;
+  std::free(memory);
+}
+
+}  // namespace dsv4rt::test
+
+// Not inlined: beside an inlined `new`, GCC takes std::free for a mismatch (-Wmismatched-new-delete).
+#define DSV4RT_REPLACED [[gnu::noinline]]
+DSV4RT_REPLACED void* operator new(std::size_t n) {
+  return dsv4rt::test::allocate_or_throw(n, 0);
+}
+DSV4RT_REPLACED void* operator new[](std::size_t n) {
+  return dsv4rt::test::allocate_or_throw(n, 0);
+}
+DSV4RT_REPLACED void* operator new(std::size_t n, std::align_val_t a) {
+  return dsv4rt::test::allocate_or_throw(n, static_cast<std::size_t>(a));
+}
+DSV4RT_REPLACED void* operator new[](std::size_t n, std::align_val_t a) {
+  return dsv4rt::test::allocate_or_throw(n, static_cast<std::size_t>(a));
+}
+DSV4RT_REPLACED void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  return dsv4rt::test::try_to_allocate(n, 0);
+}
+DSV4RT_REPLACED void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+  return dsv4rt::test::try_to_allocate(n, 0);
+}
+DSV4RT_REPLACED void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return dsv4rt::test::try_to_allocate(n, static_cast<std::size_t>(a));
+}
+DSV4RT_REPLACED void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return dsv4rt::test::try_to_allocate(n, static_cast<std::size_t>(a));
+}
+DSV4RT_REPLACED void operator delete(void* p) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete[](void* p) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete(void* p, std::size_t) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete[](void* p, std::size_t) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete(void* p, std::align_val_t) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete[](void* p, std::align_val_t) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete(void* p, const std::nothrow_t&) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete[](void* p, const std::nothrow_t&) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept {
+  dsv4rt::test::give_back(p);
+}
+DSV4RT_REPLACED void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept {
+  dsv4rt::test::give_back(p);
+}
+#undef DSV4RT_REPLACED
