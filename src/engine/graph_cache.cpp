@@ -16,10 +16,11 @@ const CapturedWork& GraphCache::insert(const GraphKey& key, std::unique_ptr<Capt
   std::list<Entry> made;
   made.push_front({.key = key, .work = std::move(work)});
   by_key_.insert_or_assign(key, made.begin());
-  while (!has_room_for(*made.front().work)) drop_oldest();
-  nodes_ += made.front().work->nodes();
+  const CapturedWork& kept = *made.front().work;
+  while (!has_room_for(kept)) drop_oldest();
+  nodes_ += kept.nodes();
   entries_.splice(entries_.begin(), made);
-  return *entries_.front().work;
+  return kept;
 }
 
 void GraphCache::drop_oldest() {

@@ -35,8 +35,8 @@ class GraphCache {
 
   // Null when there is none. Marks it as used.
   const CapturedWork* find(const GraphKey& key);
-  // Keeps the work and returns it; find(key) gave null. Others may leave: the caller makes sure that they do not run. A
-  // work that is larger than the limit of bytes is kept too, alone.
+  // Keeps the work and returns it; find(key) gave null. Others may leave: the caller makes sure that they do not run.
+  // A work that is larger than the limit of bytes is kept too, alone.
   const CapturedWork& insert(const GraphKey& key, std::unique_ptr<CapturedWork> work);
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }

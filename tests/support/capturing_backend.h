@@ -31,15 +31,11 @@ class CapturingOps final : public Ops {
       return inner_.linear(tokens, copy);
     });
   }
-  Status rms_norm(const RmsNormParams& p) override {
-    return run("rms_norm", [this, p](const StepHeader*) { return inner_.rms_norm(p); });
+  Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override {
+    return run("normed_linear", [this, norm, copy = std::vector<LinearCall>(calls.begin(), calls.end())](
+                                    const StepHeader*) { return inner_.normed_linear(norm, copy); });
   }
-  Status query(const QueryParams& p) override { return run_step("query", p, &Ops::query); }
-  Status window_rows(const WindowRowsParams& p) override { return run_step("window_rows", p, &Ops::window_rows); }
   Status window_store(const WindowStoreParams& p) override { return run_step("window_store", p, &Ops::window_store); }
-  Status compress(const CompressParams& p) override { return run_step("compress", p, &Ops::compress); }
-  Status state_store(const StateStoreParams& p) override { return run_step("state_store", p, &Ops::state_store); }
-  Status index_query(const IndexQueryParams& p) override { return run_step("index_query", p, &Ops::index_query); }
   Status select_rows(const SelectRowsParams& p) override { return run_step("select_rows", p, &Ops::select_rows); }
   Status attend(const AttendParams& p) override { return run_step("attend", p, &Ops::attend); }
   Status update_rows(const UpdateRowsParams& p) override {
@@ -150,7 +146,12 @@ class CapturingBackend final : public Backend {
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     return inner_->pack_linear(weight);
   }
+  [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {
+    return inner_->scratch_bytes(shapes);
+  }
+  Status reserve_scratch(std::size_t bytes) override { return inner_->reserve_scratch(bytes); }
   Ops& ops() noexcept override { return ops_; }
+  RowOps& row_ops() noexcept override { return inner_->row_ops(); }
 
   // Takes the work of a hook into the graph.
   void enqueue(std::function<void()> work) {

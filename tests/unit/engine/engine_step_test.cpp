@@ -190,7 +190,7 @@ TEST_F(EngineStepTest, AFailedLayerHasNotRun) {
   ASSERT_OK(plain->commit(undisturbed));
 
   for (const std::string_view operation :
-       {"linear", "rms_norm", "update_rows", "select_rows", "attend", "window_store"}) {
+       {"linear", "normed_linear", "update_rows", "select_rows", "attend", "window_store"}) {
     for (const std::int32_t failing : {0, 1, 2}) {
       for (const bool throws : {false, true}) {
         SCOPED_TRACE(std::string(operation) + " of layer " + std::to_string(failing));
@@ -219,7 +219,7 @@ TEST_F(EngineStepTest, AFailedLayerHasNotRun) {
         }
         EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.to_string();
         EXPECT_TRUE(fails_with(engine->commit(step), StatusCode::kFailedPrecondition, {"layer "}));
-        const bool repeatable = operation == "linear" || operation == "rms_norm";
+        const bool repeatable = operation == "linear" || operation == "normed_linear";
         if (!repeatable) {
           const std::string name = "layer " + std::to_string(failing);
           for (const Status& refused : {run(static_cast<std::size_t>(failing)), run(2), engine->commit(step),

@@ -155,6 +155,33 @@ TEST_P(StepMemoryTest, OperationsAllocateNothingWhateverTheContext) {
   EXPECT_GT(ops.calls, 400U);
 }
 
+// The engine around them, from the first step on.
+TEST_P(StepMemoryTest, WholeStepsAllocateNothing) {
+  auto created = Engine::create(options());
+  ASSERT_OK(created);
+  Engine& engine = **created;
+  const auto sequence = engine.create_sequence();
+  ASSERT_OK(sequence);
+  const LayerRows x = random_rows(3, 1, kStepTokens, engine.config().hidden_size);
+  std::vector<Bf16Bits> out(x[0].size());
+  std::array<std::uint64_t, 12> allocated{};
+  bool ok = true;
+  for (std::size_t i = 0; i < allocated.size(); ++i) {
+    const std::array<std::int32_t, 4> tokens = {5, 1, kStepTokens, 130};
+    const StepEntry entry{*sequence, tokens[i % tokens.size()]};
+    const std::uint64_t before = allocations;
+    const auto step = engine.prepare({&entry, 1});
+    ok = ok && step.ok();
+    for (const LayerId layer : engine.layers()) {
+      ok = ok && engine.forward_layer(*step, layer, x[0].data(), out.data()).ok();
+    }
+    ok = ok && engine.commit(*step).ok();
+    allocated[i] = allocations - before;
+  }
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(allocated, (std::array<std::uint64_t, 12>{}));
+}
+
 INSTANTIATE_TEST_SUITE_P(FormatsAndThreads, StepMemoryTest,
                          ::testing::Combine(::testing::Range(std::size_t{0}, kFormats.size()),
                                             ::testing::Values(1, 3)));
