@@ -3,6 +3,10 @@
 // Rules that hold for every function unless it says otherwise:
 //  * It returns a dsv4rt_status; results go to out parameters, which are written on success only.
 //  * No C++ exception leaves it, it never prints and never ends the process.
+//  * A call that fails has changed nothing unless it says otherwise; that holds for DSV4RT_RESOURCE_EXHAUSTED too,
+//  which
+//    a lack of host memory gives, if need be with a shorter text. Only a device fault and a defect latch the engine:
+//    every later call that could fail answers DSV4RT_FAULTED with the first cause as its text.
 //  * The text of a failure is dsv4rt_engine_last_error(); the library keeps no global state.
 //  * A null pointer where the comment does not allow one is DSV4RT_INVALID_ARGUMENT.
 //  * One thread at a time per engine, any thread; different engines are independent, on one device or on several.
@@ -41,7 +45,7 @@ enum {
   DSV4RT_FAILED_PRECONDITION = 6,
   DSV4RT_STALE_HANDLE = 7,
   DSV4RT_MISMATCH = 8,
-  DSV4RT_FAULTED = 9,   // an earlier failure left the engine in an unknown state: destroy it
+  DSV4RT_FAULTED = 9,   // the device failed, now or earlier, or a defect was met: destroy the engine
   DSV4RT_INTERNAL = 10  // a defect of the library; calls that follow are DSV4RT_FAULTED
 };
 
@@ -162,8 +166,8 @@ typedef struct dsv4rt_step {
 // Called after each layer of dsv4rt_step_run. output [tokens, hidden_size] is the attention output of
 // `layer`; the hook fills next_input [tokens, hidden_size] with the input of the next layer (null
 // after the last one). Both belong to the engine and are backend memory. A result other than DSV4RT_OK
-// ends the run with that status. The hook must not change the engine that runs it: other than queries,
-// calls are DSV4RT_FAILED_PRECONDITION. It must return; a C++ exception ends the run as
+// ends the run with that status and does not latch. The hook must not change the engine that runs it: other than
+// queries, calls are DSV4RT_FAILED_PRECONDITION. It must return; a C++ exception ends the run as
 // DSV4RT_INVALID_ARGUMENT, a longjmp or a thread exit is not survived.
 typedef dsv4rt_status (*dsv4rt_layer_hook)(void* user_data, int32_t layer, const dsv4rt_bf16* output,
                                            dsv4rt_bf16* next_input);
@@ -185,7 +189,8 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_options_init(dsv4rt_engine_options* op
 // [message_bytes] holds the text, cut to fit and always terminated; null with 0 bytes: no text wanted.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create(const dsv4rt_engine_options* options, dsv4rt_engine** engine,
                                                  char* message, size_t message_bytes);
-// Frees the engine, its sequences and an outstanding step. Null is accepted.
+// Frees the engine, its sequences and an outstanding step. Null is accepted. DSV4RT_INTERNAL: everything is freed, but
+// a debug build found that something had written outside of its part of the cache.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_destroy(dsv4rt_engine* engine);
 
 // The text of the last call on this engine that failed: what, why, what is accepted. Empty if none
@@ -232,25 +237,31 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_length(dsv4rt_engine* engine, dsv4rt
 
 // ---- Steps --------------------------------------------------------------------------------------
 
-// Appends tokens to sequences, all or nothing; each sequence may appear once. One step may be
-// outstanding: it ends by dsv4rt_step_commit or dsv4rt_step_cancel. options: null for the defaults.
+// Begins a step: appends tokens to sequences, all or nothing; each sequence may appear once. One step may be
+// outstanding: it ends by dsv4rt_step_commit or dsv4rt_step_cancel. A step whose tokens or valid_tokens the caller
+// altered is DSV4RT_INVALID_ARGUMENT, another serial DSV4RT_FAILED_PRECONDITION. options: null for the defaults.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_prepare(dsv4rt_engine* engine, const dsv4rt_step_entry* entries, size_t count,
                                                 const dsv4rt_step_options* options, dsv4rt_step* step);
-// Runs one layer: x and out are two buffers of [step->tokens, hidden_size] in backend memory (host memory
-// with the CPU backend), aligned as dsv4rt_bf16. Every layer runs exactly once per step, in any order.
+// Runs one layer: x and out are two buffers of [step->tokens, hidden_size], rows without gaps, in backend memory: host
+// memory aligned as dsv4rt_bf16 with the CPU backend, device memory at multiples of 16 bytes with "cuda"
+// (DSV4RT_INVALID_ARGUMENT otherwise). Every layer runs exactly once per step, in any order. A layer that failed has
+// not run: it may be run again, unless it had begun to write the cache. The step can then only be cancelled
+// (DSV4RT_FAILED_PRECONDITION).
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_forward_layer(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t layer,
                                                       const dsv4rt_bf16* x, dsv4rt_bf16* out);
 // Runs all layers in order; x [step->tokens, hidden_size] is the first layer's input. A step prepared with
-// `capture` calls the hook only while a graph of its shape is recorded; see Engine::step in engine.h.
+// `capture` calls the hook only while a graph of its shape is recorded; see Engine::step in engine.h, also for what
+// a failure leaves.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
                                             dsv4rt_layer_hook hook, void* user_data);
 // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay; null with count 0: all.
-// Rejecting more than the draft budget allows is refused and changes nothing.
+// Rejecting more than the draft budget allows is refused, and the step stays outstanding.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4rt_step* step, const int32_t* accepted,
                                                size_t count);
 // Ends the step at any point without keeping its tokens. Sequences whose rings were already overwritten
-// too far to go back are emptied (length 0) and listed in emptied [*count]. `capacity` must be at least
-// the step's number of entries; a smaller one is refused and the step stays outstanding.
+// too far to go back are emptied (length 0), lose their reservation and are listed in emptied [*count]. `capacity` must
+// be at least the step's number of entries; a smaller one is refused. Whenever it fails the step stays outstanding, and
+// the list is never lost; only a latched engine cannot end its step.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_cancel(dsv4rt_engine* engine, const dsv4rt_step* step, dsv4rt_sequence* emptied,
                                                size_t capacity, size_t* count);
 

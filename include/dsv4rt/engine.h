@@ -1,13 +1,20 @@
 // Engine: attention layers of a checkpoint together with the cache they own.
 //
 // A serving stack creates sequences, prepares a step, calls forward_layer for every layer (its
-// experts run in between) or step() for all of them, and commits. Nothing is allocated between
-// create() and destruction except host bookkeeping of one step.
+// experts run in between) or step() for all of them, and commits or cancels.
+//
+// Failures: no call throws, whatever a hook, a sink or the host's memory does. Unless it says otherwise, a call that
+// fails has changed nothing, be it misuse (kInvalidArgument, kFailedPrecondition, kStaleHandle) or a shortage
+// (kResourceExhausted: blocks, slots, or memory of the host). Only a device fault (kFaulted) and a defect of the
+// library (kInternal) latch the engine: it can then only be destroyed, and every call but config, layers, memory,
+// input, stream and graph_stats answers kFaulted with the first cause as its text.
 //
 // Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
 // synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
-// ahead; pointers named "backend memory" are host pointers with the CPU backend. A device error latches:
-// every later call returns it.
+// ahead.
+//
+// Rows: x and outputs are dense, [tokens, hidden_size] BF16 without gaps between rows, in backend memory: host
+// memory with the CPU backend (multiples of 2 bytes), device memory at multiples of 16 bytes with "cuda".
 //
 //   auto engine = Engine::create(options);
 //   auto seq = (*engine)->create_sequence();
@@ -86,8 +93,9 @@ struct EngineOptions {
 
   // Called with a message for people when the engine works, but not as well as it should: when captured graphs push
   // each other out, and once for every reason for which backend cuda runs an operation on slow kernels (a build without
-  // code for the device, a format, window or number of rows that the fast kernel does not take). From the thread that
-  // runs the step, or that creates the engine.
+  // code for the device, a format, window or number of rows that the fast kernel does not take), from the thread that
+  // runs the step or creates the engine; and by the destructor when it finds cache overwritten (poison_freed_blocks).
+  // It must not change the engine; what it throws is dropped.
   std::function<void(std::string_view)> on_warning;
 
   // CPU threads; 0: as many as the machine offers. Results do not depend on it.
@@ -118,8 +126,9 @@ struct EngineOptions {
   // For debugging. Cache that becomes free is overwritten with bytes that are NaN in every format, so
   // that a stale read shows; bytes around pools, tables and rings and between blocks are checked when
   // something becomes free and when the engine is destroyed. A broken one is kInternal and latches the
-  // engine; found by the destructor, it ends the program. Results do not change. 512 bytes per
-  // region, not in the plan. Unset: on in builds without NDEBUG.
+  // engine. The destructor tells on_warning; if that is unset it ends the program on purpose, by std::terminate with
+  // the text as the exception in flight, since overwritten memory must not go unnoticed. Results do not change. 512
+  // bytes per region, not in the plan. Unset: on in builds without NDEBUG.
   std::optional<bool> poison_freed_blocks;
 };
 
@@ -133,7 +142,8 @@ struct EngineMemory {
   std::int64_t total_bytes = 0;
 };
 
-// A prepared step.
+// A prepared step. Copies name the same step; altered ones are refused (kInvalidArgument for a number of rows,
+// kFailedPrecondition for a serial that is not the outstanding one).
 struct Step {
   std::uint64_t serial = 0;
   std::int32_t tokens = 0;        // rows of x and of the output, padding included
@@ -154,7 +164,8 @@ struct GraphStats {
 
 // Called by Engine::step after each layer. `output` [tokens, d] is the layer's attention output;
 // the hook fills `next_input` [tokens, d] with the next layer's input (null after the last layer).
-// A failed Status ends the step; call cancel() then.
+// A failed Status ends step() with that Status, an exception with kInvalidArgument (kResourceExhausted for
+// std::bad_alloc). While it runs, calls that change the engine are kFailedPrecondition.
 struct LayerOutput {
   LayerId layer;
   const Bf16Bits* output = nullptr;
@@ -164,12 +175,12 @@ struct LayerOutput {
 using LayerHook = std::function<Status(const LayerOutput&)>;
 
 // Takes the next bytes of a snapshot, in order; they are valid during the call. A failed Status ends
-// the save and is what it returns. The sink must not change the engine.
+// the save and is what it returns; exceptions and calls from inside are as for LayerHook.
 using SnapshotSink = std::function<Status(std::span<const std::byte> bytes)>;
 
 class Engine {
  public:
-  // Loads, plans, checks the plan, then allocates. Errors name file, tensor, key or role.
+  // Loads, plans, checks the plan, then allocates. Errors name file, tensor, key or role; memory taken is given back.
   DSV4RT_EXPORT static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   DSV4RT_EXPORT ~Engine();
   Engine(const Engine&) = delete;
@@ -179,9 +190,12 @@ class Engine {
   [[nodiscard]] DSV4RT_EXPORT std::span<const LayerId> layers() const noexcept;
   [[nodiscard]] DSV4RT_EXPORT const EngineMemory& memory() const noexcept;
 
-  // Sequences. reserve_tokens > 0 sets blocks aside so that appends up to there cannot fail.
+  // Sequences; between steps (kFailedPrecondition during one). reserve_tokens > 0 sets blocks aside so that appends
+  // up to there cannot fail for want of blocks; kResourceExhausted names role, layer and what is missing.
   DSV4RT_EXPORT Result<SequenceId> create_sequence(std::int64_t reserve_tokens = 0);
   DSV4RT_EXPORT Result<SequenceId> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
+  // Drops tokens from the end: to 0, or as far back as the rings hold what the rest needs (kFailedPrecondition naming
+  // the earliest length otherwise). kResourceExhausted when a reservation could not be kept.
   DSV4RT_EXPORT Status truncate(SequenceId sequence, std::int64_t new_length);
   DSV4RT_EXPORT Status release(SequenceId sequence);
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
@@ -205,18 +219,23 @@ class Engine {
   DSV4RT_EXPORT Result<SequenceId> restore_sequence(std::span<const std::byte> snapshot,
                                                     std::int64_t reserve_tokens = 0);
 
-  // Appends tokens to sequences, all or nothing. One step may be outstanding.
+  // Begins a step: appends tokens to sequences, all or nothing. When it fails, no step is outstanding that was not
+  // before. One step may be outstanding; it ends by commit or cancel.
   DSV4RT_EXPORT Result<Step> prepare(std::span<const StepEntry> entries, const StepOptions& options = {});
 
-  // Runs one layer of the outstanding step: x and out are [step.tokens, hidden_size] BF16 in backend
-  // memory. Every layer runs exactly once per step, in any order.
+  // Runs one layer of the outstanding step: x and out are two buffers of [step.tokens, hidden_size]. Every layer
+  // runs exactly once per step, in any order. A layer that failed has not run: it may be run again if it failed before
+  // it wrote to the cache. Later than that the rings may have lost rows that its tokens read, and everything but
+  // cancel is kFailedPrecondition.
   DSV4RT_EXPORT Status forward_layer(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
-  // The same with x and out in host memory, for tools and tests: copies both ways and waits for the
-  // result. With the CPU backend it is forward_layer.
+  // The same with x and out in host memory, at any multiple of 2 bytes, for tools and tests: copies both ways and
+  // waits for the result. With the CPU backend it is forward_layer. If copying the result back fails, the layer has
+  // run.
   DSV4RT_EXPORT Status forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
-  // Runs all layers in order; x is the first layer's input.
+  // Runs all layers in order; x is the first layer's input. When it fails, an eager step has run some of its layers
+  // and is to be cancelled. A captured step is as it was: it may be run again, also layer by layer, or be cancelled.
   //
   // A step prepared with StepOptions::capture runs as one graph: the first step of a shape calls the hook
   // while the work is recorded, later ones replay the record without calling it. The hook must then
@@ -238,11 +257,14 @@ class Engine {
   DSV4RT_EXPORT Status synchronize();
 
   // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty);
-  // rejecting more than the draft budget allows is refused and changes nothing.
+  // rejecting more than the draft budget allows is refused (kInvalidArgument), and the step stays outstanding.
   DSV4RT_EXPORT Status commit(const Step& step, std::span<const std::int32_t> accepted = {});
 
-  // Ends the step at any point without keeping its tokens. Sequences whose rings were already
-  // overwritten beyond the draft budget cannot go back: they are emptied and returned.
+  // Ends the step at any point without keeping its tokens: as if it had never been prepared if no layer was run,
+  // otherwise every sequence goes back to its length. Those whose rings were already overwritten beyond the draft
+  // budget cannot: they are emptied, lose their reservation, and are returned in the order of the entries. It fails for
+  // another step, for want of host memory for the list (the step is still outstanding then), and when the engine is
+  // latched.
   DSV4RT_EXPORT Result<std::vector<SequenceId>> cancel(const Step& step);
 
  private:

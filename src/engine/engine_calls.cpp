@@ -1,6 +1,10 @@
 // What every public call of the engine goes through: refusing a latched engine, keeping exceptions in, checking
 // the caller's pointers, and calling what the caller gave.
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstdint>
+#include <limits>
 #include <new>
 #include <string>
 #include <utility>
@@ -93,8 +97,12 @@ Status Engine::Impl::changed_from_within(const char* name) {
 }
 
 Status Engine::Impl::call_hook(const LayerHook& hook, const LayerOutput& output) {
-  const std::string who = "the hook of layer " + std::to_string(output.layer.value);
-  return call_out(calling_out, who, [&] { return hook(output); });
+  // Without memory: this is on the path of every layer.
+  constexpr std::string_view kWho = "the hook of layer ";
+  std::array<char, kWho.size() + std::numeric_limits<std::int32_t>::digits10 + 2> who{};
+  char* number = std::copy(kWho.begin(), kWho.end(), who.data());
+  const char* end = std::to_chars(number, who.data() + who.size(), output.layer.value).ptr;
+  return call_out(calling_out, {who.data(), static_cast<std::size_t>(end - who.data())}, [&] { return hook(output); });
 }
 
 Status Engine::Impl::call_sink(const SnapshotSink& sink, std::span<const std::byte> bytes) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "engine/step_shape.h"
 #include "gpu/support/gpu.h"
 #include "support/golden_case.h"
+#include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
 #include "tools/lib/engine_inspector.h"
 
@@ -310,6 +312,75 @@ TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
   EXPECT_OK(engine->step(*step, engine->input(), fine));
   EXPECT_OK(engine->synchronize());
   EXPECT_OK(engine->commit(*step));
+}
+
+// A capture that failed leaves the step as it was: table updates and copies of shared blocks are still to be made.
+// Layer by layer afterwards, outputs and caches are those of an undisturbed step.
+TEST_F(GraphCacheGpuTest, AFailedCaptureLeavesTheStepAsItWas) {
+  const GoldenCase golden = GoldenCase::open("tiny-bf16");
+  const auto plain = make_engine(engine_options(golden));
+  const auto disturbed = make_engine(engine_options(golden));
+  SequenceFeeder of_plain(*plain);
+  SequenceFeeder of_disturbed(*disturbed);
+  FedSequence parents[] = {of_plain.create(golden.inputs), of_disturbed.create(golden.inputs)};
+  of_plain.feed_to(parents[0], 90);
+  of_disturbed.feed_to(parents[1], 90);
+  FedSequence children[] = {of_plain.fork(parents[0]), of_disturbed.fork(parents[1])};
+  const auto waits = [](const LayerOutput& output) -> Status {
+    static_cast<void>(cudaStreamSynchronize(static_cast<cudaStream_t>(output.stream)));
+    return {};
+  };
+  const auto throws = [](const LayerOutput& output) -> Status {
+    if (output.layer == LayerId(1)) throw std::runtime_error("expert 8");
+    return {};
+  };
+  const LayerRows x = random_rows(5, golden.layers(), 40, golden.hidden());
+  LayerRows outputs[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    Engine& engine = i == 0 ? *plain : *disturbed;
+    const StepEntry entry{children[i].id, 40};
+    const auto step = engine.prepare({&entry, 1}, {.pad_to_tokens = 0, .capture = true});
+    ASSERT_OK(step);
+    ASSERT_EQ(step->tokens, 40) << "a bucket of its own";
+    if (i == 1) {
+      EXPECT_TRUE(fails_with(engine.step(*step, engine.input(), waits), StatusCode::kFailedPrecondition, {"captur"}));
+      EXPECT_TRUE(fails_with(engine.step(*step, engine.input(), throws), StatusCode::kInvalidArgument, {"expert 8"}));
+    }
+    for (std::size_t layer = 0; layer < engine.layers().size(); ++layer) {
+      outputs[i].emplace_back(x[layer].size());
+      ASSERT_OK(
+          engine.forward_layer_from_host(*step, engine.layers()[layer], x[layer].data(), outputs[i][layer].data()));
+    }
+    ASSERT_OK(engine.commit(*step));
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
+  EXPECT_EQ(of_plain.digests(children[0]), of_disturbed.digests(children[1]));
+  EXPECT_EQ(of_plain.digests(parents[0]), of_disturbed.digests(parents[1]));
+}
+
+// Lengths of a chunk and widths of a verification within a bucket share a graph, and give the bytes of eager steps.
+TEST_F(GraphCacheGpuTest, LengthsOfABucketShareAGraph) {
+  const GoldenCase golden = GoldenCase::open("tiny-fp8");
+  Runner captured(engine_options(golden), true);
+  Runner eager(engine_options(golden), false);
+  const auto captures_of = [&](std::initializer_list<std::int32_t> lengths) {
+    const std::int64_t before = captured.engine().graph_stats().captures;
+    for (const std::int32_t tokens : lengths) {
+      const SequenceId a = captured.engine().create_sequence().value();
+      const SequenceId b = eager.engine().create_sequence().value();
+      std::vector<Bf16Bits> x(static_cast<std::size_t>(tokens * golden.hidden()), to_bf16(0.25F).bits);
+      const StepEntry of_a{a, tokens};
+      const StepEntry of_b{b, tokens};
+      EXPECT_EQ(captured.run({&of_a, 1}, x, {}), eager.run({&of_b, 1}, x, {})) << tokens;
+      EXPECT_EQ(captured.digest(a), eager.digest(b)) << tokens;
+      EXPECT_OK(captured.engine().release(a));
+      EXPECT_OK(eager.engine().release(b));
+    }
+    return captured.engine().graph_stats().captures - before;
+  };
+  EXPECT_EQ(captures_of({97, 98, 103, 110, 112}), 1);
+  EXPECT_EQ(captures_of({5, 6, 7, 8}), 1);
+  EXPECT_EQ(captures_of({112, 5}), 0);
 }
 
 }  // namespace

@@ -65,6 +65,36 @@ TEST(EngineErrorsGpu, PoolTooSmallChangesNothing) {
   feeder.feed_to(first, 300, 5);
 }
 
+// A caller's slip is refused before it reaches the device, and latches nothing.
+TEST(EngineErrorsGpu, RowsThatTheDeviceCannotReadAreRefused) {
+  const auto engine = make_engine(cuda_options());
+  const StepEntry entry{engine->create_sequence().value(), 2};
+  const auto step = engine->prepare({&entry, 1});
+  ASSERT_OK(step);
+  Bf16Bits* x = engine->input();
+  Bf16Bits* out = x + 8 * engine->config().hidden_size;
+  for (const std::ptrdiff_t offset : {1, 2, 4}) {
+    EXPECT_TRUE(fails_with(engine->forward_layer(*step, LayerId(0), x + offset, out), StatusCode::kInvalidArgument,
+                           {"x lies", "16"}));
+    EXPECT_TRUE(fails_with(engine->forward_layer(*step, LayerId(0), x, out + offset), StatusCode::kInvalidArgument,
+                           {"out lies", "16"}));
+  }
+  EXPECT_TRUE(
+      fails_with(engine->forward_layer(*step, LayerId(0), nullptr, out), StatusCode::kInvalidArgument, {"null"}));
+  std::vector<Bf16Bits> rows(static_cast<std::size_t>(2 * engine->config().hidden_size));
+  EXPECT_TRUE(fails_with(engine->forward_layer_from_host(*step, LayerId(0), nullptr, rows.data()),
+                         StatusCode::kInvalidArgument, {"x is null"}));
+  EXPECT_TRUE(fails_with(engine->forward_layer_from_host(*step, LayerId(0), rows.data(), nullptr),
+                         StatusCode::kInvalidArgument, {"out is null"}));
+  Step altered = *step;
+  altered.tokens = 1 << 24;
+  EXPECT_TRUE(fails_with(engine->forward_layer_from_host(altered, LayerId(0), rows.data(), rows.data()),
+                         StatusCode::kInvalidArgument, {"prepare gave 2"}));
+  for (const LayerId layer : engine->layers()) EXPECT_OK(engine->forward_layer(*step, layer, x, out));
+  EXPECT_OK(engine->synchronize());
+  EXPECT_OK(engine->commit(*step));
+}
+
 TEST(EngineErrorsGpu, DevicesThatDoNotExist) {
   for (const std::int32_t device : {-1, 99}) {
     EngineOptions options = cuda_options();

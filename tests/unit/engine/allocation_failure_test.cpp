@@ -445,6 +445,43 @@ TEST_P(AllocationFailureTest, Lesson18NthAllocationOfASession) {
   for (std::size_t i = 0; i < sweep.divergences.size() && i < 20; ++i) ADD_FAILURE() << sweep.divergences[i];
 }
 
+// Once a step of a length was seen, steps take no host memory: neither layer by layer nor with a hook.
+TEST(EngineSteadyPath, StepsAllocateNothing) {
+  const Pause pause;
+  EngineOptions options = GoldenCase::open("tiny-bf16").options();
+  options.draft_budget_tokens = 3;
+  options.csa_rows_per_block = 16;
+  options.hca_rows_per_block = 2;
+  options.limits = {.max_sequences = 2, .max_context_tokens = 393, .max_step_tokens = 393, .pool_tokens = 0};
+  const auto engine = make_engine(options);
+  CppInterface calls(*engine);
+  const SequenceId sequence = engine->create_sequence().value();
+  const LayerRows x = random_rows(1, 3, 300, engine->config().hidden_size);
+  std::vector<Bf16Bits> out(x[0].size());
+  const auto append = [&](std::int32_t tokens, bool whole, std::int32_t kept) {
+    const StepEntry entry{sequence, tokens};
+    const auto step = calls.prepare({&entry, 1});
+    ASSERT_OK(step);
+    if (whole) {
+      ASSERT_OK(calls.run(*step, x[0].data()));
+    } else {
+      for (std::size_t i = 0; i < 3; ++i) ASSERT_OK(calls.forward(*step, engine->layers()[i], x[i].data(), out.data()));
+    }
+    ASSERT_OK(calls.commit(*step, {&kept, 1}));
+  };
+  append(300, false, 300);  // the longest context and the longest step: what grows has grown
+  append(1, true, 1);
+  ASSERT_OK(engine->truncate(sequence, 0));
+  allocation_faults.until_failure = 0;
+  allocation_faults.mode = Failing::kNth;  // counts downwards from 0 and never fails
+  for (int round = 0; round < 60; ++round)
+    append(1 + round % 4, round % 2 == 0, 1 + round % 4 - (round % 3 == 0 ? round % 4 : 0));
+  const std::int64_t allocations = -allocation_faults.until_failure;
+  allocation_faults.mode = Failing::kNone;
+  EXPECT_GT(engine->length(sequence).value(), 64) << "new blocks were taken";
+  EXPECT_EQ(allocations, 0);
+}
+
 std::string session_name(const testing::TestParamInfo<AllocationFailureTest::ParamType>& info) {
   const auto& [golden, poison, through_c, mode] = info.param;
   return std::string(golden).substr(5) + (poison ? "Poisoned" : "") + (through_c ? "ThroughC" : "") +

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/ops.h"
 #include "engine/step_shape.h"
 
 namespace dsv4rt {
@@ -25,6 +26,41 @@ TEST(StepShape, TokenBucketsHoldTheStepAndWasteLittle) {
   EXPECT_EQ(token_bucket(5), 8);
   EXPECT_EQ(token_bucket(65), 80);
   EXPECT_EQ(token_bucket(257), 320);
+}
+
+// Rounded up, the bound must answer as the step does whether a ring keeps what the step's tokens read.
+TEST(StepShape, EntryBucketsAreFewAndAgreeAboutRings) {
+  EXPECT_EQ(entry_bucket(1, 0, 1), 1);
+  EXPECT_EQ(entry_bucket(2, 0, 64), 2);
+  EXPECT_EQ(entry_bucket(3, 0, 64), 4);
+  EXPECT_EQ(entry_bucket(5, 4, 64), 5) << "a verification as wide as the draft budget allows";
+  EXPECT_EQ(entry_bucket(3, 4, 64), 4);
+  EXPECT_EQ(entry_bucket(6, 7, 64), 8);
+  EXPECT_EQ(entry_bucket(97, 3, 112), 112) << "no more than there are rows";
+  EXPECT_EQ(entry_bucket(0, 0, 0), 0) << "an empty step is refused elsewhere";
+  for (std::int32_t draft = 0; draft <= 64; ++draft) {
+    std::int32_t buckets = 0;
+    std::int32_t last = 0;
+    for (std::int32_t longest = 1; longest <= 512; ++longest) {
+      const std::int32_t bucket = entry_bucket(longest, draft, 512);
+      ASSERT_GE(bucket, longest);
+      ASSERT_LE(bucket, 512);
+      ASSERT_GE(bucket, last);
+      ASSERT_EQ(entry_bucket(bucket, draft, 512), bucket) << "a bucket is its own bucket";
+      buckets += bucket != last ? 1 : 0;
+      last = bucket;
+      StepHeader exact{};
+      StepHeader rounded{};
+      exact.longest_entry = longest;
+      rounded.longest_entry = bucket;
+      for (const std::int32_t needed : {1, 4, 8, 128}) {
+        ASSERT_EQ(ring_keeps_needed_rows(needed + draft, needed, rounded),
+                  ring_keeps_needed_rows(needed + draft, needed, exact))
+            << longest << " tokens, " << draft << " drafts";
+      }
+    }
+    ASSERT_LE(buckets, 11);
+  }
 }
 
 TEST(StepShape, ContextBucketsArePowersOfTwo) {
