@@ -53,11 +53,11 @@ class LibraryLinearGpuTest : public GpuTest {
     ASSERT_OK(memory);
     scratch_memory_ = std::move(memory).value();
     scratch_ = cuda::Scratch(scratch_memory_.data(), scratch_memory_.size());
-    auto library = cuda::LibraryLinear::create(0);
-    ASSERT_OK(library);
-    row_copies_ = (*library)->row_copies();
     device_ = describe_gpu();
     ASSERT_NE(device_, nullptr);
+    auto library = cuda::LibraryLinear::create(device_->facts().compute_major, 0);
+    ASSERT_OK(library);
+    row_copies_ = (*library)->row_copies();
     ops_ = std::make_unique<cuda::CudaOps>(*device_, static_cast<cudaStream_t>(fast_->native_stream()), scratch_,
                                            std::move(library).value());
     auto cpu = create_cpu_backend({});

@@ -118,7 +118,7 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
     TestMatrix matrix;
     fill_matrix(matrix, WeightEncoding::kNvfp4, ActivationRounding::kNone, kOut, kIn, static_cast<std::uint32_t>(i));
     matrix.host.input_scale = kInputScales[i];
-    auto weight = cuda::pack_linear(gpu(), matrix.host, cuda::RowCopies::kBf16AndNvfp4);
+    auto weight = cuda::pack_linear(gpu(), *device, matrix.host, cuda::RowCopies::kBf16AndNvfp4);
     ASSERT_OK(weight);
     weights.push_back(std::move(weight).value());
     host_weights.push_back(pack(**cpu, matrix.host));

@@ -142,7 +142,7 @@ class CudaBackend final : public Backend {
   }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     DSV4RT_ON_DEVICE(*device_);
-    return cuda::pack_linear(*this, weight, row_copies_);
+    return cuda::pack_linear(*this, *device_, weight, row_copies_);
   }
 
   Ops& ops() noexcept override { return device_ops_; }
@@ -211,7 +211,7 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
   RowCopies copies = RowCopies::kNone;
   std::unique_ptr<LibraryLinear> library;
   if (!options.deterministic) {
-    auto created = LibraryLinear::create();
+    auto created = LibraryLinear::create(device->facts().compute_major);
     if (!created.ok()) {
       return Status{created.status().code(), "backend cuda: deterministic = false: " + created.status().message()};
     }

@@ -21,8 +21,8 @@ std::string version_text(int version) {
 }
 
 // Of the current device.
-std::vector<std::string> cublaslt_weights() {
-  const auto library = cuda::LibraryLinear::create();
+std::vector<std::string> cublaslt_weights(int compute_major) {
+  const auto library = cuda::LibraryLinear::create(compute_major);
   if (!library.ok()) return {};
   switch ((*library)->row_copies()) {
     case cuda::RowCopies::kNone:
@@ -55,7 +55,7 @@ Status inspect_device(CudaDeviceReport& device) {
   std::size_t total = 0;
   DSV4RT_CUDA_TRY(cudaMemGetInfo(&free, &total));
   device.free_bytes = static_cast<std::int64_t>(free);
-  device.cublaslt_weights = cublaslt_weights();
+  device.cublaslt_weights = cublaslt_weights(device.compute_major);
   return {};
 }
 

@@ -1,29 +1,22 @@
 #include "backend/cuda/kernels/linear/linear_launch.h"
 
 #include <algorithm>
-#include <span>
+#include <limits>
 #include <string>
 
-#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/tensor_map.h"
-#include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/linear/gemv/gemv_launch.h"
-#include "backend/cuda/kernels/linear/prefill/prefill_variant.h"
+#include "backend/cuda/kernels/linear/packing/packed_linear.h"
+#include "backend/cuda/kernels/linear/prefill/prefill_launch.h"
 #include "backend/cuda/kernels/linear/shared/round_input.h"
-#include "backend/cuda/kernels/linear/splitk/splitk_plan.h"
-#include "backend/cuda/kernels/linear/tile/tile_variant.h"
+#include "backend/cuda/kernels/linear/splitk/splitk_launch.h"
+#include "backend/cuda/kernels/linear/tile/tile_launch.h"
 #include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
 namespace {
-
-// Up to kGemvTokens the gemv kernel can, but with more than these the split-K kernel behind one that rounds takes
-// less time: 3.3 to 3.4 ms a step of V4-Flash with five to eight sequences, not 3.9.
-constexpr int kMostGemvTokens = 4;
-
-constexpr int kUnitBytes = 16;  // what copies and wide accesses need as alignment
 
 const CudaPackedLinear& packed(const LinearCall& call) {
   return static_cast<const CudaPackedLinear&>(*call.weight);
@@ -34,145 +27,11 @@ bool same_input(const LinearCall& a, const LinearCall& b) {
 }
 
 bool aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % kUnitBytes == 0;
-}
-
-// Items and their stages for blocks of a variant, over all problems of a launch.
-struct Work {
-  std::int64_t items = 0;
-  std::int64_t stages = 0;       // of all items
-  std::int64_t most_stages = 0;  // of an item
-  int weight_bytes = 0;          // of a row tile in a stage
-  bool bf16 = false;             // some weights are of this kind
-  bool fp8 = false;              // of this one
-};
-
-Work work_of(std::span<const LinearCall* const> calls, std::int32_t tokens, int item_tokens, int item_tiles) {
-  Work work;
-  for (const LinearCall* call : calls) {
-    const CudaPackedLinear& weight = packed(*call);
-    const std::int64_t stages = weight.in_features() / kStageInputs;
-    const std::int64_t items =
-        ceil_div<std::int64_t>(weight.out_features(), kRowTile * item_tiles) * ceil_div(tokens, item_tokens);
-    work.items += items;
-    work.stages += items * stages;
-    work.most_stages = std::max(work.most_stages, stages);
-    work.weight_bytes = std::max(work.weight_bytes, stage_tile_bytes(weight.tile_kind()));
-    (weight.tile_kind() == TileKind::kFp8 ? work.fp8 : work.bf16) = true;
-  }
-  return work;
-}
-
-// A variant, how to launch it, and the clocks that its busiest SM is estimated to take.
-struct Plan {
-  const TileVariant* variant = nullptr;
-  const PrefillVariant* pair = nullptr;  // one of both
-  int cluster_blocks = 1;
-  int clusters = 0;  // 0: no plan yet
-  int shared_bytes = 0;
-  int stages = 0;  // of the ring
-  double clocks = 0;
-};
-
-// Of the busiest of so many clusters. All items alike: whole rounds. Otherwise the order of items evens out what it
-// can.
-double busiest_stages(const Work& work, std::int64_t clusters) {
-  if (work.stages == work.items * work.most_stages) {
-    return static_cast<double>(ceil_div(work.items, clusters) * work.most_stages);
-  }
-  return std::max(static_cast<double>(work.most_stages),
-                  static_cast<double>(work.stages) / static_cast<double>(clusters));
-}
-
-// Results do not depend on the plan: only on how often inputs and weights are read and on how many SMs work.
-void consider(Plan& best, const TileVariant& variant, const TileResidency& device, int cluster, const Work& work,
-              int segments) {
-  constexpr double kSharedBytesPerClock = 120;  // that copies write and matrix instructions and consumers read
-  constexpr double kWideClocks = 220;           // of a stage whose weights are widened, besides
-  constexpr double kItemClocks = 2000;          // between the last stage and the next item's first
-  constexpr double kExchangeClocks = 900;       // the same in a cluster, besides, for each of its blocks
-  constexpr int kMinStages = 3;
-  const int blocks = kTileClusters[cluster];
-  const int resident = device.clusters[cluster];
-  if (resident == 0 || segments % blocks != 0) return;
-  const int stage_bytes = variant.row_tiles * work.weight_bytes + variant.input_bytes;
-  const int fixed_bytes = variant.other_bytes + variant.row_tiles * variant.sum_bytes(segments, blocks);
-  const int stages = std::min((device.shared_bytes - fixed_bytes) / stage_bytes, kMaxStages);
-  if (stages < kMinStages) return;
-
-  const std::int64_t clusters = std::min<std::int64_t>(work.items, resident);
-  const auto stage_clocks = [&](TileKind kind) {
-    const int weight_bytes = stage_tile_bytes(kind);
-    const int shared = variant.input_bytes + variant.row_tiles * (2 * weight_bytes + variant.input_bytes);
-    return shared / kSharedBytesPerClock + (kind == TileKind::kFp8 ? kWideClocks : 0);
-  };
-  const double rounds = static_cast<double>(ceil_div(work.items, clusters));
-  const double clocks =
-      rounds * (kItemClocks + (blocks > 1 ? blocks * kExchangeClocks : 0)) +
-      busiest_stages(work, clusters) / blocks *
-          std::max(work.bf16 ? stage_clocks(TileKind::kBf16) : 0, work.fp8 ? stage_clocks(TileKind::kFp8) : 0);
-  if (best.clusters > 0 && clocks >= best.clocks) return;
-  best = {.variant = &variant,
-          .cluster_blocks = blocks,
-          .clusters = static_cast<int>(clusters),
-          .shared_bytes = device.shared_bytes,
-          .stages = stages,
-          .clocks = clocks};
-}
-
-// The prefill kernel, whose products overlap with everything else; clocks to compare with those above.
-void consider_pairs(Plan& best, const PrefillVariant& variant, const PrefillDevice& device, const Work& work) {
-  constexpr double kBytesPerClock = 45;
-  const double kStageClocks = 4.5 * variant.tokens;
-  constexpr double kItemClocks = 800;
-  constexpr int kMinStages = 3;
-  const int stage_bytes = kPrefillBlockTiles * work.weight_bytes + variant.input_bytes;
-  const int stages = std::min((device.shared_bytes - variant.other_bytes) / stage_bytes, kMaxStages);
-  if (device.pairs == 0 || stages < kMinStages) return;
-  const std::int64_t pairs = std::min<std::int64_t>(work.items, device.pairs);
-  const double stage_clocks = std::max(kStageClocks, (stage_bytes - variant.input_bytes / 2) / kBytesPerClock);
-  const double clocks =
-      static_cast<double>(ceil_div(work.items, pairs)) * kItemClocks + busiest_stages(work, pairs) * stage_clocks;
-  if (best.clusters > 0 && clocks >= best.clocks) return;
-  best = {.pair = &variant,
-          .cluster_blocks = kPrefillBlocks,
-          .clusters = static_cast<int>(pairs),
-          .shared_bytes = device.shared_bytes,
-          .stages = stages,
-          .clocks = clocks};
-}
-
-Result<Plan> plan_launch(std::span<const LinearCall* const> calls, std::int32_t tokens, int segments,
-                         const ForcedFamily& forced) {
-  using Family = ForcedFamily::Family;
-  // Two row tiles a block read inputs half as often.
-  const TileVariant* const candidates[] = {&tile_variant<128, 2>(), &tile_variant<128, 1>()};
-  Plan best;
-  for (const TileVariant* variant : candidates) {
-    if (forced.family == Family::kPrefill) break;
-    if (forced.row_tiles > 0 && variant->row_tiles != forced.row_tiles) continue;
-    const Result<TileResidency>& device = variant->residency();
-    if (!device.ok()) return device.status();
-    const Work work = work_of(calls, tokens, variant->tokens, variant->row_tiles);
-    for (int i = 0; i < kTileClusterCount; ++i) {
-      if (forced.split > 0 && kTileClusters[i] != forced.split) continue;
-      consider(best, *variant, *device, i, work, segments);
-    }
-  }
-  for (const PrefillVariant* variant : {&prefill_variant<192>(), &prefill_variant<128>()}) {
-    if (calls.size() > kMaxPrefillProblems || forced.family == Family::kTile) break;
-    if (forced.family == Family::kAny && variant->tokens == 128) break;
-    if (forced.tokens > 0 && variant->tokens != forced.tokens) continue;
-    const Result<PrefillDevice>& device = variant->device();
-    if (!device.ok()) return device.status();
-    consider_pairs(best, *variant, *device, work_of(calls, tokens, variant->tokens, kPrefillRowTiles));
-  }
-  if (best.clusters == 0) return Status{StatusCode::kInternal, "linear: no tile variant fits this device"};
-  return best;
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
 // y as the prefill kernel's stores see it: BF16, or pairs of bytes of FP32.
-Status output_map(CUtensorMap& map, const PrefillVariant& variant, const LinearCall& call, std::int32_t tokens) {
+Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens, int item_tokens) {
   const bool floats = call.output == OutputType::kF32;
   const std::int64_t pairs = floats ? 2 : 1;  // of bytes, of a value
   return encode_row_map({.data = call.y,
@@ -181,7 +40,7 @@ Status output_map(CUtensorMap& map, const PrefillVariant& variant, const LinearC
                          .rows = tokens,
                          .row_bytes = call.y_stride * pairs * 2,
                          .box_columns = kStageInputs,
-                         .box_rows = variant.box_tokens(floats)},
+                         .box_rows = prefill_box_tokens(item_tokens, floats)},
                         map);
 }
 
@@ -199,25 +58,25 @@ Status input_map(CUtensorMap& map, const void* data, std::int64_t inputs, std::i
                         map);
 }
 
-// `tiles` describes the problems but for what depends on the kernel.
-Status run_pairs(const LinearParams& tiles, std::span<const LinearCall* const> calls, const Plan& plan,
-                 int weight_bytes, cudaStream_t stream) {
+// `described` but for what depends on the kernel.
+Status run_prefill(const CudaDevice& device, const LinearParams& described, std::span<const LinearCall* const> calls,
+                   const LinearPlan& plan, cudaStream_t stream) {
   PrefillParams params{};
-  std::copy_n(tiles.inputs, kMaxPrefillProblems, params.inputs);
-  std::copy_n(tiles.problems, kMaxPrefillProblems, params.problems);
+  std::copy_n(described.inputs, kMaxPrefillProblems, params.inputs);
+  std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (params.problems[i].wide_stores)
-      DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *plan.pair, *calls[i], tiles.tokens));
+    if (!params.problems[i].wide_stores) continue;
+    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], described.tokens, plan.item_tokens));
   }
-  params.tokens = tiles.tokens;
-  params.token_tiles = tiles.token_tiles;
-  params.problem_count = tiles.problem_count;
-  params.items = tiles.items;
-  params.segments = tiles.segments;
+  params.tokens = described.tokens;
+  params.token_tiles = described.token_tiles;
+  params.problem_count = described.problem_count;
+  params.items = described.items;
+  params.segments = described.segments;
   params.stages = plan.stages;
-  params.input_offset = kPrefillBlockTiles * weight_bytes;
-  params.stage_bytes = params.input_offset + plan.pair->input_bytes;
-  return plan.pair->launch(params, plan.clusters, plan.shared_bytes, stream);
+  params.input_offset = plan.input_offset;
+  params.stage_bytes = plan.stage_bytes;
+  return launch_prefill(device, params, plan, stream);
 }
 
 // The problems of a launch but for their inputs. Calls with most to read first: the tail of the launch is then made of
@@ -232,7 +91,7 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
   });
   params.tokens = tokens;
   params.token_tiles = ceil_div(tokens, item_tokens);
-  params.segments = packed(*calls[0]).segments();
+  params.segments = tile_segments(calls[0]->weight->in_features());
   params.problem_count = static_cast<std::int32_t>(calls.size());
   LinearProblem* problem = params.problems;
   for (const LinearCall* call : calls) {
@@ -265,20 +124,41 @@ void set_rows(LinearParams& params, std::span<const LinearCall* const> calls) {
 
 }  // namespace
 
-Status LinearLauncher::add(const LinearCall& call) {
-  DSV4RT_RETURN_IF_ERROR(
-      require_supported(call.x_stride % 8 == 0, "linear", "x_stride", call.x_stride, "multiples of 8 for this weight"));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(call.x, kUnitBytes, "linear", "x"));
+LinearShape shape_of(const LinearCall& call) {
   const CudaPackedLinear& weight = packed(call);
-  const bool rounds = weight.activation() == ActivationRounding::kFp8Block128;
-  const bool other_input = rounds && rounded_ != nullptr && !same_input(*rounded_, call);
-  constexpr int kLeastPairTokens = 192;
-  const int most = tokens_ < kLeastPairTokens && forced_.family != ForcedFamily::Family::kPrefill ? kMaxProblems
-                                                                                                  : kMaxPrefillProblems;
-  if (count_ == most || other_input || (count_ > 0 && packed(*calls_[0]).segments() != weight.segments())) {
-    DSV4RT_RETURN_IF_ERROR(flush());
-  }
-  if (rounds && rounded_ == nullptr) rounded_ = &call;
+  LinearShape shape{.outputs = weight.out_features(), .inputs = weight.in_features()};
+  if (weight.in_tiles()) shape.tiles = weight.tile_kind();
+  shape.rounds = weight.activation() == ActivationRounding::kFp8Block128;
+  return shape;
+}
+
+Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens) {
+  LinearDevice asked{.facts = device.facts()};
+  if (tokens <= most_one_wave_tokens()) return asked;
+  DSV4RT_RETURN_IF_ERROR(ask_tile_clusters(device, asked.tile_clusters));
+  DSV4RT_RETURN_IF_ERROR(ask_prefill_clusters(device, asked.prefill_clusters));
+  return asked;
+}
+
+Result<LinearPlan> LinearLauncher::plan(std::span<const LinearCall* const> calls, bool normed) const {
+  std::array<LinearShape, kMaxProblems> described;
+  for (std::size_t i = 0; i < calls.size(); ++i) described[i] = shape_of(*calls[i]);
+  const auto shapes = std::span(described).first(calls.size());
+  // A forced variant may ask for what its tokens alone would not.
+  constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
+  DSV4RT_ASSIGN_OR_RETURN(const LinearDevice asked, linear_device(device_, forced_ ? kAll : tokens_));
+  return forced_ ? plan_variant(*forced_, asked, tokens_, shapes, normed) : plan_linear(asked, tokens_, shapes, normed);
+}
+
+Status LinearLauncher::add(const LinearCall& call) {
+  const LinearShape shape = shape_of(call);
+  DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
+  const bool other_input = shape.rounds && rounded_ != nullptr && !same_input(*rounded_, call);
+  const int most = forced_ && forced_->family == LinearFamily::kPrefill ? kMaxPrefillProblems : most_problems(tokens_);
+  const bool other_segments =
+      count_ > 0 && tile_segments(calls_[0]->weight->in_features()) != tile_segments(shape.inputs);
+  if (count_ == most || other_input || other_segments) DSV4RT_RETURN_IF_ERROR(flush());
+  if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;
   return {};
 }
@@ -294,55 +174,37 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   count_ = 0;
   rounded_ = nullptr;
 
-  if (tokens_ <= kMostGemvTokens) {
-    DSV4RT_ASSIGN_OR_RETURN(const GemvPlan narrow, plan_gemv(calls, tokens_, false));
-    if (narrow.shared_bytes > 0) return run_gemv(calls, narrow, {});
-  }
-  const bool few = forced_.family == ForcedFamily::Family::kAny ? tokens_ <= kMostSplitKTokens
-                                                                : forced_.family == ForcedFamily::Family::kSegment;
-  Plan plan;
-  SplitKPlan splitk_plan;
-  if (few) {
-    DSV4RT_ASSIGN_OR_RETURN(splitk_plan, plan_splitk(calls, tokens_, forced_.tokens, forced_.row_tiles, forced_.split));
-  } else {
-    DSV4RT_ASSIGN_OR_RETURN(plan, plan_launch(calls, tokens_, packed(*calls[0]).segments(), forced_));
-  }
-  const bool pairs = !few && plan.pair != nullptr;
-  const int item_tokens = few ? splitk_plan.variant->tokens : pairs ? plan.pair->tokens : plan.variant->tokens;
-  const int item_tiles = few ? splitk_plan.variant->row_tiles : pairs ? kPrefillRowTiles : plan.variant->row_tiles;
+  DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(calls, false));
+  if (planned.variant.family == LinearFamily::kGemv) return run_gemv(calls, planned, {});
+  const bool prefill = planned.variant.family == LinearFamily::kPrefill;
   LinearParams params{};
-  describe_problems(params, calls, tokens_, item_tokens, item_tiles);
-  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, pairs ? plan.pair->share_tokens : item_tokens));
-  if (few) {
-    params.ring_bytes = splitk_plan.ring_bytes;
-    return splitk_plan.variant->launch(params, splitk_plan.shared_bytes, stream_);
-  }
-  int weight_bytes = 0;
-  for (const LinearCall* call : calls) {
-    weight_bytes = std::max(weight_bytes, stage_tile_bytes(packed(*call).tile_kind()));
-  }
-  if (pairs) return run_pairs(params, calls, plan, weight_bytes, stream_);
-  params.input_offset = item_tiles * weight_bytes;
-  params.stage_bytes = params.input_offset + plan.variant->input_bytes;
-  params.stages = plan.stages;
-  params.sum_bytes = plan.variant->sum_bytes(params.segments, plan.cluster_blocks);
-  return plan.variant->launch(params, plan.clusters, plan.cluster_blocks, plan.shared_bytes, stream_);
+  describe_problems(params, calls, tokens_, planned.item_tokens, planned.item_row_tiles);
+  const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : planned.item_tokens;
+  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned.rounding_blocks, box_tokens));
+  if (prefill) return run_prefill(device_, params, calls, planned, stream_);
+  params.ring_bytes = planned.ring_bytes;
+  if (planned.variant.family == LinearFamily::kSplitK) return launch_splitk(device_, params, planned, stream_);
+  params.input_offset = planned.input_offset;
+  params.stage_bytes = planned.stage_bytes;
+  params.stages = planned.stages;
+  params.sum_bytes = planned.sum_bytes;
+  return launch_tiles(device_, params, planned, stream_);
 }
 
-Status LinearLauncher::run_gemv(std::span<const LinearCall*> calls, const GemvPlan& plan, const InputNorm& norm) {
+Status LinearLauncher::run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm) {
   LinearParams params{};
-  describe_problems(params, calls, tokens_, kGemvTokens, 1);
+  describe_problems(params, calls, tokens_, plan.item_tokens, plan.item_row_tiles);
   set_rows(params, calls);
   params.norm = norm;
   params.ring_bytes = plan.ring_bytes;
-  return launch_gemv(params, plan, stream_);
+  return launch_gemv(device_, params, plan, stream_);
 }
 
 Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls) {
   if (calls.empty() || calls.size() > kMaxPrefillProblems || !rounds_behind_norm(norm)) return false;
-  if (tokens_ > kMostGemvTokens) {
+  if (tokens_ > most_norm_tokens()) {
     for (const LinearCall& call : calls) {
-      if (packed(call).activation() != ActivationRounding::kFp8Block128) return false;
+      if (!shape_of(call).rounds) return false;
     }
     for (const LinearCall& call : calls) calls_[static_cast<std::size_t>(count_++)] = &call;
     rounded_ = &calls[0];
@@ -358,16 +220,18 @@ Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<con
     pointers[i] = &on_x[i];
   }
   const auto all = std::span(pointers).first(calls.size());
-  DSV4RT_ASSIGN_OR_RETURN(const GemvPlan plan, plan_gemv(all, tokens_, true));
-  if (plan.shared_bytes == 0) return false;
-  DSV4RT_RETURN_IF_ERROR(run_gemv(all, plan, {.weight = norm.weight, .eps = norm.eps}));
+  const Result<LinearPlan> planned = plan(all, true);
+  if (!planned.ok())
+    return planned.status().code() == StatusCode::kUnsupported ? Result<bool>(false) : planned.status();
+  DSV4RT_RETURN_IF_ERROR(run_gemv(all, *planned, {.weight = norm.weight, .eps = norm.eps}));
   return true;
 }
 
 // Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
 // rounded ones.
 Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall* const> calls,
-                                const LinearCall* rounded, const RmsNormParams* norm, int box_tokens) {
+                                const LinearCall* rounded, const RmsNormParams* norm, int rounding_blocks,
+                                int box_tokens) {
   int inputs = 0;
   int rounded_input = -1;
   if (rounded != nullptr) {
@@ -384,8 +248,8 @@ Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall
                                           .x_stride = rounded->x_stride,
                                           .rounded = rows,
                                           .tokens = tokens_,
-                                          .blocks = static_cast<std::int32_t>(width / kScaleBlockInputs)},
-                                         stream_));
+                                          .inputs = static_cast<std::int32_t>(width)},
+                                         rounding_blocks, stream_));
     }
     rounded_input = inputs++;
     DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, box_tokens));

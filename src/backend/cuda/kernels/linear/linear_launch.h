@@ -1,35 +1,33 @@
-// Linears over tile-packed weights: grouped into launches of the tile kernel.
+// Linears over tile-packed weights: grouped into launches, each as linear_dispatch.h plans it.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <cuda_runtime_api.h>
+#include <optional>
 #include <span>
 
-#include "backend/cuda/kernels/linear/gemv/gemv_launch.h"
-#include "backend/cuda/kernels/linear/packing/packed_linear.h"
-#include "backend/cuda/kernels/linear/shared/linear_params.h"
+#include "backend/cuda/kernels/linear/linear_dispatch.h"
 #include "backend/cuda/scratch.h"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
 
-// What a launch is to run instead of what the costs say: for measurements. Zeros leave the choice open.
-struct ForcedFamily {
-  enum class Family : std::uint8_t { kAny, kSegment, kTile, kPrefill };
-  Family family = Family::kAny;
-  int tokens = 0;     // of an item
-  int row_tiles = 0;  // of a block
-  int split = 0;      // segments of a block of the split-K kernel; blocks of a cluster of the tile kernel
-};
+// What a choice depends on of a call over a weight of this backend.
+LinearShape shape_of(const LinearCall& call);
+
+// What the driver says of kernels: only what launches with so many tokens may need.
+Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens);
 
 // Collects calls and runs them together. Calls must stay valid until the flush that runs them.
 class LinearLauncher {
  public:
-  LinearLauncher(std::int32_t tokens, Scratch& scratch, cudaStream_t stream, const ForcedFamily& forced = {})
-      : tokens_(tokens), scratch_(scratch), stream_(stream), forced_(forced) {}
+  // forced: what every launch runs, instead of the best; kUnsupported where it cannot. For measurements and tests.
+  LinearLauncher(const CudaDevice& device, std::int32_t tokens, Scratch& scratch, cudaStream_t stream,
+                 std::optional<LinearVariant> forced = {})
+      : device_(device), tokens_(tokens), scratch_(scratch), stream_(stream), forced_(forced) {}
 
-  // kUnsupported for inputs that are not 16-byte aligned. May run what was added before.
+  // Errors of check_input(). May run what was added before.
   Status add(const LinearCall& call);
   Status flush();
   // Products of the rows that norm makes of its x, in as few launches as there can be; false where none can be spared.
@@ -37,15 +35,17 @@ class LinearLauncher {
   Result<bool> run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls);
 
  private:
-  Status run_gemv(std::span<const LinearCall*> calls, const GemvPlan& plan, const InputNorm& norm);
+  Result<LinearPlan> plan(std::span<const LinearCall* const> calls, bool normed) const;
+  Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none
   Status set_maps(LinearParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
-                  const RmsNormParams* norm, int box_tokens);
+                  const RmsNormParams* norm, int rounding_blocks, int box_tokens);
 
+  const CudaDevice& device_;
   std::int32_t tokens_;
   Scratch& scratch_;
   cudaStream_t stream_;
-  ForcedFamily forced_;
+  std::optional<LinearVariant> forced_;
   std::array<const LinearCall*, kMaxProblems> calls_{};
   int count_ = 0;
   const LinearCall* rounded_ = nullptr;  // a call whose input is rounded for the next launch

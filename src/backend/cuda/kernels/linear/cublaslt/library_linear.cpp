@@ -116,21 +116,17 @@ Status encode_nvfp4(std::int32_t tokens, const LinearCall& call, std::byte* memo
 }
 
 // cuBLASLt documents NVFP4 from 10.0 on; other families are left out until a run there says that it pays.
-Result<RowCopies> row_copies_here(const CublasLt& lt, cublasLtHandle_t handle) {
-  int device = 0;
-  int major = 0;
-  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  if (major == 9) return RowCopies::kBf16AndFp8;
-  return major == 10 && has_nvfp4_products(lt, handle) ? RowCopies::kBf16AndNvfp4 : RowCopies::kBf16;
+RowCopies row_copies_on(int compute_major, const CublasLt& lt, cublasLtHandle_t handle) {
+  if (compute_major == 9) return RowCopies::kBf16AndFp8;
+  return compute_major == 10 && has_nvfp4_products(lt, handle) ? RowCopies::kBf16AndNvfp4 : RowCopies::kBf16;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<LibraryLinear>> LibraryLinear::create(std::int64_t least_work) {
+Result<std::unique_ptr<LibraryLinear>> LibraryLinear::create(int compute_major, std::int64_t least_work) {
   DSV4RT_ASSIGN_OR_RETURN(const CublasLt lt, load_cublaslt());
   DSV4RT_ASSIGN_OR_RETURN(CublasLtHandle handle, create_cublaslt_handle(lt));
-  DSV4RT_ASSIGN_OR_RETURN(const RowCopies row_copies, row_copies_here(lt, handle.get()));
+  const RowCopies row_copies = row_copies_on(compute_major, lt, handle.get());
   return std::make_unique<LibraryLinear>(lt, std::move(handle), row_copies, least_work);
 }
 

@@ -20,13 +20,13 @@ namespace dsv4rt::cuda {
 
 class LibraryLinear {
  public:
-  // Multiply-adds from which cuBLASLt is faster than the tile kernel, whose launch serves several products at once
+  // Multiply-adds from which cuBLASLt is faster than the prefill kernel, whose launch serves several products at once
   // (bench_linear_gpu).
   static constexpr std::int64_t kLeastWork = std::int64_t{1} << 32;
 
-  // On the current device, whose capabilities are looked at here and never again; takes products of least_work
+  // On the current device, whose compute capability begins with compute_major; takes products of least_work
   // multiply-adds and more. kUnsupported where the toolkit's library is not installed.
-  static Result<std::unique_ptr<LibraryLinear>> create(std::int64_t least_work = kLeastWork);
+  static Result<std::unique_ptr<LibraryLinear>> create(int compute_major, std::int64_t least_work = kLeastWork);
 
   // What create() makes, with given functions and a decision about the weights.
   LibraryLinear(const CublasLt& lt, CublasLtHandle handle, RowCopies row_copies, std::int64_t least_work)

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/linear/gemv/gemv_shape.cuh"
+#include "backend/cuda/kernels/linear/gemv/gemv_unit.cuh"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
 
 namespace dsv4rt::cuda {

@@ -1,8 +1,7 @@
 // Linear layers for up to eight tokens: a block multiplies one segment of the inputs of 64 outputs, and the blocks of a
 // cluster, one a segment, add up. Weights come through a ring in shared memory and do not depend on earlier kernels:
 // the first ring of them is fetched while the previous kernel of the stream still runs. Inputs come from where earlier
-// kernels left them, norm and rounding included. The order of accumulation is that of the tile kernel
-// (tile_kernel.cuh).
+// kernels left them, norm and rounding included. The order of accumulation is that of linear_params.h.
 #pragma once
 
 #include <cstdint>

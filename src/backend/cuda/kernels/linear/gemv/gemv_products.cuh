@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
-#include "backend/cuda/kernels/linear/gemv/gemv_shape.cuh"
+#include "backend/cuda/kernels/linear/gemv/gemv_unit.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
 
 namespace dsv4rt::cuda {

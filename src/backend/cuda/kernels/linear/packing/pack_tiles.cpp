@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "backend/cuda/kernels/linear/linear_dispatch.h"
 #include "backend/cuda/kernels/linear/packing/packed_bytes.h"
 #include "layout/codec_e8m0.h"
 
@@ -68,13 +69,11 @@ void pack_registers(const std::byte* rows, std::int64_t row_bytes, std::byte* ti
 
 }  // namespace
 
-std::optional<TileKind> tile_kind_of(const HostLinear& weight) {
-  if (weight.out_features % kRowTile != 0 || weight.in_features % kScaleBlockInputs != 0) return std::nullopt;
-  if (weight.encoding == WeightEncoding::kBf16) {
-    return weight.activation == ActivationRounding::kNone ? std::optional(TileKind::kBf16) : std::nullopt;
-  }
-  // A row tile has one scale per 128 inputs.
-  if (weight.encoding != WeightEncoding::kFp8Block128 || weight.first_row % kRowTile != 0) return std::nullopt;
+std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight) {
+  const std::optional<TileKind> kind =
+      tiles_of_shape(has_sm90a, weight.encoding, weight.activation, weight.out_features, weight.in_features);
+  if (kind != TileKind::kFp8) return kind;
+  if (weight.first_row % kRowTile != 0) return std::nullopt;  // a row tile has one scale per 128 inputs
   // Widening multiplies by 2^120 times the scale, which must be a BF16.
   constexpr int kMaxWideScale = kE8m0Bias + 7;
   for (std::int64_t row = 0; row < weight.out_features; row += kRowTile) {

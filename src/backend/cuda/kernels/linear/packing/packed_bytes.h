@@ -24,8 +24,8 @@ struct PackedBytes {
   HostBytes scales;  // empty for BF16
 };
 
-// The kind of tiles that can hold the weight; nothing when lanes must. Does not look at the device.
-std::optional<TileKind> tile_kind_of(const HostLinear& weight);
+// The kind of tiles that hold the weight; nothing when lanes must.
+std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight);
 
 // All throw std::bad_alloc. The stored arrays are long enough.
 PackedBytes pack_tiles(const HostLinear& weight, TileKind kind);

@@ -3,7 +3,6 @@
 #include <new>
 #include <string>
 
-#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/linear/packing/packed_bytes.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
@@ -13,15 +12,6 @@ namespace {
 
 constexpr std::int64_t kScaleBlockRows = 128;
 constexpr std::int64_t kNvfp4Group = 16;
-
-// wgmma is an instruction of compute capability 9.0 alone.
-Result<bool> device_has_wgmma() {
-  int device = 0;
-  int major = 0;
-  DSV4RT_CUDA_TRY(cudaGetDevice(&device));
-  DSV4RT_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major == 9;
-}
 
 Status check_stored(const HostLinear& weight) {
   if (weight.first_row % kTileRows != 0) {
@@ -81,11 +71,10 @@ std::int64_t CudaPackedLinear::padded_inputs() const noexcept {
   return round_up<std::int64_t>(in_features_, kInputPadding);
 }
 
-Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight, RowCopies copies) {
+Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
+                                                  RowCopies copies) {
   DSV4RT_RETURN_IF_ERROR(check_stored(weight));
-  DSV4RT_ASSIGN_OR_RETURN(const bool has_wgmma, device_has_wgmma());
-  std::optional<TileKind> tiles;
-  if (has_wgmma) tiles = tile_kind_of(weight);
+  const std::optional<TileKind> tiles = tile_kind_of(device.has_sm90a(), weight);
   try {
     const PackedBytes packed = tiles ? pack_tiles(weight, *tiles) : pack_lanes(weight);
     DSV4RT_ASSIGN_OR_RETURN(Buffer codes, upload_bytes(backend, packed.codes, weight.name));

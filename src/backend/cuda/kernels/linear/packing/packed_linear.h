@@ -1,6 +1,6 @@
 // Weight matrices on the device, in one of two orders that pack_linear chooses by encoding, shape and device.
 //
-// Tiles (Hopper, outputs a multiple of 64, inputs of 128): what the tile kernel copies into shared memory, one
+// Tiles (Hopper, outputs a multiple of 64, inputs of 128): what the kernels copy into shared memory, one
 // contiguous piece per row tile of 64 outputs and stage.
 //   kBf16      [out / 64][k / 64]   64 rows of 128 B, 16-byte unit u of row r at u ^ (r % 8)
 //   kFp8       [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][2] words; scales float [out / 64][k / 128]
@@ -9,7 +9,7 @@
 // exponent and m the mantissa of column c + i in the upper row, S, E3..E0, M of the lower one:
 //   s E3 E2 E1 S e3 e2 e1 e0 m m m E0 M M M
 //
-// Lanes (everything else): what the lane kernel's warps load from global memory.
+// Lanes (everything else): what the portable kernel's warps load from global memory.
 // A tile is 16 outputs x 16 inputs: the A operand of one mma.m16n8k16. Lane l of a warp holds its 8
 // values (rows l/4 and l/4 + 8, columns 2 * (l % 4) + {0, 1, 8, 9}), in the order
 //   (r, c) (r, c+1) (r+8, c) (r+8, c+1) (r, c+8) (r, c+9) (r+8, c+8) (r+8, c+9)
@@ -31,6 +31,7 @@
 #include <optional>
 
 #include "backend/backend.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "checkpoint/host_linear.h"
 
@@ -39,15 +40,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
-
-// Parts of near equal length that a tile-packed weight's inputs are summed in: 1, 2, 4 or kMaxSegments, by the shape of
-// the weight alone. Few rows then give work to every SM, and a cluster can hold a block for each part.
-constexpr int tile_segments(std::int64_t inputs) {
-  constexpr std::int64_t kSegmentInputs = 1024;
-  int segments = 1;
-  while (segments < kMaxSegments && inputs > segments * kSegmentInputs) segments *= 2;
-  return segments;
-}
 
 // Which weights are held as rows too, provided that their shape fits.
 enum class RowCopies : std::uint8_t {
@@ -71,9 +63,8 @@ class CudaPackedLinear final : public PackedLinear {
   [[nodiscard]] float input_scale() const noexcept { return input_scale_; }  // 0: none
 
   [[nodiscard]] bool in_tiles() const noexcept { return tiles_.has_value(); }
-  // Precondition of both: in_tiles().
+  // Precondition: in_tiles().
   [[nodiscard]] TileKind tile_kind() const noexcept { return *tiles_; }
-  [[nodiscard]] int segments() const noexcept { return tile_segments(in_features_); }
   // Precondition: not in_tiles().
   [[nodiscard]] std::int64_t padded_inputs() const noexcept;
 
@@ -99,6 +90,7 @@ std::int64_t row_copy_bytes(const HostLinear& weight, RowCopies copies);
 
 // Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16,
 // kBadInput when the stored arrays are too short.
-Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const HostLinear& weight, RowCopies copies);
+Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
+                                                  RowCopies copies);
 
 }  // namespace dsv4rt::cuda

@@ -2,8 +2,8 @@
 
 namespace dsv4rt::cuda {
 
-Status launch_linear_fp8(const LinearKernelParams& p, OutputType output, cudaStream_t stream) {
-  return launch_linear<WeightEncoding::kFp8Block128>(p, output, stream);
+Status launch_portable_fp8(const PortableParams& p, OutputType output, int item_tokens, cudaStream_t stream) {
+  return launch_portable<WeightEncoding::kFp8Block128>(p, output, item_tokens, stream);
 }
 
 }  // namespace dsv4rt::cuda

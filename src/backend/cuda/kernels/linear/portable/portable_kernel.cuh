@@ -68,7 +68,7 @@ struct WeightChunk;
 template <>
 struct WeightChunk<WeightEncoding::kBf16> {
   uint4 tiles[4];
-  __device__ void load(const LinearKernelParams& p, int group, int chunk, int lane) {
+  __device__ void load(const PortableParams& p, int group, int chunk, int lane) {
     const auto* at = reinterpret_cast<const uint4*>(p.codes) +
                      (std::int64_t{group} * (p.padded_inputs / kTileInputs) + std::int64_t{chunk} * 4) * 32 + lane;
 #pragma unroll
@@ -85,7 +85,7 @@ struct WeightChunk<WeightEncoding::kBf16> {
 template <>
 struct WeightChunk<WeightEncoding::kFp8Block128> {
   uint4 pairs[2];
-  __device__ void load(const LinearKernelParams& p, int group, int chunk, int lane) {
+  __device__ void load(const PortableParams& p, int group, int chunk, int lane) {
     const auto* at = reinterpret_cast<const uint4*>(p.codes) +
                      (std::int64_t{group} * (p.padded_inputs / 32) + std::int64_t{chunk} * 2) * 32 + lane;
 #pragma unroll
@@ -102,7 +102,7 @@ template <>
 struct WeightChunk<WeightEncoding::kNvfp4> {
   uint4 codes;
   float scale[4][2];  // of the lane's two rows, per tile
-  __device__ void load(const LinearKernelParams& p, int group, int chunk, int lane) {
+  __device__ void load(const PortableParams& p, int group, int chunk, int lane) {
     codes = __ldg(reinterpret_cast<const uint4*>(p.codes) +
                   (std::int64_t{group} * (p.padded_inputs / 64) + chunk) * 32 + lane);
     const auto* at = reinterpret_cast<const std::uint8_t*>(p.scales) +
@@ -124,7 +124,7 @@ struct WeightChunk<WeightEncoding::kNvfp4> {
 
 // One block: 16 outputs for up to kTokenTiles * 8 tokens from blockIdx.y * that on.
 template <WeightEncoding Encoding, int kTokenTiles, bool kFloatOutput>
-__global__ __launch_bounds__(kLinearWarps * 32) void linear_kernel(const LinearKernelParams p) {
+__global__ __launch_bounds__(kLinearWarps * 32) void linear_portable_kernel(const PortableParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(blockIdx.x);

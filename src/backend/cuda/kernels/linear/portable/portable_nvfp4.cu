@@ -2,8 +2,8 @@
 
 namespace dsv4rt::cuda {
 
-Status launch_linear_nvfp4(const LinearKernelParams& p, OutputType output, cudaStream_t stream) {
-  return launch_linear<WeightEncoding::kNvfp4>(p, output, stream);
+Status launch_portable_nvfp4(const PortableParams& p, OutputType output, int item_tokens, cudaStream_t stream) {
+  return launch_portable<WeightEncoding::kNvfp4>(p, output, item_tokens, stream);
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,14 +1,15 @@
-// What the linear kernel takes.
+// What the portable kernel takes.
 #pragma once
 
 #include <cstdint>
+#include <cuda_runtime_api.h>
 
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
 
 // y[T, N] = x[T, K] * W^T. N = 16 * groups without padding rows stored; K padded to 64 in W only.
-struct LinearKernelParams {
+struct PortableParams {
   const bf16* x = nullptr;  // [T, K], rows x_stride apart; rounded already where the weight asks for it
   std::int64_t x_stride = 0;
   const std::byte* codes = nullptr;   // see packed_linear.h
@@ -22,13 +23,10 @@ struct LinearKernelParams {
   std::int32_t outputs = 0;        // N
 };
 
-// E4M3 rounding of x in blocks of 128 inputs, as BF16 values (exact: 4 significant bits and a power of two).
-struct ActivationRoundingParams {
-  const bf16* x = nullptr;  // [T, K], rows x_stride apart
-  std::int64_t x_stride = 0;
-  bf16* rounded = nullptr;  // [T, K]
-  std::int32_t tokens = 0;
-  std::int32_t inputs = 0;
-};
+// One encoding each. Blocks of item_tokens tokens: 8, 32 or 64, which changes how often weights are read, never a
+// result.
+Status launch_portable_bf16(const PortableParams& p, OutputType output, int item_tokens, cudaStream_t stream);
+Status launch_portable_fp8(const PortableParams& p, OutputType output, int item_tokens, cudaStream_t stream);
+Status launch_portable_nvfp4(const PortableParams& p, OutputType output, int item_tokens, cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

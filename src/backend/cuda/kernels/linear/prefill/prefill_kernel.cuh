@@ -2,7 +2,7 @@
 // each fetches half of the inputs and the copy engine writes them into both (inputs then pass L2 half as
 // often). A block has two consumer warpgroups of 64 outputs each; totals over segments stay in registers.
 //
-// Order of accumulation: that of the tile kernel (tile_kernel.cuh).
+// Order of accumulation: that of linear_params.h.
 #pragma once
 
 #include <cstdint>

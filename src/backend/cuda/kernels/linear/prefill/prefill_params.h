@@ -1,5 +1,7 @@
-// What the prefill kernel takes, and its sizes. Terms: tile_params.h.
+// What the prefill kernel takes, and its sizes. Terms: linear_params.h.
 #pragma once
+
+#include <array>
 
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 
@@ -25,7 +27,14 @@ static_assert(sizeof(PrefillParams) <= 4096, "kernel parameters that every drive
 
 inline constexpr int kPrefillBlocks = 2;      // of a cluster
 inline constexpr int kPrefillBlockTiles = 2;  // row tiles of a block, a consumer warpgroup each
-inline constexpr int kPrefillRowTiles = kPrefillBlocks * kPrefillBlockTiles;  // of an item
+inline constexpr int kPrefillThreads = (kPrefillBlockTiles + 1) * kWarpgroup;  // the last group is the producer's
+inline constexpr int kPrefillRowTiles = kPrefillBlocks * kPrefillBlockTiles;   // of an item
+
+// Outputs leave through two buffers of a warpgroup, each of a quarter of the item's tokens as BF16 or an eighth as
+// FP32.
+constexpr int prefill_box_tokens(int item_tokens, bool float_output) {
+  return item_tokens / (float_output ? 8 : 4);
+}
 
 // Of an item of kTokens tokens.
 template <int kTokens>
@@ -35,14 +44,33 @@ struct PrefillShape {
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static_assert(kShareTokens * kStageBytesOfInput % 1024 == 0, "whole groups of eight swizzled rows");
 
-  // Outputs leave through two buffers of a warpgroup, each of a quarter of the tokens as BF16 or an eighth as FP32.
-  static constexpr int kBufferBytes = kRowTile * (kTokens / 4) * 2;
-  static constexpr int box_tokens(bool float_output) { return kTokens / (float_output ? 8 : 4); }
+  static constexpr int kBufferBytes = kRowTile * prefill_box_tokens(kTokens, false) * 2;
+  static constexpr int box_tokens(bool float_output) { return prefill_box_tokens(kTokens, float_output); }
 
   // Of a block's shared memory, besides the ring.
   static constexpr int kBarrierBytes = 2 * kMaxStages * 8;
   static constexpr int kAlignmentBytes = 1024;
   static constexpr int kOtherBytes = kPrefillBlockTiles * 2 * kBufferBytes + kBarrierBytes + kAlignmentBytes;
 };
+
+// A compiled variant as the host sees it.
+struct PrefillVariant {
+  int tokens;        // of an item
+  int share_tokens;  // whose inputs a block fetches for both
+  int input_bytes;   // of a stage
+  int other_bytes;   // of a block, besides the ring
+};
+
+template <int kTokens>
+constexpr PrefillVariant prefill_variant() {
+  using Shape = PrefillShape<kTokens>;
+  return {.tokens = kTokens,
+          .share_tokens = Shape::kShareTokens,
+          .input_bytes = Shape::kInputBytes,
+          .other_bytes = Shape::kOtherBytes};
+}
+
+// Numbered as LinearVariant does.
+inline constexpr std::array kPrefillVariants = {prefill_variant<128>(), prefill_variant<192>()};
 
 }  // namespace dsv4rt::cuda

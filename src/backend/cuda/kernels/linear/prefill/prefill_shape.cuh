@@ -1,15 +1,14 @@
-// Threads of the prefill kernel and where things lie in a block's shared memory.
+// The prefill kernel's warps, and where things lie in a block's shared memory.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/linear/prefill/prefill_params.h"
-#include "backend/cuda/kernels/linear/shared/linear_items.cuh"
+#include "backend/cuda/kernels/linear/shared/items.cuh"
 
 namespace dsv4rt::cuda {
 
 inline constexpr int kPrefillConsumerWarps = kPrefillBlockTiles * kRowTileWarps;
-inline constexpr int kPrefillThreads = kPrefillConsumerWarps * 32 + kWarpgroup;  // and the producer's warpgroup
 
 // Shared-memory addresses.
 struct PrefillMemory {

@@ -1,8 +1,16 @@
-// What the tile kernel takes: the linears of one step that run as one launch.
+// What the kernels of tile-packed weights take: the linears of one step that run as one launch.
 //
-// Terms: a row tile is 64 outputs; a stage of the ring holds 64 inputs of every token (128 bytes of BF16) and the
-// row tiles' weights for the same inputs; an item is the output of a block's row
-// tiles for kTokens tokens; a segment is one of the fixed parts that the inputs are cut into.
+// Terms: a row tile is 64 outputs; a stage of a ring holds 64 inputs of every token (128 bytes of BF16) and the row
+// tiles' weights for the same inputs; an item is what a block or a cluster computes at a time, some row tiles' outputs
+// of some tokens; a segment is one of the fixed parts that the inputs are cut into.
+//
+// Order of accumulation, the same for every kernel, T, token position, grid and cluster:
+//   * K is cut into `segments` parts of whole 128-input blocks, by the weight's shape alone;
+//   * a segment is one chain of FP32 accumulation in input order, of exact products: E4M3 weights become BF16 in
+//     registers, and rounded inputs are E4M3 codes times a power of two, BF16 too. (E4M3 operands would run at
+//     twice the rate, but Hopper sums their products with about 14 bits: enough to move the next rounding to E4M3
+//     in one of a hundred values);
+//   * segments are added in order.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +22,16 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kRowTile = 64;
+inline constexpr int kWarpgroup = 128;   // threads
+inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
 inline constexpr int kStageInputs = 64;
 inline constexpr int kStageBytesOfInput = 2 * kStageInputs;
 inline constexpr int kScaleBlockInputs = 128;  // inputs that share a scale
 inline constexpr int kStagesPerScale = kScaleBlockInputs / kStageInputs;
 inline constexpr int kTileStepInputs = 16;  // of a matrix instruction on BF16
-inline constexpr int kMaxProblems = 16;
-inline constexpr int kMaxStages = 24;  // of the ring
+inline constexpr int kMaxProblems = 16;     // of a launch
+inline constexpr int kMaxStages = 24;       // of a ring
 inline constexpr int kMaxSegments = 8;
-inline constexpr int kGemvTokens = 8;    // most of the gemv kernel: the columns of its matrix instruction
-inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
 
 // How weights and inputs meet in the matrix instruction.
 enum class TileKind : std::uint8_t {
@@ -36,13 +44,22 @@ constexpr int stage_tile_bytes(TileKind kind) {
   return kind == TileKind::kFp8 ? 4096 : 8192;
 }
 
+// Parts of near equal length that a tile-packed weight's inputs are summed in: 1, 2, 4 or kMaxSegments, by the shape of
+// the weight alone. Few rows then give work to every SM, and a cluster can hold a block for each part.
+constexpr int tile_segments(std::int64_t inputs) {
+  constexpr std::int64_t kSegmentInputs = 1024;
+  int segments = 1;
+  while (segments < kMaxSegments && inputs > segments * kSegmentInputs) segments *= 2;
+  return segments;
+}
+
 struct LinearProblem {
   const std::byte* codes = nullptr;  // [row_tiles][stages][stage_tile_bytes], see packed_linear.h
   const float* scales = nullptr;     // [row_tiles][K / 128]; null for kBf16
   void* y = nullptr;                 // [T, N] of bf16 or float
   std::int64_t y_stride = 0;
   std::int32_t row_tiles = 0;     // N / 64
-  std::int32_t row_groups = 0;    // of the block's row tiles
+  std::int32_t row_groups = 0;    // of an item's row tiles
   std::int32_t scale_blocks = 0;  // K / 128
   std::int32_t first_item = 0;
   std::int16_t input = 0;  // index into LinearParams::inputs or rows
@@ -65,7 +82,7 @@ struct InputNorm {
 };
 
 struct LinearParams {
-  CUtensorMap inputs[kMaxProblems];  // [T][K]; boxes of 128 bytes x kTokens rows, 128-byte swizzle
+  CUtensorMap inputs[kMaxProblems];  // [T][K]; boxes of 128 bytes x an item's tokens, 128-byte swizzle
   InputRows rows[kMaxProblems];      // instead of `inputs` where the blocks bring inputs themselves
   InputNorm norm;                    // of `rows`
   LinearProblem problems[kMaxProblems];
@@ -73,22 +90,13 @@ struct LinearParams {
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
-  std::int32_t segments = 1;      // of every problem; whole ones for each block
-  std::int32_t stages = 0;        // of the ring
-  std::int32_t stage_bytes = 0;   // a multiple of 1024
-  std::int32_t input_offset = 0;  // of the inputs in a stage; weights come first
-  std::int32_t ring_bytes = 0;    // of a block of the gemv kernel, of a warpgroup of the split-K kernel
-  std::int32_t sum_bytes = 0;     // of a row tile: staged output or exchanged sums
+  std::int32_t segments = 1;      // of every problem
+  std::int32_t stages = 0;        // kTile: of the ring
+  std::int32_t stage_bytes = 0;   // kTile: a multiple of 1024
+  std::int32_t input_offset = 0;  // kTile: of the inputs in a stage; weights come first
+  std::int32_t ring_bytes = 0;    // kGemv: of a block; kSplitK: of a segment
+  std::int32_t sum_bytes = 0;     // kTile: of a row tile: staged output or exchanged sums
 };
 static_assert(sizeof(LinearParams) <= 4096, "kernel parameters that every driver takes");
-
-// x rounded to E4M3 times a power of two, in blocks of 128 inputs.
-struct RoundInputParams {
-  const bf16* x = nullptr;  // [T, K], rows x_stride apart
-  std::int64_t x_stride = 0;
-  bf16* rounded = nullptr;  // [T, K]
-  std::int32_t tokens = 0;
-  std::int32_t blocks = 0;  // K / 128
-};
 
 }  // namespace dsv4rt::cuda

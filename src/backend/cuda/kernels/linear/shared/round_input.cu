@@ -3,16 +3,33 @@
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "backend/cuda/kernels/linear/shared/round_input.h"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
-#include "backend/cuda/kernels/linear/splitk/splitk_plan.h"
 #include "base/arithmetic.h"
 
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr int kMostItems = 4;  // of a thread, loaded together
+constexpr int kMostItems = 4;   // of a thread, loaded together
+constexpr int kLaneInputs = 8;  // of a thread and item
 
+// Inputs of a row from `first` on as they lie in a uint4; beyond the row's end zeros, which change no maximum.
+__device__ __forceinline__ uint4 load_inputs(const bf16* row, int first, int inputs) {
+  const auto bits = [&](int i) { return first + i < inputs ? std::uint32_t{row[first + i].bits} : 0U; };
+  return make_uint4(bits(0) | bits(1) << 16U, bits(2) | bits(3) << 16U, bits(4) | bits(5) << 16U,
+                    bits(6) | bits(7) << 16U);
+}
+__device__ __forceinline__ void store_inputs(bf16* row, int first, int inputs, uint4 values) {
+  const std::uint32_t pairs[4] = {values.x, values.y, values.z, values.w};
+#pragma unroll
+  for (int i = 0; i < kLaneInputs; ++i) {
+    if (first + i < inputs) row[first + i].bits = static_cast<std::uint16_t>(pairs[i / 2] >> (16 * (i % 2)));
+  }
+}
+
+// kWide: whole blocks of 16-byte aligned rows.
+template <bool kWide>
 __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const RoundInputParams p) {
   allow_dependents();
   wait_for_predecessors();
@@ -24,30 +41,40 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
   for (int i = 0; i < kMostItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;
-    const std::int64_t input = item % p.blocks * kScaleBlockInputs + lane * 8;
-    values[i] = *reinterpret_cast<const uint4*>(p.x + item / p.blocks * p.x_stride + input);
+    const std::int64_t input = item % p.blocks * kScaleBlockInputs + lane * kLaneInputs;
+    const bf16* row = p.x + item / p.blocks * p.x_stride;
+    if constexpr (kWide) {
+      values[i] = *reinterpret_cast<const uint4*>(row + input);
+    } else {
+      values[i] = load_inputs(row, static_cast<int>(input), p.inputs);
+    }
   }
 #pragma unroll
   for (int i = 0; i < kMostItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;  // whole half-warps
-    *reinterpret_cast<uint4*>(p.rounded + item * kScaleBlockInputs + lane * 8) = round_block(values[i], members);
+    const uint4 rounded = round_block(values[i], members);
+    if constexpr (kWide) {
+      *reinterpret_cast<uint4*>(p.rounded + item * kScaleBlockInputs + lane * kLaneInputs) = rounded;
+    } else {
+      store_inputs(p.rounded + item / p.blocks * p.inputs,
+                   static_cast<int>(item % p.blocks) * kScaleBlockInputs + lane * kLaneInputs, p.inputs, rounded);
+    }
   }
 }
 
 }  // namespace
 
-Status round_input(const RoundInputParams& p, cudaStream_t stream) {
+Status round_input(RoundInputParams p, int most_blocks, cudaStream_t stream) {
+  p.blocks = ceil_div(p.inputs, kScaleBlockInputs);
   const std::int64_t blocks = ceil_div<std::int64_t>(std::int64_t{p.tokens} * p.blocks, kRoundingBlocks);
-  std::int64_t grid = blocks;
-  if (p.tokens <= kMostSplitKTokens) {
-    // No more blocks than multiprocessors, if they can do it: then all have a place at once, and the split-K kernel
-    // behind this one can begin to fetch weights.
-    constexpr std::int64_t kMultiprocessors = 132;
-    grid = std::max(std::min(blocks, kMultiprocessors), ceil_div<std::int64_t>(blocks, kMostItems));
-  }
-  return launch_pdl(round_input_kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads},
-                    stream, p);
+  const std::int64_t grid = most_blocks == 0 ? blocks
+                                             : std::max(std::min<std::int64_t>(blocks, most_blocks),
+                                                        ceil_div<std::int64_t>(blocks, kMostItems));
+  const auto low = reinterpret_cast<std::uintptr_t>(p.x) | reinterpret_cast<std::uintptr_t>(p.rounded);
+  const bool wide = p.inputs % kScaleBlockInputs == 0 && p.x_stride % kLaneInputs == 0 && low % sizeof(uint4) == 0;
+  return launch_pdl(wide ? round_input_kernel<true> : round_input_kernel<false>,
+                    {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p);
 }
 
 }  // namespace dsv4rt::cuda

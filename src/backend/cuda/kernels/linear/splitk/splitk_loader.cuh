@@ -5,7 +5,8 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/linear/splitk/splitk_shape.cuh"
+#include "backend/cuda/kernels/linear/shared/items.cuh"
+kernels/linear/splitk/splitk_shape.h"
 
 namespace dsv4rt::cuda {
 

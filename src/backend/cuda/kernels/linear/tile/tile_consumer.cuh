@@ -7,8 +7,8 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
-#include "backend/cuda/kernels/linear/shared/linear_items.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
+#include "backend/cuda/kernels/linear/tile/tile_memory.cuh"
 
 namespace dsv4rt::cuda {
 

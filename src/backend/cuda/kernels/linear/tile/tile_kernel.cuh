@@ -3,14 +3,8 @@
 // full. Weights do not depend on earlier kernels: the producer fetches the first ring of them while the
 // previous kernel of the stream still runs.
 //
-// Order of accumulation, the same for every T, token position, grid and cluster:
-//   * K is cut into `segments` parts of whole 128-input blocks, by the weight's shape alone;
-//   * a segment is one chain of FP32 accumulation in input order, of exact products: E4M3 weights become BF16 in
-//     registers, and rounded inputs are E4M3 codes times a power of two, BF16 too. (E4M3 operands would run at
-//     twice the rate, but Hopper sums their products with about 14 bits: enough to move the next rounding to E4M3
-//     in one of a hundred values);
-//   * segments are added in order.
-// The blocks of a cluster share the segments of an item, and each sends its sums to the block that owns the rows.
+// The order of accumulation is that of linear_params.h. The blocks of a cluster share the segments of an item, and each
+// sends its sums to the block that owns the rows.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/linear/shared/linear_items.cuh"
+#include "backend/cuda/kernels/linear/tile/tile_memory.cuh"
 
 namespace dsv4rt::cuda {
 

@@ -2,6 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-template const SplitKVariant& splitk_variant<64, 4, 1>();
+template Status launch_splitk_as<96, 1, 2>(const CudaDevice&, const LinearParams&, const LinearPlan&, cudaStream_t);
 
 }  // namespace dsv4rt::cuda

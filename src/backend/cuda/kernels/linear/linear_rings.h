@@ -5,20 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "base/arithmetic.h"
-#include "dsv4rt/status.h"
 
 namespace dsv4rt::cuda {
-
-// What a device has for the blocks of a kernel.
-struct RingDevice {
-  int shared_bytes = 0;    // of an SM
-  int reserved_bytes = 0;  // of a block, for the driver
-  int sms = 0;
-};
-
-// Asks the driver, and lets a block of `kernel` have all the shared memory of an SM.
-Result<RingDevice> prepare_ring_kernel(const void* kernel);
 
 // As few as give all blocks of the grid a place at once, which leaves each the largest ring to fill before its inputs
 // come. A tenth more places than blocks: clusters do not cross the groups that multiprocessors come in.
@@ -32,9 +22,10 @@ inline int ring_blocks(std::int64_t grid_blocks, int multiprocessors, int most) 
 inline constexpr int kNeighbourSharedBytes = 1024;
 
 // Dynamic shared memory of each of so many blocks.
-inline int ring_block_bytes(const RingDevice& device, int blocks) {
+inline int ring_block_bytes(const DeviceFacts& device, int blocks) {
   constexpr int kSharedUnit = 128;
-  return ((device.shared_bytes - kNeighbourSharedBytes) / blocks - device.reserved_bytes) / kSharedUnit * kSharedUnit;
+  return ((device.sm_shared_bytes - kNeighbourSharedBytes) / blocks - device.reserved_shared_bytes) / kSharedUnit *
+         kSharedUnit;
 }
 
 }  // namespace dsv4rt::cuda

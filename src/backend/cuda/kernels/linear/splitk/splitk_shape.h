@@ -1,7 +1,8 @@
 // Sizes of the split-K kernel that host and device agree on.
 #pragma once
 
-#include "backend/cuda/kernels/linear/shared/linear_items.cuh"
+#include <array>
+
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 
 namespace dsv4rt::cuda {
@@ -23,9 +24,7 @@ struct SplitKShape {
   static constexpr int kThreads = kConsumers + (kLoaderWarps ? kGroups * 32 : 0);
   // Four or five segments give those of a layer's linears (640 at most) place at once on 132 SMs: a second wave costs
   // more than anything saved inside a block.
-  static constexpr int kBlocksPerSm = kTokens > 64          ? 4 / (kGroups * kRows)
-                                      : kGroups* kRows == 1 ? 5
-                                                            : 4 / (kGroups * kRows);
+  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : 4 / (kGroups * kRows);
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
   // Sums lie [token][64 outputs] where their ring was; the padding spreads a warp's stores over the banks.
@@ -34,6 +33,38 @@ struct SplitKShape {
   static constexpr int kRingSumBytes = kRows * kSumBytes;
   static constexpr int kGroupBarrierBytes = 2 * kMaxStages * 8;
   static constexpr int kBarrierBytes = kGroups * kGroupBarrierBytes;
+};
+
+// A compiled variant as the host sees it.
+struct SplitKVariant {
+  int tokens;     // of an item
+  int groups;     // segments of a block
+  int row_tiles;  // of a block
+  int threads;
+  int blocks_per_sm;  // most
+  int box_bytes;      // of a stage's inputs
+  int sum_bytes;      // of a segment; they take the place of its ring
+  int other_bytes;    // of a block, besides the rings
+};
+
+template <int kTokens, int kGroups, int kRows = 1>
+constexpr SplitKVariant splitk_variant() {
+  using Shape = SplitKShape<kTokens, kGroups, kRows>;
+  return {.tokens = kTokens,
+          .groups = kGroups,
+          .row_tiles = kRows,
+          .threads = Shape::kThreads,
+          .blocks_per_sm = Shape::kBlocksPerSm,
+          .box_bytes = kSplitKBoxBytes<kTokens>,
+          .sum_bytes = Shape::kRingSumBytes,
+          .other_bytes = Shape::kBarrierBytes};
+}
+
+// Numbered as LinearVariant does.
+inline constexpr std::array kSplitKVariants = {
+    splitk_variant<16, 4>(), splitk_variant<16, 2>(),    splitk_variant<16, 1>(), splitk_variant<32, 4>(),
+    splitk_variant<32, 2>(), splitk_variant<32, 1>(),    splitk_variant<64, 4>(), splitk_variant<64, 2>(),
+    splitk_variant<64, 1>(), splitk_variant<96, 1, 2>(),
 };
 
 }  // namespace dsv4rt::cuda

@@ -1,31 +1,15 @@
-// Sizes of the gemv kernel, and where things lie in a block's shared memory.
+// What a block of the gemv kernel works on.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/mma_tile.cuh"
-#include "backend/cuda/kernels/linear/shared/linear_items.cuh"
+#include "backend/cuda/kernels/linear/gemv/gemv_shape.h"
+#include "backend/cuda/kernels/linear/shared/items.cuh"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kGemvSlotBytes = 8192;  // 128 inputs of a row tile in E4M3, 64 in BF16
-// Five give the units of a layer's linears (640 at most) and clusters of eight place at once on 132 SMs: a second wave
-// costs more than anything saved inside a block.
-inline constexpr int kMostGemvBlocks = 5;  // of an SM
-inline constexpr int kGemvThreads = kWarpgroup + 32;
-
-// Inputs lie as units of eight values of a token, [unit][token]; an odd number of tokens spreads stores over the banks.
-constexpr int unit_tokens(int tokens) {
-  return tokens | 1;
-}
 inline constexpr int kUnitsPerScale = kScaleBlockInputs / kUnitValues;
-constexpr int gemv_input_bytes(int scale_blocks, int tokens) {
-  return scale_blocks * kUnitsPerScale * unit_tokens(tokens) * kUnitBytes;
-}
-
-inline constexpr int kGemvReceivedBytes = kGemvTokens * kRowTile * 4;
-inline constexpr int kGemvBarrierBytes = 512;
-inline constexpr int kGemvOtherBytes = kGemvBarrierBytes + kGemvReceivedBytes + 1024;  // the last for alignment
 
 // One segment of one row tile; and shared-memory addresses.
 struct GemvUnit {

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Fits the constants of src/backend/cuda/kernels/linear/linear_costs.h to measured times.
+
+scripts/gpu/fit_linear_plan.py [FILE...]     default: scripts/gpu/linear_plan_h200.csv
+
+FILE: what `bench_linear_gpu --family ... --csv FILE` writes, with and without --pro; families that no constant belongs
+to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with the
+fastest variant of each problem. The estimate is that of linear_costs.cpp, least squares of relative errors, no
+constant negative. Starts and whole variants are then moved to where the choices lose least, since only differences
+between variants near their crossings matter.
+"""
+import collections
+import csv
+import math
+import os
+import re
+import sys
+
+MULTIPROCESSORS = 132
+FP8, BF16 = 4096, 8192  # bytes of a row tile's weights in a stage
+CLUSTERS = {1: 132, 2: 66, 4: 31}  # of so many blocks, one a multiprocessor, that an H200 runs at once
+VARIANTS = ["splitk 64x4", "splitk 96r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
+            "prefill 192"]
+TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
+MOST_PREFILL_PROBLEMS = 8
+
+
+def problems(hidden, rank, heads, groups, prefix):
+    """As bench_linear_gpu has them: (outputs, inputs, bytes of a tile, whether inputs are rounded)."""
+    low = [(rank, hidden, FP8, True), (512, hidden, FP8, True)]
+
+    def plain(*outputs):
+        return [(n, hidden, BF16, False) for n in outputs]
+
+    return {prefix + name: parts for name, parts in {
+        "x CSA": low + plain(1024, 1024, 256, 256, 64),
+        "x HCA": low + plain(512, 512),
+        "x SWA": low,
+        "wq_b": [(heads * 512, rank, FP8, True)],
+        "wq_b + index": [(heads * 512, rank, FP8, True), (8192, rank, FP8, True)],
+        "wo_a": [(1024, heads * 512 // groups, FP8, False)] * groups,
+        "wo_b": [(hidden, groups * 1024, FP8, True)],
+        "bf16 square": plain(hidden),
+    }.items()}
+
+
+PROBLEMS = problems(4096, 1024, 64, 8, "") | problems(7168, 1536, 128, 16, "pro ")
+
+
+def ceil_div(a, b):
+    return -(-a // b)
+
+
+def segments(inputs):
+    count = 1
+    while count < 8 and inputs > 1024 * count:
+        count *= 2
+    return count
+
+
+def features(variant, parts, tokens):
+    """What the constants are multiplied with; None where the variant does not run the problem."""
+    family, shape = variant.split()
+    rows, cluster, groups = 1, 1, 1
+    count = segments(parts[0][1])
+    if family == "splitk":
+        item_tokens, kind, number = re.fullmatch(r"(\d+)([xr])(\d)", shape).groups()
+        rows, groups = (int(number), 1) if kind == "r" else (1, int(number))
+        if count % groups:
+            return None
+        cluster = count // groups
+        item_tokens = int(item_tokens)
+    elif family == "tile":
+        rows, cluster = (int(n) for n in shape.split("c"))
+        item_tokens = 128
+        if count % cluster:
+            return None
+    else:
+        rows, item_tokens = 4, int(shape)
+        if len(parts) > MOST_PREFILL_PROBLEMS:
+            return None
+
+    def items_of(part):
+        return ceil_div(part[0], 64 * rows) * ceil_div(tokens, item_tokens)
+
+    items = sum(items_of(p) for p in parts)
+    work = [(items_of(p), p[1] // 64) for p in parts]
+    traffic = sum(items_of(p) * (p[1] // 64) * (item_tokens * 128 + rows * p[2]) for p in parts)
+    if family == "splitk":
+        per_sm = 4 // (groups * rows) if groups * rows > 1 else 5
+        blocks = MULTIPROCESSORS * per_sm
+        rounds = ceil_div(items, max(1, blocks if cluster == 1 else blocks * 10 // 11 // cluster))
+        neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
+        stages = rounds * (parts[0][1] / 64 / count) * neighbours * groups * rows
+    else:
+        clusters = min(items, CLUSTERS[cluster] if family == "tile" else CLUSTERS[2])
+        rounds = ceil_div(items, clusters)
+        most = max(stages for _, stages in work)
+        total = sum(n * stages for n, stages in work)
+        stages = (rounds * most if total == items * most else max(most, total / clusters)) / cluster
+    fp8 = any(p[2] == FP8 for p in parts)
+    return [1, any(p[3] for p in parts), rounds, stages if fp8 else 0, 0 if fp8 else stages,
+            traffic / 1024 / MULTIPROCESSORS if family == "splitk" else 0]
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b))
+
+
+def fit(rows):
+    """x >= 0 that brings every row's product close to 1, by coordinate descent."""
+    size = len(rows[0])
+    products = [[sum(r[i] * r[j] for r in rows) for j in range(size)] for i in range(size)]
+    sums = [sum(r[i] for r in rows) for i in range(size)]
+    x = [0.0] * size
+    for _ in range(5000):
+        for j in range(size):
+            if products[j][j] > 0:
+                x[j] = max(0.0, x[j] + (sums[j] - dot(products[j], x)) / products[j][j])
+    return x
+
+
+def read(paths):
+    times = collections.defaultdict(dict)
+    for path in paths:
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                if row["family"] in VARIANTS and row["problem"] in PROBLEMS and int(row["tokens"]) > 64:
+                    times[row["problem"], int(row["tokens"])][row["family"]] = float(row["microseconds"])
+    return times
+
+
+class Choices:
+    def __init__(self, times, constants):
+        self.times = times
+        self.constants = constants
+        self.candidates = {}
+        for (name, tokens), measured in times.items():
+            known = {v: features(v, PROBLEMS[name], tokens) for v in VARIANTS if v in measured}
+            known = {v: f for v, f in known.items() if f is not None}
+            # A launch of prefill takes few problems; one of these counts of tokens is cut into several for all.
+            if len(PROBLEMS[name]) > MOST_PREFILL_PROBLEMS and tokens >= 192:
+                known = {v: features(v, PROBLEMS[name][:MOST_PREFILL_PROBLEMS], tokens) for v in VARIANTS if v in measured}
+            self.candidates[name, tokens] = known
+
+    def chosen(self, constants):
+        for at, known in self.candidates.items():
+            yield at, min(known, key=lambda v: dot(constants[v], known[v]))
+
+    def losses(self, constants):
+        for at, variant in self.chosen(constants):
+            measured = self.times[at]
+            yield measured[variant] / min(measured[v] for v in self.candidates[at]), at, variant
+
+    def score(self, constants):
+        """Large losses count most."""
+        return sum(math.log(r) + 10 * max(0.0, math.log(r / 1.02)) for r, _, _ in self.losses(constants))
+
+    def adjusted(self):
+        """The constants with starts moved and whole variants scaled to where the choices lose least."""
+        best = self.constants
+        least = self.score(best)
+        for start, scale in ((2, 0.08), (1, 0.04), (0.5, 0.02), (0.25, 0.01), (1, 0.04), (0.5, 0.02), (0.25, 0.01)):
+            for _ in range(3):
+                for variant in VARIANTS:
+                    values = best[variant]
+                    moves = [[max(0.0, values[0] + sign * start), *values[1:]] for sign in (1, -1)]
+                    moves += [[value * (1 + sign * scale) for value in values] for sign in (1, -1)]
+                    for move in moves:
+                        tried = best | {variant: move}
+                        score = self.score(tried)
+                        if score < least - 1e-9:
+                            least, best = score, tried
+        return best
+
+
+def main():
+    paths = sys.argv[1:] or [os.path.join(os.path.dirname(os.path.abspath(__file__)), "linear_plan_h200.csv")]
+    times = read(paths)
+    if not times:
+        sys.exit("fit_linear_plan.py: no times of " + ", ".join(VARIANTS))
+    constants = {}
+    residuals = {}
+    for variant in VARIANTS:
+        rows = []
+        for (name, tokens), measured in times.items():
+            known = features(variant, PROBLEMS[name], tokens)
+            if known is not None and variant in measured:
+                rows.append([value / measured[variant] for value in known])
+        constants[variant] = fit(rows)
+        errors = [dot(row, constants[variant]) - 1 for row in rows]
+        residuals[variant] = (math.sqrt(sum(e * e for e in errors) / len(errors)), max(map(abs, errors)), len(errors))
+    choices = Choices(times, constants)
+    adjusted = choices.adjusted()
+    for variant in VARIANTS:
+        values = ", ".join(f"{value:.4g}" for value in adjusted[variant])
+        family, shape = variant.split()
+        numbers = {"splitk": "64, 4, 1" if shape == "64x4" else "96, 1, 2"}.get(family, shape.replace("c", ", "))
+        print(f"    LinearCost{{{family}_of({numbers}), {values}}},")
+    print("\nvariant       root mean square and largest relative residual, points, chosen")
+    counts = collections.Counter(variant for _, variant in choices.chosen(adjusted))
+    for variant, (rms, most, count) in residuals.items():
+        print(f"{variant:12}  {rms:6.1%} {most:6.1%} {count:5} {counts[variant]:5}")
+    losses = sorted(choices.losses(adjusted), reverse=True)
+    mean = math.exp(sum(math.log(r) for r, _, _ in losses) / len(losses))
+    print(f"\nchosen against fastest: {mean - 1:.1%} more on average; over 2 %:")
+    for ratio, (name, tokens), variant in losses:
+        if ratio > 1.02:
+            print(f"  {name}, {tokens} tokens: {variant}, {ratio - 1:.1%}")
+
+
+if __name__ == "__main__":
+    main()

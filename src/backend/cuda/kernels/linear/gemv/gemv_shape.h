@@ -1,0 +1,27 @@
+// Sizes of the gemv kernel that host and device agree on.
+#pragma once
+
+#include "backend/cuda/kernels/linear/shared/linear_params.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kGemvTokens = 8;        // most: the columns of its matrix instruction
+inline constexpr int kGemvSlotBytes = 8192;  // 128 inputs of a row tile in E4M3, 64 in BF16
+// Five give the units of a layer's linears (640 at most) and clusters of eight place at once on 132 SMs: a second wave
+// costs more than anything saved inside a block.
+inline constexpr int kMostGemvBlocks = 5;  // of an SM
+inline constexpr int kGemvThreads = kWarpgroup + 32;
+
+// Inputs lie as units of eight values of a token, [unit][token]; an odd number of tokens spreads stores over the banks.
+constexpr int unit_tokens(int tokens) {
+  return tokens | 1;
+}
+constexpr int gemv_input_bytes(int scale_blocks, int tokens) {
+  return scale_blocks * kScaleBlockInputs * static_cast<int>(sizeof(bf16)) * unit_tokens(tokens);
+}
+
+inline constexpr int kGemvReceivedBytes = kGemvTokens * kRowTile * 4;
+inline constexpr int kGemvBarrierBytes = 512;
+inline constexpr int kGemvOtherBytes = kGemvBarrierBytes + kGemvReceivedBytes + 1024;  // the last for alignment
+
+}  // namespace dsv4rt::cuda

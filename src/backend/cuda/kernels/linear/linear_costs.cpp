@@ -1,0 +1,71 @@
+#include "backend/cuda/kernels/linear/linear_costs.h"
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
+#include "base/arithmetic.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+// Of the busiest of a resident kernel's clusters. All items alike: whole rounds. Otherwise the order of items evens out
+// what it can.
+double busiest_stages(const LinearPlan& plan, std::int32_t tokens, std::span<const LinearShape> shapes, int& items) {
+  double all = 0;
+  double most = 0;
+  items = 0;
+  for (const LinearShape& shape : shapes) {
+    const auto stages = static_cast<double>(shape.inputs / kStageInputs);
+    const int own = static_cast<int>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles)) *
+                    ceil_div(tokens, plan.item_tokens);
+    items += own;
+    all += own * stages;
+    most = std::max(most, stages);
+  }
+  if (all == items * most) return ceil_div(items, plan.clusters) * most;
+  return std::max(most, all / plan.clusters);
+}
+
+// Clusters of the split-K kernel that run at once. Those of several blocks do not fill the groups that multiprocessors
+// come in.
+int splitk_places(const SplitKVariant& variant, int cluster_blocks, int multiprocessors) {
+  const int blocks = multiprocessors * variant.blocks_per_sm;
+  return std::max(1, cluster_blocks == 1 ? blocks : blocks * 10 / 11 / cluster_blocks);
+}
+
+}  // namespace
+
+double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocessors, std::int32_t tokens,
+               std::span<const LinearShape> shapes) {
+  bool rounds_inputs = false;
+  bool fp8 = false;
+  double bytes = 0;
+  for (const LinearShape& shape : shapes) {
+    rounds_inputs = rounds_inputs || shape.rounds;
+    fp8 = fp8 || shape.tiles == TileKind::kFp8;
+    const int items = static_cast<int>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles)) *
+                      ceil_div(tokens, plan.item_tokens);
+    bytes += static_cast<double>(items) * static_cast<double>(shape.inputs / kStageInputs) *
+             (plan.item_tokens * kStageBytesOfInput + plan.item_row_tiles * stage_tile_bytes(*shape.tiles));
+  }
+  double rounds = 0;
+  double stages = 0;
+  if (plan.variant.family == LinearFamily::kSplitK) {
+    const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(plan.variant.number));
+    const int blocks = plan.clusters * plan.cluster_blocks;
+    const int neighbours = std::min(variant.blocks_per_sm, ceil_div(blocks, multiprocessors));
+    const auto segment_stages = static_cast<double>(shapes[0].inputs) / kStageInputs / tile_segments(shapes[0].inputs);
+    rounds = ceil_div(plan.clusters, splitk_places(variant, plan.cluster_blocks, multiprocessors));
+    stages = rounds * segment_stages * neighbours * variant.groups * variant.row_tiles;
+  } else {
+    int items = 0;
+    // The blocks of the tile kernel's clusters share the segments.
+    const int share = plan.variant.family == LinearFamily::kTile ? plan.cluster_blocks : 1;
+    stages = busiest_stages(plan, tokens, shapes, items) / share;
+    rounds = ceil_div(items, plan.clusters);
+  }
+  return cost.start + (rounds_inputs ? cost.rounding : 0) + cost.round * rounds +
+         (fp8 ? cost.fp8_stage : cost.bf16_stage) * stages + cost.traffic * bytes / 1024 / multiprocessors;
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,67 @@
+// Estimated times of the kernels that compete from 65 tokens on: every variant's are the sum of
+//
+//   start + rounding (if inputs are rounded) + round * rounds + stage * stages + traffic * KB
+//
+// rounds: items one after the other on the busiest multiprocessor; stages: of 64 inputs there, of all blocks that share
+// it; KB: what all blocks copy into shared memory, of one multiprocessor. Constants in microseconds, fitted by
+// scripts/gpu/fit_linear_plan.py to what bench_linear_gpu measures; README.md has inputs and residuals.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "backend/cuda/kernels/linear/linear_dispatch.h"
+#include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
+
+namespace dsv4rt::cuda {
+
+struct LinearCost {
+  LinearVariant variant;
+  double start;
+  double rounding;
+  double round;
+  double fp8_stage;   // where some weights are FP8
+  double bf16_stage;  // where all are BF16
+  double traffic;     // of a KB
+};
+
+// As a plan has it. The script computes the same.
+double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocessors, std::int32_t tokens,
+               std::span<const LinearShape> shapes);
+
+// Numbers of variants by what they are; one that is not there does not compile.
+template <class Variants, class Wanted>
+consteval int number_of(const Variants& variants, const Wanted& wanted) {
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (wanted(variants[i])) return static_cast<int>(i);
+  }
+  throw "no such variant";
+}
+consteval LinearVariant splitk_of(int tokens, int groups, int row_tiles) {
+  return {LinearFamily::kSplitK, number_of(kSplitKVariants, [&](const SplitKVariant& v) {
+            return v.tokens == tokens && v.groups == groups && v.row_tiles == row_tiles;
+          })};
+}
+consteval LinearVariant tile_of(int row_tiles, int cluster_blocks) {
+  return {LinearFamily::kTile, number_of(kTileVariants, [&](const TileVariant& v) {
+            return v.row_tiles == row_tiles && v.cluster_blocks == cluster_blocks;
+          })};
+}
+consteval LinearVariant prefill_of(int tokens) {
+  return {LinearFamily::kPrefill,
+          number_of(kPrefillVariants, [&](const PrefillVariant& v) { return v.tokens == tokens; })};
+}
+
+inline constexpr std::array kLinearCosts = {
+    LinearCost{splitk_of(64, 4, 1), 0.5327, 2.016, 3.457, 0.002504, 0.01004, 0.01248},
+    LinearCost{splitk_of(96, 1, 2), 2.113, 0.6495, 2.898, 0.08945, 0.09142, 0.01241},
+    LinearCost{tile_of(1, 2), 4.783, 0.2568, 2.272, 0.322, 0.3035, 0},
+    LinearCost{tile_of(2, 1), 0.002695, 1.971, 1.789, 0.4303, 0.3705, 0},
+    LinearCost{tile_of(2, 2), 0, 1.868, 2.052, 0.6047, 0.5883, 0},
+    LinearCost{tile_of(2, 4), 0, 2.848, 3.438, 0.5647, 0.5712, 0},
+    LinearCost{prefill_of(128), 1, 2.975, 1.792, 0.3989, 0.357, 0},
+    LinearCost{prefill_of(192), 0.6612, 3.367, 2.831, 0.4806, 0.4797, 0},
+};
+
+}  // namespace dsv4rt::cuda

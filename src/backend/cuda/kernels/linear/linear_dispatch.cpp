@@ -1,0 +1,323 @@
+#include "backend/cuda/kernels/linear/linear_dispatch.h"
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/linear/gemv/gemv_shape.h"
+#include "backend/cuda/kernels/linear/linear_costs.h"
+#include "backend/cuda/kernels/linear/linear_rings.h"
+#include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+// The gemv kernel takes kGemvTokens, but with more than these the split-K kernel behind one that rounds takes less
+// time: 3.3 to 3.4 ms a step of V4-Flash with five to eight sequences, not 3.9.
+constexpr std::int32_t kMostGemvTokens = 4;
+// Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
+constexpr std::int32_t kMostSplitKTokens = 64;
+// From these on the prefill kernel, which takes few problems at a time, is the fastest.
+constexpr std::int32_t kLeastPrefillTokens = 192;
+
+// kPortable, then the tables of the families.
+constexpr auto kVariants = [] {
+  std::array<LinearVariant, 2 + kSplitKVariants.size() + kTileVariants.size() + kPrefillVariants.size()> all{};
+  std::size_t at = 0;
+  const auto add = [&](LinearFamily family, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) all[at++] = {family, static_cast<int>(i)};
+  };
+  add(LinearFamily::kPortable, 1);
+  add(LinearFamily::kGemv, 1);
+  add(LinearFamily::kSplitK, kSplitKVariants.size());
+  add(LinearFamily::kTile, kTileVariants.size());
+  add(LinearFamily::kPrefill, kPrefillVariants.size());
+  return all;
+}();
+
+Status does_not_fit(LinearVariant variant) {
+  return {StatusCode::kUnsupported, "linear: " + name_of(variant) + " does not run these problems"};
+}
+
+int row_tiles(const LinearShape& shape) {
+  return static_cast<int>(shape.outputs / kRowTile);
+}
+int segments_of(std::span<const LinearShape> shapes) {
+  return tile_segments(shapes[0].inputs);
+}
+int scale_blocks(const LinearShape& shape) {
+  return static_cast<int>(shape.inputs / kScaleBlockInputs);
+}
+// Of the longest segment.
+int longest_segment(const LinearShape& shape) {
+  return ceil_div(scale_blocks(shape), tile_segments(shape.inputs));
+}
+// A row tile's in a stage, most of all shapes.
+int weight_bytes(std::span<const LinearShape> shapes) {
+  int most = 0;
+  for (const LinearShape& shape : shapes) most = std::max(most, stage_tile_bytes(*shape.tiles));
+  return most;
+}
+
+int items_of(std::span<const LinearShape> shapes, std::int32_t tokens, int item_tokens, int item_row_tiles) {
+  int items = 0;
+  for (const LinearShape& shape : shapes) {
+    items += ceil_div(row_tiles(shape), item_row_tiles) * ceil_div(tokens, item_tokens);
+  }
+  return items;
+}
+
+LinearPlan plan_portable(std::int32_t tokens, const LinearShape& shape) {
+  LinearPlan plan;
+  plan.item_tokens = tokens <= 8 ? 8 : tokens <= 32 ? 32 : 64;
+  constexpr std::int64_t kOutputs = 16;
+  plan.clusters = static_cast<int>(ceil_div(shape.outputs, kOutputs)) * ceil_div(tokens, plan.item_tokens);
+  return plan;
+}
+
+Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std::span<const LinearShape> shapes,
+                             bool normed) {
+  constexpr int kMinSlots = 3;
+  LinearPlan plan{.variant = {LinearFamily::kGemv, 0}, .item_tokens = kGemvTokens};
+  if (tokens > kGemvTokens) return does_not_fit(plan.variant);
+  int input_bytes = 0;
+  int segment_bytes = 0;  // of weights
+  for (const LinearShape& shape : shapes) {
+    const int longest = longest_segment(shape);
+    input_bytes = std::max(input_bytes, gemv_input_bytes(normed ? scale_blocks(shape) : longest, tokens));
+    segment_bytes = std::max(segment_bytes, longest * kStagesPerScale * stage_tile_bytes(*shape.tiles));
+  }
+  plan.cluster_blocks = segments_of(shapes);
+  plan.clusters = items_of(shapes, tokens, kGemvTokens, 1);
+  const int other_bytes = kGemvOtherBytes + input_bytes;
+  const int blocks = plan.clusters * plan.cluster_blocks;
+  for (int per_sm = ring_blocks(blocks, device.multiprocessors, kMostGemvBlocks); per_sm > 0; --per_sm) {
+    const int most_ring = (ring_block_bytes(device, per_sm) - other_bytes) / kGemvSlotBytes * kGemvSlotBytes;
+    plan.ring_bytes = std::min(most_ring, std::max(segment_bytes, kMinSlots * kGemvSlotBytes));
+    plan.shared_bytes = plan.ring_bytes + other_bytes;
+    if (plan.ring_bytes >= kMinSlots * kGemvSlotBytes) return plan;
+  }
+  return does_not_fit(plan.variant);
+}
+
+Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32_t tokens,
+                               std::span<const LinearShape> shapes) {
+  constexpr int kRingUnit = 1024;  // of swizzled stages
+  constexpr int kMinSlots = 3;
+  const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
+  const int segments = segments_of(shapes);
+  LinearPlan plan{.variant = {LinearFamily::kSplitK, number},
+                  .item_tokens = variant.tokens,
+                  .item_row_tiles = variant.row_tiles,
+                  .clusters = items_of(shapes, tokens, variant.tokens, variant.row_tiles),
+                  .cluster_blocks = segments / variant.groups};
+  if (segments % variant.groups != 0) return does_not_fit(plan.variant);
+  // All blocks of the kernel that rounds then have a place at once, and this one can begin to fetch weights.
+  if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
+  const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes;
+  int most_slots = kMinSlots;  // of use
+  for (const LinearShape& shape : shapes) most_slots = std::max(most_slots, longest_segment(shape) * kStagesPerScale);
+  const std::int64_t blocks = std::int64_t{plan.clusters} * plan.cluster_blocks;
+  // Pairs fill the groups that multiprocessors come in.
+  const bool fills = segments <= 2 * variant.groups;
+  const auto even = static_cast<int>(
+      std::clamp<std::int64_t>(ceil_div<std::int64_t>(blocks, device.multiprocessors), 1, variant.blocks_per_sm));
+  const int least = std::max(kMinSlots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
+  for (int per_sm = fills ? even : ring_blocks(blocks, device.multiprocessors, variant.blocks_per_sm); per_sm > 0;
+       --per_sm) {
+    const int most_bytes = ring_block_bytes(device, per_sm);
+    const int most_ring = (most_bytes - variant.other_bytes) / variant.groups / kRingUnit * kRingUnit;
+    plan.ring_bytes = std::min(most_ring, std::max(most_slots * slot_bytes, least));
+    plan.shared_bytes = variant.groups * plan.ring_bytes + variant.other_bytes;
+    if (plan.ring_bytes >= least) return plan;
+  }
+  return does_not_fit(plan.variant);
+}
+
+// What kTile and kPrefill have in common: one block a multiprocessor, clusters that take item after item.
+Result<LinearPlan> plan_resident(LinearPlan plan, const DeviceFacts& device, int at_once, int items, int weights,
+                                 int inputs, int other_bytes) {
+  constexpr int kMinStages = 3;
+  plan.shared_bytes = device.block_shared_bytes;
+  plan.input_offset = weights;
+  plan.stage_bytes = weights + inputs;
+  plan.stages = std::min((device.block_shared_bytes - other_bytes) / plan.stage_bytes, kMaxStages);
+  plan.clusters = std::min(items, at_once);
+  if (at_once == 0 || plan.stages < kMinStages) return does_not_fit(plan.variant);
+  return plan;
+}
+
+Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32_t tokens,
+                              std::span<const LinearShape> shapes) {
+  const auto index = static_cast<std::size_t>(number);
+  const TileVariant& variant = kTileVariants.at(index);
+  const int segments = segments_of(shapes);
+  LinearPlan plan{.variant = {LinearFamily::kTile, number},
+                  .item_tokens = variant.tokens,
+                  .item_row_tiles = variant.row_tiles,
+                  .cluster_blocks = variant.cluster_blocks};
+  if (segments % variant.cluster_blocks != 0) return does_not_fit(plan.variant);
+  plan.sum_bytes = tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
+  return plan_resident(plan, device.facts, device.tile_clusters[index],
+                       items_of(shapes, tokens, variant.tokens, variant.row_tiles),
+                       variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
+                       variant.other_bytes + variant.row_tiles * plan.sum_bytes);
+}
+
+Result<LinearPlan> plan_prefill(int number, const LinearDevice& device, std::int32_t tokens,
+                                std::span<const LinearShape> shapes) {
+  const auto index = static_cast<std::size_t>(number);
+  const PrefillVariant& variant = kPrefillVariants.at(index);
+  const LinearPlan plan{.variant = {LinearFamily::kPrefill, number},
+                        .item_tokens = variant.tokens,
+                        .item_row_tiles = kPrefillRowTiles,
+                        .cluster_blocks = kPrefillBlocks};
+  if (shapes.size() > kMaxPrefillProblems) return does_not_fit(plan.variant);
+  return plan_resident(plan, device.facts, device.prefill_clusters[index],
+                       items_of(shapes, tokens, variant.tokens, kPrefillRowTiles),
+                       kPrefillBlockTiles * weight_bytes(shapes), variant.input_bytes, variant.other_bytes);
+}
+
+// Up to kMostSplitKTokens: as many segments a block as leave blocks for most multiprocessors. Blocks of several
+// segments, alone or in pairs, then divide evenly. Clusters of four and more, which single segments need, do not fill
+// the groups that multiprocessors come in: on an H200 124 of 132, five segments on some and two on others, and the
+// launch ends with those of five.
+int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
+  constexpr double kLeastShare = 0.6;  // of the multiprocessors
+  const int item_tokens = tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
+  const int segments = segments_of(shapes);
+  int number = 0;
+  for (; kSplitKVariants[static_cast<std::size_t>(number)].tokens != item_tokens; ++number) continue;
+  // Four, two, one.
+  for (; kSplitKVariants[static_cast<std::size_t>(number)].groups > 1; ++number) {
+    const int groups = kSplitKVariants[static_cast<std::size_t>(number)].groups;
+    const int blocks = items_of(shapes, tokens, item_tokens, 1) * (segments / groups);
+    if (segments % groups == 0 && blocks >= kLeastShare * device.multiprocessors) break;
+  }
+  return number;
+}
+
+Result<LinearPlan> plan_cheapest(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
+  Result<LinearPlan> best = Status{StatusCode::kUnsupported, "linear: no kernel runs these problems on this device"};
+  double least = 0;
+  for (const LinearCost& cost : kLinearCosts) {
+    Result<LinearPlan> plan = plan_variant(cost.variant, device, tokens, shapes);
+    if (!plan.ok()) continue;
+    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, shapes);
+    if (best.ok() && microseconds >= least) continue;
+    least = microseconds;
+    best = std::move(plan);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
+                                       std::int64_t outputs, std::int64_t inputs) {
+  if (!has_sm90a || outputs % kRowTile != 0 || inputs % kScaleBlockInputs != 0) return std::nullopt;
+  if (encoding == WeightEncoding::kFp8Block128) return TileKind::kFp8;
+  const bool plain = encoding == WeightEncoding::kBf16 && activation == ActivationRounding::kNone;
+  return plain ? std::optional(TileKind::kBf16) : std::nullopt;
+}
+
+Status check_input(const LinearShape& shape, const void* x, std::int64_t x_stride) {
+  constexpr int kUnitBytes = 16;  // what copies and wide accesses need as alignment
+  if (!shape.tiles) {
+    if (shape.inputs % 2 == 0 && x_stride % 2 == 0) return {};
+    return {StatusCode::kUnsupported, "linear: " + std::to_string(shape.inputs) + " inputs with stride " +
+                                          std::to_string(x_stride) + "; even numbers are accepted"};
+  }
+  DSV4RT_RETURN_IF_ERROR(
+      require_supported(x_stride % 8 == 0, "linear", "x_stride", x_stride, "multiples of 8 for this weight"));
+  return require_aligned(x, kUnitBytes, "linear", "x");
+}
+
+std::span<const LinearVariant> linear_variants() {
+  return kVariants;
+}
+
+std::string name_of(LinearVariant variant) {
+  const auto number = static_cast<std::size_t>(variant.number);
+  std::string name;
+  const auto add = [&name](const char* before, int value) { name.append(before).append(std::to_string(value)); };
+  switch (variant.family) {
+    case LinearFamily::kPortable:
+      return "portable";
+    case LinearFamily::kGemv:
+      return "gemv";
+    case LinearFamily::kSplitK: {
+      const SplitKVariant& v = kSplitKVariants.at(number);
+      add("splitk ", v.tokens);
+      v.row_tiles > 1 ? add("r", v.row_tiles) : add("x", v.groups);
+      break;
+    }
+    case LinearFamily::kTile:
+      add("tile ", kTileVariants.at(number).row_tiles);
+      add("c", kTileVariants.at(number).cluster_blocks);
+      break;
+    case LinearFamily::kPrefill:
+      add("prefill ", kPrefillVariants.at(number).tokens);
+      break;
+  }
+  return name;
+}
+
+Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& device, std::int32_t tokens,
+                                std::span<const LinearShape> shapes, bool normed) {
+  const bool in_tiles = shapes[0].tiles.has_value();
+  if (variant.family == LinearFamily::kPortable) {
+    if (in_tiles || normed) return does_not_fit(variant);
+    return plan_portable(tokens, shapes[0]);
+  }
+  if (!in_tiles || !device.facts.has_sm90a) return does_not_fit(variant);
+  if (variant.family == LinearFamily::kGemv) return plan_gemv(device.facts, tokens, shapes, normed);
+  if (normed) return does_not_fit(variant);
+  switch (variant.family) {
+    case LinearFamily::kSplitK:
+      return plan_splitk(variant.number, device.facts, tokens, shapes);
+    case LinearFamily::kTile:
+      return plan_tiles(variant.number, device, tokens, shapes);
+    default:
+      return plan_prefill(variant.number, device, tokens, shapes);
+  }
+}
+
+Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes,
+                               bool normed) {
+  const auto plan = [&](LinearFamily family, int number) {
+    return plan_variant({family, number}, device, tokens, shapes, normed);
+  };
+  if (!shapes[0].tiles) return plan(LinearFamily::kPortable, 0);
+  if (normed || tokens <= kMostGemvTokens) {
+    Result<LinearPlan> gemv = plan(LinearFamily::kGemv, 0);
+    if (gemv.ok() || normed) return gemv;
+  }
+  if (tokens <= kMostSplitKTokens) return plan(LinearFamily::kSplitK, choose_splitk(device.facts, tokens, shapes));
+  return plan_cheapest(device, tokens, shapes);
+}
+
+int most_problems(std::int32_t tokens) {
+  return tokens < kLeastPrefillTokens ? kMaxProblems : kMaxPrefillProblems;
+}
+std::int32_t most_norm_tokens() {
+  return kMostGemvTokens;
+}
+std::int32_t most_one_wave_tokens() {
+  return kMostSplitKTokens;
+}
+
+Result<std::vector<TokenRange>> served_ranges(const LinearDevice& device, std::span<const LinearShape> shapes,
+                                              std::int32_t most_tokens) {
+  std::vector<TokenRange> ranges;
+  for (std::int32_t tokens = 1; tokens <= most_tokens; ++tokens) {
+    const auto count = std::min(shapes.size(), static_cast<std::size_t>(most_problems(tokens)));
+    DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, shapes.first(count)));
+    if (ranges.empty() || ranges.back().variant != plan.variant) ranges.push_back({tokens, tokens, plan.variant});
+    ranges.back().last = tokens;
+  }
+  return ranges;
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,112 @@
+// Which kernel runs a linear layer, and how: the one place that decides it, from the device, the tokens and the shapes
+// alone. Nothing here asks a driver or launches. README.md says which family serves what, and why.
+//
+// Results do not depend on any of it: every kernel of tile-packed weights adds in the order of linear_params.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/kernels/linear/prefill/prefill_params.h"
+#include "backend/cuda/kernels/linear/shared/linear_params.h"
+#include "backend/cuda/kernels/linear/tile/tile_shape.h"
+#include "checkpoint/host_linear.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt::cuda {
+
+// LibraryLinear::takes() decides apart from these, where results need not be deterministic.
+enum class LinearFamily : std::uint8_t {
+  kPortable,  // mma.sync, weights packed in lanes: every device, encoding and shape
+  kGemv,      // a few tokens: inputs are rounded and normed in the kernel, a block for each segment
+  kSplitK,    // wgmma, segments side by side, all of a launch at once
+  kTile,      // wgmma, blocks stay and take item after item; those of a cluster share the segments
+  kPrefill,   // wgmma, as kTile, but the two blocks of a cluster share the inputs and each takes all segments
+};
+
+// The tiles that a weight is packed in, by its kind and shape; nothing: lanes. The values of an FP8 weight's scales may
+// forbid tiles still (tile_kind_of).
+std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
+                                       std::int64_t outputs, std::int64_t inputs);
+
+// What the choice depends on of one call.
+struct LinearShape {
+  std::int64_t outputs = 0;       // N
+  std::int64_t inputs = 0;        // K
+  std::optional<TileKind> tiles = std::nullopt;  // nothing: packed in lanes
+  bool rounds = false;            // its inputs, to E4M3
+};
+
+// kUnsupported for inputs that the weight's kernels cannot read: lanes take pairs, tiles whole 16-byte units.
+// kInvalidArgument for an x of tiles that is not 16-byte aligned.
+Status check_input(const LinearShape& shape, const void* x, std::int64_t x_stride);
+
+// A family and which of its variants. kPortable and kGemv have one, which is number 0.
+struct LinearVariant {
+  LinearFamily family = LinearFamily::kPortable;
+  int number = 0;
+  bool operator==(const LinearVariant&) const = default;
+};
+
+// In order of T.
+std::span<const LinearVariant> linear_variants();
+// As "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c4" (two
+// row tiles a block, clusters of four), "prefill 192".
+std::string name_of(LinearVariant variant);
+
+// A device, and what it says of kernels.
+struct LinearDevice {
+  DeviceFacts facts;
+  // That run at once, of each variant.
+  std::array<int, kTileVariants.size()> tile_clusters{};
+  std::array<int, kPrefillVariants.size()> prefill_clusters{};
+};
+
+// How to launch it.
+struct LinearPlan {
+  LinearVariant variant;
+  int item_tokens = 0;
+  int item_row_tiles = 1;   // of 64 outputs; kPortable has items of 16 outputs
+  int clusters = 0;         // of the grid
+  int cluster_blocks = 1;   // of a cluster
+  int shared_bytes = 0;     // dynamic, of a block
+  int ring_bytes = 0;       // kGemv: of a block; kSplitK: of a segment
+  int stages = 0;           // kTile, kPrefill: of the ring
+  int input_offset = 0;     // kTile, kPrefill: of the inputs in a stage, behind the weights
+  int stage_bytes = 0;      // kTile, kPrefill
+  int sum_bytes = 0;        // kTile: of a row tile
+  int rounding_blocks = 0;  // most blocks of the kernel that rounds inputs before this one; 0: as many as there are
+};
+
+// Up to kMaxProblems calls of equally many segments over tile-packed weights, or one call over lanes; 1 token and more.
+// normed: behind an RMS norm of whole rows of x, which is to be computed in the kernel (kGemv).
+Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes,
+                               bool normed = false);
+
+// The same for a given variant. kUnsupported where it cannot run.
+Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& device, std::int32_t tokens,
+                                std::span<const LinearShape> shapes, bool normed = false);
+
+// How many calls may run as one launch with so many tokens.
+int most_problems(std::int32_t tokens);
+// Up to how many tokens a norm is computed in the products' kernel.
+std::int32_t most_norm_tokens();
+// Up to how many no launch depends on how many clusters run at once.
+std::int32_t most_one_wave_tokens();
+
+// Consecutive token counts that one variant serves.
+struct TokenRange {
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  LinearVariant variant;
+};
+// From 1 to most_tokens.
+Result<std::vector<TokenRange>> served_ranges(const LinearDevice& device, std::span<const LinearShape> shapes,
+                                              std::int32_t most_tokens);
+
+}  // namespace dsv4rt::cuda

@@ -1,7 +1,0 @@
-#include "backend/cuda/kernels/linear/splitk/splitk_instantiate.cuh"
-
-namespace dsv4rt::cuda {
-
-template const SplitKVariant& splitk_variant<16, 2, 1>();
-
-}  // namespace dsv4rt::cuda

@@ -1,7 +1,0 @@
-#include "backend/cuda/kernels/linear/splitk/splitk_instantiate.cuh"
-
-namespace dsv4rt::cuda {
-
-template const SplitKVariant& splitk_variant<96, 1, 2>();
-
-}  // namespace dsv4rt::cuda

@@ -1,7 +1,0 @@
-#include "backend/cuda/kernels/linear/tile/tile_instantiate.cuh"
-
-namespace dsv4rt::cuda {
-
-template const TileVariant& tile_variant<128, 2>();
-
-}  // namespace dsv4rt::cuda

@@ -1,0 +1,26 @@
+// Where things lie in the shared memory of a block of the tile kernel, and where its segments begin.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/linear/shared/items.cuh"
+#include "backend/cuda/kernels/linear/tile/tile_shape.h"
+
+namespace dsv4rt::cuda {
+
+// First stage of a segment.
+__device__ inline int segment_stage(const LinearParams& p, const LinearProblem& q, int segment) {
+  return q.scale_blocks * segment / p.segments * kStagesPerScale;
+}
+
+// Shared-memory addresses.
+struct TileMemory {
+  std::uint32_t stages;
+  std::uint32_t sums;   // [kRowTiles][sum_bytes]
+  std::uint32_t full;   // [kMaxStages] barriers
+  std::uint32_t empty;  // [kMaxStages]
+  std::uint32_t sent;   // [kRowTiles]: all sums of the own rows have come
+  std::uint32_t taken;  // [kRowTiles]: all blocks have taken what this block sent
+};
+
+}  // namespace dsv4rt::cuda

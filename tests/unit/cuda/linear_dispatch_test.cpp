@@ -1,0 +1,264 @@
+// Which kernel serves a linear layer, on the host alone.
+#include "backend/cuda/kernels/linear/linear_dispatch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/kernels/linear/linear_costs.h"
+#include "support/expect_ok.h"
+
+namespace dsv4rt::test {
+namespace {
+
+using cuda::LinearDevice;
+using cuda::LinearFamily;
+using cuda::LinearPlan;
+using cuda::LinearShape;
+using cuda::TileKind;
+
+LinearDevice h200() {
+  return {.facts = {.ordinal = 0,
+                    .compute_major = 9,
+                    .compute_minor = 0,
+                    .multiprocessors = 132,
+                    .block_shared_bytes = 232448,
+                    .sm_shared_bytes = 233472,
+                    .reserved_shared_bytes = 1024,
+                    .has_sm90a = true},
+          .tile_clusters = {66, 132, 66, 31},
+          .prefill_clusters = {66, 66}};
+}
+
+// A Blackwell without code of its own, or a Hopper in a build without it.
+LinearDevice without_sm90a() {
+  LinearDevice device{.facts = h200().facts};
+  device.facts.has_sm90a = false;
+  return device;
+}
+
+constexpr LinearShape fp8(std::int64_t outputs, std::int64_t inputs) {
+  return {.outputs = outputs, .inputs = inputs, .tiles = TileKind::kFp8, .rounds = true};
+}
+constexpr LinearShape bf16_shape(std::int64_t outputs, std::int64_t inputs) {
+  return {.outputs = outputs, .inputs = inputs, .tiles = TileKind::kBf16};
+}
+
+std::string served(const LinearDevice& device, std::int32_t tokens, const std::vector<LinearShape>& shapes) {
+  const auto plan = plan_linear(device, tokens, shapes);
+  return plan.ok() ? name_of(plan->variant) : plan.status().to_string();
+}
+
+// The linears of a layer as bench_linear_gpu names them.
+std::map<std::string, std::vector<LinearShape>> layer(std::int64_t hidden, std::int64_t rank, std::int64_t heads,
+                                                      std::int64_t groups, const std::string& prefix) {
+  const std::vector<LinearShape> low{fp8(rank, hidden), fp8(512, hidden)};
+  const auto with = [&](std::initializer_list<std::int64_t> outputs) {
+    std::vector<LinearShape> all = low;
+    for (const std::int64_t out : outputs) all.push_back(bf16_shape(out, hidden));
+    return all;
+  };
+  LinearShape wo_a = fp8(1024, heads * 512 / groups);
+  wo_a.rounds = false;
+  return {{prefix + "x CSA", with({1024, 1024, 256, 256, 64})},
+          {prefix + "x HCA", with({512, 512})},
+          {prefix + "x SWA", low},
+          {prefix + "wq_b", {fp8(heads * 512, rank)}},
+          {prefix + "wq_b + index", {fp8(heads * 512, rank), fp8(8192, rank)}},
+          {prefix + "wo_a", std::vector<LinearShape>(static_cast<std::size_t>(groups), wo_a)},
+          {prefix + "wo_b", {fp8(hidden, groups * 1024)}},
+          {prefix + "bf16 square", {bf16_shape(hidden, hidden)}}};
+}
+
+std::map<std::string, std::vector<LinearShape>> all_layers() {
+  auto all = layer(4096, 1024, 64, 8, "");
+  all.merge(layer(7168, 1536, 128, 16, "pro "));
+  return all;
+}
+
+TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
+  const std::vector<LinearShape> wo_b{fp8(4096, 8192)};
+  const LinearDevice device = h200();
+  EXPECT_EQ(served(device, 1, wo_b), "gemv");
+  EXPECT_EQ(served(device, 4, wo_b), "gemv");
+  EXPECT_EQ(served(device, 5, wo_b), "splitk 16x4");
+  EXPECT_EQ(served(device, 16, wo_b), "splitk 16x4");
+  EXPECT_EQ(served(device, 17, wo_b), "splitk 32x4");
+  EXPECT_EQ(served(device, 32, wo_b), "splitk 32x4");
+  EXPECT_EQ(served(device, 33, wo_b), "splitk 64x4");
+  EXPECT_EQ(served(device, 64, wo_b), "splitk 64x4");
+  EXPECT_EQ(served(device, 65, wo_b), "splitk 96r2");
+  EXPECT_EQ(served(device, 96, wo_b), "splitk 96r2");
+  EXPECT_EQ(served(device, 128, wo_b), "tile 1c2");
+  EXPECT_EQ(served(device, 256, wo_b), "tile 2c2");
+  EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
+  EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "prefill 192");
+}
+
+// Four segments a block where that leaves blocks for most multiprocessors, else two, else one.
+TEST(LinearDispatch, SmallGridsHaveFewerSegmentsABlock) {
+  EXPECT_EQ(served(h200(), 16, {fp8(32768, 1024)}), "splitk 16x1");  // one segment
+  EXPECT_EQ(served(h200(), 16, {fp8(16384, 1536)}), "splitk 16x2");  // two
+  EXPECT_EQ(served(h200(), 16, {fp8(5056, 4096)}), "splitk 16x2");   // four: 79 blocks of four are too few
+  EXPECT_EQ(served(h200(), 16, {fp8(5120, 4096)}), "splitk 16x4");   // 80
+  EXPECT_EQ(served(h200(), 16, {fp8(1536, 4096)}), "splitk 16x1");   // 48 of two
+}
+
+TEST(LinearDispatch, WithoutSm90aEveryCallIsPortable) {
+  for (const WeightEncoding encoding : {WeightEncoding::kBf16, WeightEncoding::kFp8Block128, WeightEncoding::kNvfp4}) {
+    for (const ActivationRounding rounding : {ActivationRounding::kNone, ActivationRounding::kFp8Block128}) {
+      EXPECT_EQ(cuda::tiles_of_shape(false, encoding, rounding, 4096, 4096), std::nullopt);
+    }
+  }
+  for (const std::int32_t tokens : {1, 4, 5, 64, 65, 192, 8192}) {
+    EXPECT_EQ(served(without_sm90a(), tokens, {{.outputs = 4096, .inputs = 4096}}), "portable");
+    // No kernel of tile-packed weights is launched there, were there any.
+    const LinearShape tiles = fp8(4096, 4096);
+    EXPECT_EQ(plan_linear(without_sm90a(), tokens, std::span(&tiles, 1)).status().code(), StatusCode::kUnsupported);
+  }
+}
+
+TEST(LinearDispatch, TilesHoldWhatTheMatrixInstructionTakes) {
+  constexpr auto kNone = ActivationRounding::kNone;
+  constexpr auto kRounded = ActivationRounding::kFp8Block128;
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 128), TileKind::kFp8);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kNone, 64, 128), TileKind::kFp8);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kBf16, kNone, 64, 128), TileKind::kBf16);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kBf16, kRounded, 64, 128), std::nullopt);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kNvfp4, kNone, 64, 128), std::nullopt);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 96, 128), std::nullopt);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 192), std::nullopt);
+}
+
+// NVFP4 and whatever else lies in lanes.
+TEST(LinearDispatch, LanesTakeMoreTokensABlockWhereThereAreMore) {
+  const LinearShape shape{.outputs = 100, .inputs = 272};
+  const std::pair<std::int32_t, int> expected[] = {{1, 8}, {8, 8}, {9, 32}, {32, 32}, {33, 64}, {1000, 64}};
+  for (const auto& [tokens, item_tokens] : expected) {
+    const auto plan = plan_linear(h200(), tokens, std::span(&shape, 1));
+    ASSERT_OK(plan);
+    EXPECT_EQ(plan->variant.family, LinearFamily::kPortable);
+    EXPECT_EQ(plan->item_tokens, item_tokens) << tokens;
+    EXPECT_EQ(plan->clusters, 7 * ((tokens + item_tokens - 1) / item_tokens)) << tokens;
+  }
+}
+
+TEST(LinearDispatch, InputsThatKernelsCannotReadAreRefused) {
+  alignas(16) static constexpr std::uint16_t kValues[16]{};
+  const LinearShape lanes{.outputs = 100, .inputs = 272};
+  EXPECT_OK(check_input(lanes, kValues + 1, 274));
+  EXPECT_EQ(check_input(lanes, kValues, 273).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(check_input({.outputs = 100, .inputs = 271}, kValues, 272).code(), StatusCode::kUnsupported);
+  EXPECT_OK(check_input(fp8(64, 128), kValues + 8, 136));
+  EXPECT_EQ(check_input(fp8(64, 128), kValues, 132).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(check_input(fp8(64, 128), kValues + 1, 136).code(), StatusCode::kInvalidArgument);
+}
+
+// A norm of whole rows needs all of them in shared memory.
+TEST(LinearDispatch, NormsInFrontOfProductsAreTheGemvKernels) {
+  const LinearShape x = fp8(1024, 4096);
+  const auto plan = plan_linear(h200(), 4, std::span(&x, 1), true);
+  ASSERT_OK(plan);
+  EXPECT_EQ(plan->variant.family, LinearFamily::kGemv);
+  const LinearShape wide = fp8(1024, 65536);
+  EXPECT_EQ(plan_linear(h200(), 4, std::span(&wide, 1), true).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(plan_linear(h200(), 9, std::span(&x, 1), true).status().code(), StatusCode::kUnsupported);
+}
+
+// Every plan of every variant, of all linears of both models: what a launch needs of it.
+TEST(LinearDispatch, PlansFitTheDevice) {
+  const LinearDevice device = h200();
+  std::set<std::string> planned;
+  for (const auto& [name, shapes] : all_layers()) {
+    for (const std::int32_t tokens : {1, 4, 5, 16, 17, 33, 64, 65, 96, 97, 128, 192, 256, 512, 2048}) {
+      for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+        const auto plan = plan_variant(variant, device, tokens, shapes);
+        if (!plan.ok()) {
+          EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
+          continue;
+        }
+        SCOPED_TRACE(name + " T " + std::to_string(tokens) + " " + name_of(variant));
+        planned.insert(name_of(variant));
+        EXPECT_GT(plan->clusters, 0);
+        EXPECT_GT(plan->item_tokens, 0);
+        EXPECT_LE(plan->shared_bytes, device.facts.block_shared_bytes);
+        EXPECT_LE(plan->cluster_blocks, 8);
+        if (variant.family == LinearFamily::kTile || variant.family == LinearFamily::kPrefill) {
+          EXPECT_GE(plan->stages, 3);
+          EXPECT_EQ(plan->stage_bytes % 1024, 0);
+        }
+        if (variant.family == LinearFamily::kSplitK) EXPECT_EQ(plan->ring_bytes % 1024, 0);
+      }
+    }
+  }
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    if (variant.family != LinearFamily::kPortable) EXPECT_TRUE(planned.contains(name_of(variant))) << name_of(variant);
+  }
+}
+
+TEST(LinearDispatch, ServedRangesFollowOneAnother) {
+  const std::vector<LinearShape> shapes{fp8(4096, 8192)};
+  const auto ranges = served_ranges(h200(), shapes, 300);
+  ASSERT_OK(ranges);
+  std::int32_t next = 1;
+  for (const cuda::TokenRange& range : *ranges) {
+    EXPECT_EQ(range.first, next);
+    EXPECT_EQ(name_of(range.variant), served(h200(), range.first, shapes));
+    EXPECT_EQ(name_of(range.variant), served(h200(), range.last, shapes));
+    next = range.last + 1;
+  }
+  EXPECT_EQ(next, 301);
+  EXPECT_EQ(ranges->front().last, 4);
+}
+
+// The constants belong to the measurements that they were fitted to.
+TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
+  std::ifstream file(DSV4RT_SOURCE_DIR "/scripts/gpu/linear_plan_h200.csv");
+  ASSERT_TRUE(file.is_open());
+  std::map<std::pair<std::string, std::int32_t>, std::map<std::string, double>> times;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string problem;
+    std::string tokens;
+    std::string family;
+    std::string microseconds;
+    std::getline(fields, problem, ',');
+    std::getline(fields, tokens, ',');
+    std::getline(fields, family, ',');
+    std::getline(fields, microseconds, ',');
+    times[{problem, std::stoi(tokens)}][family] = std::stod(microseconds);
+  }
+  ASSERT_GT(times.size(), 100U);
+  const auto layers = all_layers();
+  double sum = 0;
+  for (const auto& [at, measured] : times) {
+    const auto& [problem, tokens] = at;
+    std::vector<LinearShape> shapes = layers.at(problem);
+    shapes.resize(std::min(shapes.size(), static_cast<std::size_t>(cuda::most_problems(tokens))));
+    const std::string chosen = served(h200(), tokens, shapes);
+    ASSERT_TRUE(measured.contains(chosen)) << problem << " T " << tokens << ": " << chosen;
+    double least = measured.at(chosen);
+    for (const cuda::LinearCost& cost : cuda::kLinearCosts) {
+      if (const auto found = measured.find(name_of(cost.variant)); found != measured.end()) {
+        least = std::min(least, found->second);
+      }
+    }
+    const double loss = measured.at(chosen) / least;
+    EXPECT_LT(loss, 1.15) << problem << " T " << tokens << ": " << chosen;
+    sum += std::log(loss);
+  }
+  EXPECT_LT(std::exp(sum / static_cast<double>(times.size())), 1.01);
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
