@@ -58,7 +58,9 @@ struct EngineOptions {
   std::string backend = "cpu";
 
   // Backend cuda: the device's ordinal, and the cudaStream_t on which everything is enqueued. The stream
-  // belongs to the caller and outlives the engine; null: the engine makes one.
+  // belongs to the caller and outlives the engine; null: the engine makes one. Engines of one process may
+  // be on different devices. Calls leave the calling thread's current device as they found it, and hooks
+  // run with it.
   std::int32_t device = 0;
   void* stream = nullptr;
 

@@ -248,7 +248,7 @@ TEST_F(RowsGpuTest, CapturedEqualsEager) {
       cuda::Scratch scratch;
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-      const auto device = describe_gpu();
+      const auto device = test::describe_gpu();
       if (device == nullptr) return {StatusCode::kInternal, "no device"};
       cuda::CudaOps ops(*device, stream, scratch);
       EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);

@@ -1,5 +1,6 @@
 // dsv4rt doctor: what this machine and this build can do together, and what is missing.
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -7,9 +8,11 @@
 #include <unistd.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernel_report.h"
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_devices.h"
+#include "backend/cuda/kernel_report.h"
 #endif
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
@@ -23,6 +26,15 @@ namespace dsv4rt::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct DoctorFlags {
+  bool kernels = false;
+  std::string config;
+  std::int64_t context = 0;
+  std::string cache_format = "fp8_ds_mla";
+  std::string index_format = "mxfp4";
+  std::string json;
+};
 
 // The NVIDIA kernel module's version, empty without one.
 std::string driver_module_version() {
@@ -95,6 +107,7 @@ Json device_json(const CudaDeviceReport& device, const Status& test) {
           {"free_bytes", device.free_bytes},
           {"multiprocessors", device.multiprocessors},
           {"l2_bytes", device.l2_bytes},
+          {"sm90a", device.has_sm90a},
           {"cublaslt_weights", device.cublaslt_weights},
           {"usable", test.ok()},
           {"problem", problem(test)}};
@@ -159,6 +172,39 @@ Json doctor_report() {
   return report;
 }
 
+void add_uses(Json& kernels, const char* backend, const Json& device, const std::vector<KernelUse>& uses) {
+  for (const KernelUse& use : uses) {
+    kernels.push_back({{"backend", backend},
+                       {"device", device},
+                       {"operation", use.operation},
+                       {"steps", use.steps},
+                       {"kernel", use.kernel},
+                       {"slow", use.slow}});
+  }
+}
+
+// What serves which operation here: on the CPU of any model, on GPUs of the config's.
+Result<Json> kernels_report(const DoctorFlags& flags, const Json& cuda) {
+  Json kernels = Json::array();
+  add_uses(kernels, "cpu", nullptr, cpu_kernel_uses(cpu::detect_isa_level()));
+  if (flags.config.empty()) return kernels;
+  KernelQuestion question;
+  DSV4RT_ASSIGN_OR_RETURN(question.config, ModelConfig::from_file(flags.config));
+  DSV4RT_ASSIGN_OR_RETURN(question.row_format, row_format_from_name(flags.cache_format));
+  DSV4RT_ASSIGN_OR_RETURN(question.index_format, index_key_format_from_name(flags.index_format));
+  if (flags.context > 0) question.context_tokens = flags.context;
+#if defined(DSV4RT_HAVE_CUDA)
+  for (const Json& device : cuda["devices"]) {
+    if (!device["usable"].get<bool>()) continue;
+    DSV4RT_ASSIGN_OR_RETURN(const auto uses, cuda_kernel_uses(device["ordinal"].get<int>(), question));
+    add_uses(kernels, "cuda", device["ordinal"], uses);
+  }
+#else
+  static_cast<void>(cuda);
+#endif
+  return kernels;
+}
+
 std::string joined(const Json& names) {
   std::string text;
   for (const Json& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
@@ -167,6 +213,35 @@ std::string joined(const Json& names) {
 
 std::string text_or(const Json& value, const char* otherwise) {
   return value.is_string() && !value.get_ref<const std::string&>().empty() ? value.get<std::string>() : otherwise;
+}
+
+// A Hopper device in a build without its kernels.
+bool lacks_sm90a(const Json& device) {
+  return device["compute_capability"] == "9.0" && !device["sm90a"].get<bool>();
+}
+
+void print_kernels(const Json& kernels, const DoctorFlags& flags) {
+  TextTable table({"backend", "operation", "steps", "kernel", "slow"});
+  std::vector<std::string> notes;
+  for (const Json& use : kernels) {
+    std::string note;
+    if (const auto slow = use["slow"].get<std::string>(); !slow.empty()) {
+      const auto found = std::find(notes.begin(), notes.end(), slow);
+      note = "(" + std::to_string(found - notes.begin() + 1) + ")";
+      if (found == notes.end()) notes.push_back(slow);
+    }
+    const std::string device = use["device"].is_null() ? "" : " " + std::to_string(use["device"].get<int>());
+    table.add_row({use["backend"].get<std::string>() + device, use["operation"].get<std::string>(),
+                   use["steps"].get<std::string>(), use["kernel"].get<std::string>(), note});
+  }
+  std::cout << table.to_string();
+  for (std::size_t i = 0; i < notes.size(); ++i) std::cout << "(" << i + 1 << ") " << notes[i] << "\n";
+  const auto on_gpu = [](const Json& use) { return use["backend"] == "cuda"; };
+  if (flags.config.empty()) {
+    std::cout << "kernels of GPUs depend on the model: --config FILE\n";
+  } else if (std::none_of(kernels.begin(), kernels.end(), on_gpu)) {
+    std::cout << "no GPU is usable here, so there are no kernels of one\n";
+  }
 }
 
 void print_cuda(const Json& cuda) {
@@ -188,13 +263,18 @@ void print_cuda(const Json& cuda) {
                    device["compute_capability"].get<std::string>(), human_bytes(device["memory_bytes"].get<double>()),
                    human_bytes(device["free_bytes"].get<double>()),
                    std::to_string(device["multiprocessors"].get<int>()), human_bytes(device["l2_bytes"].get<double>()),
-                   joined(device["cublaslt_weights"]), text_or(device["problem"], "usable")});
+                   joined(device["cublaslt_weights"]),
+                   text_or(device["problem"], lacks_sm90a(device) ? "usable, slowly: no code for 90a" : "usable")});
   }
   std::cout << table.to_string();
 }
 
-Status doctor(const std::string& json) {
-  const Json report = doctor_report();
+Status doctor(const DoctorFlags& flags) {
+  Json report = doctor_report();
+  const std::string& json = flags.json;
+  if (flags.kernels) {
+    DSV4RT_ASSIGN_OR_RETURN(report["kernels"], kernels_report(flags, report["cuda"]));
+  }
   if (json != "-") {
     const Json& cpu = report["cpu"];
     std::cout << "dsv4rt " << report["version"].get<std::string>() << ", " << report["compiler"].get<std::string>()
@@ -205,6 +285,7 @@ Status doctor(const std::string& json) {
               << "\nindex keys: " << joined(report["formats"]["index_keys"])
               << "\nweights: " << joined(report["formats"]["weights"])
               << "\nusable backends: " << joined(report["usable_backends"]) << "\n";
+    if (flags.kernels) print_kernels(report["kernels"], flags);
   }
   if (!json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, json));
   if (report["usable_backends"].empty()) return {StatusCode::kInternal, "no backend is usable"};
@@ -214,10 +295,18 @@ Status doctor(const std::string& json) {
 }  // namespace
 
 void add_doctor_command(CLI::App& app, Action& chosen) {
-  auto json = std::make_shared<std::string>();
+  auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command = app.add_subcommand("doctor", "Show what this machine and this build can do");
-  command->add_option("--json", *json, "Write as JSON to a file, or - for stdout");
-  command->callback([json, &chosen] { chosen = [json] { return doctor(*json); }; });
+  CLI::Option* kernels = command->add_flag("--kernels", flags->kernels, "Also show which kernels serve");
+  command->add_option("--config", flags->config, "config.json of the model that GPUs are to serve")->needs(kernels);
+  command->add_option("--context", flags->context, "Longest sequence of a step in tokens; default 8192")
+      ->needs(kernels);
+  command->add_option("--cache-format", flags->cache_format, "Rows: fp8_ds_mla, fp8_row, nvfp4 or bf16")
+      ->capture_default_str();
+  command->add_option("--index-format", flags->index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16")
+      ->capture_default_str();
+  command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout");
+  command->callback([flags, &chosen] { chosen = [flags] { return doctor(*flags); }; });
 }
 
 }  // namespace dsv4rt::cli

@@ -17,7 +17,7 @@ struct CudaBackendOptions {
   bool deterministic = true;
   // Told of every reason for which an operation runs on slow kernels, once: at the backend's creation or by the thread
   // that calls the operation. May be empty.
-  std::function<void(std::string_view)> on_warning;
+  std::function<void(std::string_view)> on_warning = {};
 };
 
 // Errors: kUnsupported without a usable driver or device, for a compute capability that the build holds

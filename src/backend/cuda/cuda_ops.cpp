@@ -6,8 +6,9 @@
 
 namespace dsv4rt::cuda {
 
-CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch)
-    : CudaOps(device, stream, scratch, nullptr) {}
+CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch,
+                 std::function<void(std::string_view)> warn)
+    : CudaOps(device, stream, scratch, nullptr, std::move(warn)) {}
 CudaOps::CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch,
                  std::unique_ptr<LibraryLinear> library, std::function<void(std::string_view)> warn)
     : device_(device), stream_(stream), scratch_(scratch), library_(std::move(library)), slow_paths_(std::move(warn)) {

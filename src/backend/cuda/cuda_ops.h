@@ -19,7 +19,8 @@ class CudaOps final : public Ops {
  public:
   // `device`, which is current in every call, the stream and `scratch` outlive the object. library: runs what it takes;
   // null: nothing. warn: told of every reason for which an operation runs on slow kernels, once; may be empty.
-  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch);
+  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch,
+          std::function<void(std::string_view)> warn = {});
   CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library,
           std::function<void(std::string_view)> warn = {});
   ~CudaOps() override;

@@ -55,6 +55,8 @@ Status cublaslt_failure(const CublasLt& lt, cublasStatus_t status, const char* c
   StatusCode code = StatusCode::kFaulted;
   if (status == CUBLAS_STATUS_ALLOC_FAILED) code = StatusCode::kResourceExhausted;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) code = StatusCode::kUnsupported;
+  // A call that should not have been made; nothing ran.
+  if (status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_NOT_INITIALIZED) code = StatusCode::kInternal;
   return {code, std::string(call) + ": " + lt.cublasLtGetStatusName(status) + " (" +
                     lt.cublasLtGetStatusString(status) + ") at " + file + ":" + std::to_string(line)};
 }

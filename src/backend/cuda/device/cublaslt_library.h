@@ -30,7 +30,8 @@ struct CublasLt {
 // find it or it lacks a function. Needs no GPU.
 Result<CublasLt> load_cublaslt();
 
-// kResourceExhausted, kUnsupported or kFaulted with the call's source text and place, and what the library says.
+// kResourceExhausted, kUnsupported, kInternal (a call that it refused) or kFaulted (what may have failed on the device)
+// with the call's source text and place, and what the library says.
 Status cublaslt_failure(const CublasLt& lt, cublasStatus_t status, const char* call, const char* file, int line);
 
 }  // namespace dsv4rt::cuda

@@ -30,6 +30,9 @@ inline constexpr std::int32_t kManyTokens = 1024;
 // Whether a compressor's rows are pooled from so few that one block of threads does it.
 bool few_rows(const CompressParams& params);
 
+// Whether an update is one launch: what pools rows and everything else besides.
+bool one_launch(const UpdateRowsParams& params);
+
 // Tokens that a cluster looks at which pools many rows, on a device that runs so many of them at once.
 std::int32_t many_rows_tokens(std::int32_t tokens, int clusters_at_once);
 // Such clusters, whose blocks share `dim` channels.

@@ -18,6 +18,14 @@ bool stores_beside_pooling(const CompressParams& params) {
 
 }  // namespace
 
+bool one_launch(const UpdateRowsParams& params) {
+  if (params.query.step.counts.tokens >= kManyTokens) return !params.compress && !params.index_compress;
+  if (params.compress && !stores_beside_pooling(*params.compress)) return false;
+  if (!params.index_compress) return true;
+  return stores_beside_pooling(*params.index_compress) && few_rows(*params.index_compress) &&
+         (!params.compress || few_rows(*params.compress));
+}
+
 Status CudaOps::query(const QueryParams& params) {
   DSV4RT_RETURN_IF_ERROR(check_query(params, "query"));
   return launch_rows(device_, {.query = &params}, params.step.counts.tokens, stream_);
@@ -64,19 +72,15 @@ Status CudaOps::update_rows(const UpdateRowsParams& params) {
                  .window = &params.window,
                  .window_ring = params.window_ring ? &*params.window_ring : nullptr};
   const std::int32_t tokens = params.query.step.counts.tokens;
-  bool one_launch = tokens < kManyTokens;
   if (params.compress) {
     DSV4RT_RETURN_IF_ERROR(check_compress(*params.compress, kName));
     parts.state = pooling.compress = &*params.compress;
-    one_launch = one_launch && stores_beside_pooling(*params.compress);
   }
   if (params.index_compress) {
     DSV4RT_RETURN_IF_ERROR(check_compress(*params.index_compress, kName));
     parts.index_state = pooling.index_compress = &*params.index_compress;
-    one_launch = one_launch && stores_beside_pooling(*params.index_compress) && few_rows(*params.index_compress) &&
-                 (!params.compress || few_rows(*params.compress));
   }
-  if (one_launch) {
+  if (one_launch(params)) {
     parts.compress = pooling.compress;
     parts.index_compress = pooling.index_compress;
     return launch_rows(device_, parts, tokens, stream_);

@@ -1,0 +1,201 @@
+#include "backend/cuda/kernel_report.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include "backend/cuda/device/current_device.h"
+#include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/select_rows/stages.h"
+#include "backend/cuda/kernels/update_rows/launch.h"
+#include "backend/cuda/slow_path.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+// Stands for device memory that planning does not look into.
+alignas(256) const std::byte kMemory[256] = {};
+constexpr std::size_t kScratchBytes = std::size_t{256} << 20;  // that an engine plans for scores
+
+template <class T>
+T* memory() {
+  return reinterpret_cast<T*>(const_cast<std::byte*>(kMemory));
+}
+
+// What serves steps of one size.
+struct Served {
+  std::string kernel;
+  SlowPath slow = SlowPath::kNone;
+  bool operator==(const Served&) const = default;
+};
+
+std::string count_of(std::int64_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+class Reporter {
+ public:
+  Reporter(const CudaDevice& device, const KernelQuestion& question) : device_(device), question_(question) {}
+
+  Result<std::vector<KernelUse>> report() {
+    DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(question_.config));
+    for (const AttentionKind kind :
+         {AttentionKind::kSlidingWindow, AttentionKind::kCompressedSparse, AttentionKind::kHeavilyCompressed}) {
+      const auto layers = schedule.layers();
+      const auto layer =
+          std::find_if(layers.begin(), layers.end(), [&](const LayerSpec& spec) { return spec.kind == kind; });
+      if (layer == layers.end()) continue;
+      const std::string name(attention_kind_name(kind));
+      DSV4RT_RETURN_IF_ERROR(add("attend " + name, [&](std::int32_t tokens) { return attend(*layer, tokens); }));
+      if (layer->indexer) {
+        DSV4RT_RETURN_IF_ERROR(
+            add("select_rows, decode", [&](std::int32_t tokens) { return select(*layer, tokens, 1); }));
+        DSV4RT_RETURN_IF_ERROR(
+            add("select_rows, prefill", [&](std::int32_t tokens) { return select(*layer, tokens, tokens); }));
+      }
+      DSV4RT_RETURN_IF_ERROR(add("update_rows " + name, [&](std::int32_t tokens) { return update(*layer, tokens); }));
+    }
+    return std::move(uses_);
+  }
+
+ private:
+  // One line for every range of sizes that the same kernel serves.
+  Status add(const std::string& operation, const std::function<Result<Served>(std::int32_t)>& serve) {
+    DSV4RT_ASSIGN_OR_RETURN(Served served, serve(1));
+    std::int32_t first = 1;
+    const auto close = [&](std::int32_t last) {
+      uses_.push_back({.operation = operation,
+                       .steps = std::to_string(first) + "-" + std::to_string(last) + " tokens",
+                       .kernel = served.kernel,
+                       .slow = slow_path_text(served.slow)});
+    };
+    for (std::int32_t tokens = 2; tokens <= question_.max_step_tokens; ++tokens) {
+      DSV4RT_ASSIGN_OR_RETURN(Served next, serve(tokens));
+      if (next == served) continue;
+      close(tokens - 1);
+      first = tokens;
+      served = std::move(next);
+    }
+    close(question_.max_step_tokens);
+    return {};
+  }
+
+  [[nodiscard]] StepView step(std::int32_t tokens, std::int32_t longest_entry) const {
+    StepView view;
+    view.counts.tokens = tokens;
+    view.counts.longest_entry = longest_entry;
+    view.counts.context_end = static_cast<std::int32_t>(std::max<std::int64_t>(question_.context_tokens, tokens));
+    return view;
+  }
+
+  template <class Format>
+  [[nodiscard]] PagedRows paged(Format format, const LayerSpec& layer) const {
+    const std::int32_t rows = layer.indexer ? question_.csa_rows_per_block : question_.hca_rows_per_block;
+    const std::int64_t context = std::max<std::int64_t>(question_.context_tokens, question_.max_step_tokens);
+    return {.blocks = memory<std::byte>(),
+            .shape = block_shape(format, rows),
+            .block_table = memory<std::int32_t>(),
+            .table_stride = ceil_div<std::int64_t>(context / layer.ratio + 1, rows)};
+  }
+
+  Result<Served> attend(const LayerSpec& layer, std::int32_t tokens) {
+    AttendParams params;
+    params.step = step(tokens, 1);
+    params.heads = static_cast<std::int32_t>(question_.config.num_attention_heads);
+    params.window = static_cast<std::int32_t>(question_.config.sliding_window);
+    params.ratio = layer.ratio;
+    params.row_format = question_.row_format;
+    params.ring.format = question_.row_format;
+    if (layer.ratio > 0) params.rows = paged(question_.row_format, layer);
+    if (layer.indexer) {
+      params.selected = memory<std::int32_t>();
+      params.selected_stride = question_.config.index_topk;
+    }
+    DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
+    Served served{.kernel = {}, .slow = plan.slow};
+    if (plan.warpgroup) {
+      served.kernel = "warpgroup, " + count_of(plan.warpgroup->cluster_blocks, "block") + " a token, " +
+                      std::to_string(std::min(plan.warpgroup->group_heads, params.heads)) + " heads each";
+    }
+    if (plan.portable) {
+      if (plan.warpgroup) served.kernel += "; of longer tokens ";
+      served.kernel += "portable, " + count_of(plan.portable->cluster_blocks, "block") + " a token, " +
+                       std::to_string(std::min(16 * plan.portable->head_tiles, params.heads)) + " heads each";
+    }
+    return served;
+  }
+
+  Result<Served> select(const LayerSpec& layer, std::int32_t tokens, std::int32_t longest_entry) {
+    const SelectRowsParams params{.step = step(tokens, longest_entry),
+                                  .heads = static_cast<std::int32_t>(question_.config.index_n_heads),
+                                  .ratio = layer.ratio,
+                                  .top_k = static_cast<std::int32_t>(question_.config.index_topk),
+                                  .q = memory<bf16>(),
+                                  .key_format = question_.index_format,
+                                  .keys = paged(question_.index_format, layer)};
+    const Scratch scratch(memory<std::byte>(), kScratchBytes);
+    DSV4RT_ASSIGN_OR_RETURN(const ScoreBatch batch, plan_scores(params, scratch));
+    DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
+    Served served{.kernel = {}, .slow = plan.slow};
+    if (plan.fused_blocks > 0) {
+      served.kernel = "scores and selection in one, " + count_of(plan.fused_blocks, "block") + " a token";
+    } else if (plan.scores == ScoreKernel::kNone) {
+      served.kernel = "none: all rows are taken";
+    } else {
+      served.kernel = plan.scores == ScoreKernel::kWgmma ? "warpgroup scores, selection" : "portable scores, selection";
+    }
+    return served;
+  }
+
+  // Of decode steps, whose rings keep what is pooled.
+  [[nodiscard]] CompressParams compressor(const LayerSpec& layer, std::int32_t tokens, std::int32_t dim) const {
+    CompressParams params;
+    params.step = step(tokens, 1);
+    params.input.ratio = layer.ratio;
+    params.input.overlap = layer.overlap;
+    params.input.dim = dim;
+    params.state.ring_rows = layer.overlap ? 2 * layer.ratio : layer.ratio;
+    return params;
+  }
+
+  Result<Served> update(const LayerSpec& layer, std::int32_t tokens) {
+    UpdateRowsParams params;
+    params.query.step = step(tokens, 1);
+    std::string pooling;
+    if (layer.ratio > 0) {
+      params.compress = compressor(layer, tokens, kHeadDim);
+      if (layer.indexer) params.index_compress = compressor(layer, tokens, kIndexHeadDim);
+      pooling = ", rows pooled by single blocks";
+      if (!few_rows(*params.compress)) {
+        DSV4RT_ASSIGN_OR_RETURN(const int at_once, many_rows_clusters(device_, kHeadDim));
+        pooling = ", rows pooled by clusters (" + std::to_string(at_once) + " at once)";
+      }
+    }
+    return Served{.kernel = (one_launch(params) ? "row kernel" : "row kernel, pooling apart") + pooling};
+  }
+
+  const CudaDevice& device_;
+  const KernelQuestion& question_;
+  std::vector<KernelUse> uses_;
+};
+
+}  // namespace
+
+Result<std::vector<KernelUse>> kernel_uses(const CudaDevice& device, const KernelQuestion& question) {
+  return Reporter(device, question).report();
+}
+
+}  // namespace dsv4rt::cuda
+
+namespace dsv4rt {
+
+Result<std::vector<KernelUse>> cuda_kernel_uses(int device, const KernelQuestion& question) {
+  DSV4RT_ASSIGN_OR_RETURN(const auto known, cuda::CudaDevice::create(device));
+  DSV4RT_ON_DEVICE(*known);
+  return cuda::kernel_uses(*known, question);
+}
+
+}  // namespace dsv4rt

@@ -1,0 +1,87 @@
+// Engines on two devices of one process, in one thread and in two.
+#include <cstdio>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/device/cuda_device.h"
+#include "gpu/support/callers_device.h"
+
+namespace dsv4rt::test {
+namespace {
+
+class TwoDevicesGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+    // ctest reports the program as skipped when it reads this (tests/gpu/CMakeLists.txt).
+    if (devices < 2) GTEST_SKIP() << "needs two CUDA devices; this machine has " << devices;
+  }
+};
+
+TEST_F(TwoDevicesGpu, EveryCallKeepsTheCallersDevice) {
+  for (const int callers : {0, 1}) {
+    for (const int engines : {0, 1}) {
+      SCOPED_TRACE("caller on " + std::to_string(callers) + ", engine on " + std::to_string(engines));
+      expect_calls_keep_device(callers, engines);
+    }
+  }
+}
+
+// Devices of one kind compute the same bytes.
+TEST_F(TwoDevicesGpu, InterleavedInOneThread) {
+  const auto first = make_engine(tiny_engine_options(0));
+  const auto second = make_engine(tiny_engine_options(1));
+  const EngineRun expected[2] = {RunOfEngine(*first, 1).finish(), RunOfEngine(*first, 2).finish()};
+  for (const int current : {0, 1}) {
+    ASSERT_EQ(cudaSetDevice(current), cudaSuccess);
+    RunOfEngine one(*first, 1);
+    RunOfEngine other(*second, 2);
+    while (one.more()) one.advance(), other.advance();
+    EXPECT_EQ(one.finish(), expected[0]);
+    EXPECT_EQ(other.finish(), expected[1]);
+  }
+}
+
+TEST_F(TwoDevicesGpu, InTwoThreads) {
+  const auto first = make_engine(tiny_engine_options(0));
+  const auto second = make_engine(tiny_engine_options(1));
+  const EngineRun expected[2] = {RunOfEngine(*first, 1).finish(), RunOfEngine(*first, 2).finish()};
+  for (int round = 0; round < 3; ++round) {
+    EngineRun runs[2];
+    std::thread thread([&] { runs[1] = RunOfEngine(*second, 2).finish(); });
+    runs[0] = RunOfEngine(*first, 1).finish();
+    thread.join();
+    EXPECT_EQ(runs[0], expected[0]);
+    EXPECT_EQ(runs[1], expected[1]);
+  }
+}
+
+// The second device's engine is made while the first one's runs, and outlives it.
+TEST_F(TwoDevicesGpu, EnginesComeAndGo) {
+  auto first = make_engine(tiny_engine_options(0));
+  const EngineRun expected = RunOfEngine(*first, 3).finish();
+  RunOfEngine run(*first, 4);
+  run.advance();
+  const auto second = make_engine(tiny_engine_options(1));
+  static_cast<void>(run.finish());
+  first.reset();
+  EXPECT_EQ(RunOfEngine(*second, 3).finish(), expected);
+}
+
+// What is known of one device is not taken for the other's.
+TEST_F(TwoDevicesGpu, FactsAreOfTheirDevice) {
+  for (const int ordinal : {0, 1}) {
+    cudaDeviceProp properties{};
+    ASSERT_EQ(cudaGetDeviceProperties(&properties, ordinal), cudaSuccess);
+    const auto device = cuda::CudaDevice::create(ordinal);
+    ASSERT_OK(device);
+    EXPECT_EQ((*device)->ordinal(), ordinal);
+    EXPECT_EQ((*device)->multiprocessors(), properties.multiProcessorCount);
+    EXPECT_EQ(static_cast<std::size_t>((*device)->block_shared_bytes()), properties.sharedMemPerBlockOptin);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt::test

@@ -1,0 +1,212 @@
+// Which kernels serve an attention, on devices that a stand-in describes.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/attend/warpgroup_limits.h"
+#include "support/expect_ok.h"
+#include "support/fake_device_driver.h"
+
+namespace dsv4rt::test {
+namespace {
+
+using cuda::AttendPlan;
+using cuda::CudaDevice;
+using cuda::plan_attend;
+using cuda::PortablePlan;
+using cuda::SlowPath;
+using cuda::WarpgroupPlan;
+
+const std::int32_t kSelection = 0;  // its address stands for one
+
+struct Case {
+  std::int32_t tokens = 1;
+  std::int32_t heads = 64;
+  std::int32_t context = 1000;
+  std::int32_t ratio = 0;
+  std::int64_t top_k = 0;  // 0: no selection
+  std::int32_t window = 128;
+  std::int32_t block_rows = 64;
+  RowFormat format = RowFormat::kFp8DsMla;
+};
+
+AttendParams params_of(const Case& c) {
+  AttendParams params;
+  params.step.counts.tokens = c.tokens;
+  params.step.counts.context_end = c.context;
+  params.heads = c.heads;
+  params.window = c.window;
+  params.ring.format = params.row_format = c.format;
+  params.ratio = c.ratio;
+  if (c.ratio > 0) {
+    params.rows.shape = block_shape(c.format, c.block_rows);
+    params.rows.table_stride = (c.context / c.ratio + c.block_rows) / c.block_rows;
+  }
+  if (c.top_k > 0) {
+    params.selected = &kSelection;
+    params.selected_stride = c.top_k;
+  }
+  return params;
+}
+
+AttendPlan planned(FakeDeviceDriver& driver, const Case& c) {
+  const auto device = CudaDevice::create(0, driver);
+  EXPECT_OK(device);
+  const auto plan = plan_attend(**device, params_of(c));
+  EXPECT_OK(plan);
+  return plan.ok() ? *plan : AttendPlan{};
+}
+
+AttendPlan planned(const FakeDevice& device, const Case& c) {
+  FakeDeviceDriver driver({device});
+  return planned(driver, c);
+}
+
+// What was measured to be fastest on an H200, of 132 multiprocessors.
+WarpgroupPlan h200_plan(const Case& c, std::int64_t most_rows) {
+  const auto clusters = [](int blocks) { return blocks == 8 ? 14 : blocks == 4 ? 30 : 66; };
+  const std::int64_t groups = (c.heads + 63) / 64;
+  const std::int64_t items = c.tokens * groups;
+  const std::int64_t needed = std::min<std::int64_t>((most_rows + 639) / 640, 8);
+  const std::int64_t useful = (most_rows + 31) / 32;
+  for (const int blocks : {8, 4, 2}) {
+    if (needed <= blocks / 2 && (useful < blocks || items > clusters(blocks))) continue;
+    int heads = 64;
+    while (blocks == 8 && heads > 16 && c.tokens * ((c.heads + heads / 2 - 1) / (heads / 2)) <= 14) heads /= 2;
+    const int head_groups = (c.heads + heads - 1) / heads;
+    return {.cluster_blocks = blocks,
+            .group_heads = heads,
+            .groups = head_groups,
+            .blocks = std::int64_t{c.tokens} * blocks,
+            .grid_groups = head_groups};
+  }
+  return {.cluster_blocks = 1,
+          .group_heads = 64,
+          .groups = static_cast<int>(groups),
+          .blocks = std::min<std::int64_t>(items, 132),
+          .grid_groups = 1};
+}
+
+PortablePlan h200_portable(const Case& c, std::int64_t most_rows) {
+  PortablePlan plan{.cluster_blocks = static_cast<int>(std::clamp<std::int64_t>((most_rows + 159) / 160, 1, 8))};
+  const auto fills = [&](int heads) {
+    return c.heads > heads / 2 && c.tokens * plan.cluster_blocks * ((c.heads + heads - 1) / heads) >= 128;
+  };
+  plan.head_tiles = fills(64) ? 4 : fills(32) ? 2 : 1;
+  return plan;
+}
+
+std::int64_t most_rows(const Case& c) {
+  const std::int64_t window = std::min(c.window, c.context);
+  if (c.ratio == 0) return window;
+  const std::int64_t paged = std::int64_t{(c.context / c.ratio + c.block_rows) / c.block_rows} * c.block_rows;
+  const std::int64_t compressed = c.top_k > 0 ? std::min<std::int64_t>(c.top_k, paged) : paged;
+  return window + std::min<std::int64_t>(compressed, c.context / c.ratio);
+}
+
+TEST(AttendPlan, OfAnH200IsAsMeasured) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  int several = 0;
+  for (std::int32_t tokens = 1; tokens < 300; tokens += 1 + tokens / 20) {
+    for (const std::int32_t heads : {1, 16, 24, 64, 128}) {
+      for (const std::int32_t context : {1, 31, 128, 700, 5000, 70000, 600000}) {
+        for (const Case& layer : {Case{}, Case{.ratio = 4, .top_k = 512}, Case{.ratio = 128}}) {
+          Case c = layer;
+          c.tokens = tokens, c.heads = heads, c.context = context;
+          const AttendPlan plan = planned(driver, c);
+          ASSERT_TRUE(plan.warpgroup) << tokens;
+          EXPECT_EQ(*plan.warpgroup, h200_plan(c, most_rows(c))) << tokens << " " << heads << " " << context;
+          EXPECT_FALSE(plan.portable);
+          EXPECT_EQ(plan.slow, SlowPath::kNone);
+          several += plan.warpgroup->cluster_blocks > 1 ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(several, 100);
+}
+
+TEST(AttendPlan, PortableBlocksOfAnH200AreAsMeasured) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  for (std::int32_t tokens = 1; tokens < 300; ++tokens) {
+    for (const std::int32_t heads : {1, 16, 24, 33, 64, 128}) {
+      const Case c{.tokens = tokens, .heads = heads, .context = 7 * tokens, .ratio = 4, .format = RowFormat::kBf16};
+      const AttendPlan plan = planned(driver, c);
+      ASSERT_TRUE(plan.portable);
+      EXPECT_EQ(*plan.portable, h200_portable(c, most_rows(c))) << tokens << " " << heads;
+    }
+  }
+}
+
+TEST(AttendPlan, EveryReasonForThePortableKernelIsNamed) {
+  const std::pair<Case, SlowPath> cases[] = {
+      {Case{.format = RowFormat::kBf16}, SlowPath::kAttendFormat},
+      {Case{.format = RowFormat::kNvfp4}, SlowPath::kAttendFormat},
+      {Case{.window = cuda::kPlacedWindow + 1}, SlowPath::kAttendWindow},
+      {Case{.ratio = 4, .block_rows = 48}, SlowPath::kAttendBlockRows},
+      {Case{.ratio = 4, .top_k = cuda::kPlacedRows + 1}, SlowPath::kAttendTopK},
+  };
+  for (const auto& [c, reason] : cases) {
+    const AttendPlan plan = planned(FakeDevice{}, c);
+    EXPECT_FALSE(plan.warpgroup);
+    ASSERT_TRUE(plan.portable);
+    EXPECT_EQ(plan.portable->more_than_rows, 0);
+    EXPECT_EQ(plan.slow, reason);
+    EXPECT_FALSE(cuda::slow_path_text(reason).empty());
+  }
+}
+
+TEST(AttendPlan, LongTokensTakeBothKernels) {
+  const AttendPlan plan = planned(FakeDevice{}, {.context = 1000000, .ratio = 128});
+  ASSERT_TRUE(plan.warpgroup);
+  EXPECT_EQ(plan.warpgroup->cluster_blocks, 8);
+  ASSERT_TRUE(plan.portable);
+  EXPECT_EQ(plan.portable->more_than_rows, cuda::kWarpgroupRows);
+  EXPECT_EQ(plan.slow, SlowPath::kAttendLongTokens);
+}
+
+// A build for 90 without 90a on Hopper: its kernel for Hopper is empty.
+TEST(AttendPlan, WithoutCodeForHopperAllIsPortable) {
+  FakeDeviceDriver driver({FakeDevice{.sm90a_code = false}});
+  for (const std::int32_t tokens : {1, 5, 200}) {
+    for (const Case& layer : {Case{}, Case{.ratio = 4, .top_k = 512}, Case{.context = 1000000, .ratio = 128}}) {
+      Case c = layer;
+      c.tokens = tokens;
+      const AttendPlan plan = planned(driver, c);
+      EXPECT_FALSE(plan.warpgroup);
+      ASSERT_TRUE(plan.portable);
+      EXPECT_EQ(plan.portable->more_than_rows, 0);
+      EXPECT_EQ(plan.slow, SlowPath::kNoSm90a);
+    }
+  }
+  EXPECT_EQ(driver.cluster_calls, 0);
+}
+
+// Where there is no faster kernel nothing is slow.
+TEST(AttendPlan, OtherDevicesHaveThePortableKernelAlone) {
+  const AttendPlan plan =
+      planned(FakeDevice{.compute_major = 10, .multiprocessors = 148, .sm90a_code = false}, {.tokens = 16});
+  EXPECT_FALSE(plan.warpgroup);
+  EXPECT_TRUE(plan.portable);
+  EXPECT_EQ(plan.slow, SlowPath::kNone);
+}
+
+// 64 heads of a block take 201 KiB.
+TEST(AttendPlan, SmallSharedMemoryHoldsFewerHeads) {
+  const Case c{.tokens = 1000, .format = RowFormat::kBf16};
+  EXPECT_EQ(planned(FakeDevice{}, c).portable->head_tiles, 4);
+  EXPECT_EQ(planned(FakeDevice{.block_shared_bytes = 101376, .sm90a_code = false}, c).portable->head_tiles, 1);
+}
+
+TEST(AttendPlan, FailuresOfTheDriverAreReturned) {
+  FakeDeviceDriver driver({FakeDevice{.clusters_error = cudaErrorInvalidValue}});
+  const auto device = CudaDevice::create(0, driver);
+  ASSERT_OK(device);
+  EXPECT_FALSE(plan_attend(**device, params_of({})).ok());
+  driver.device(0).clusters_error = cudaSuccess;
+  EXPECT_OK(plan_attend(**device, params_of({})));
+}
+
+}  // namespace
+}  // namespace dsv4rt::test

@@ -1,0 +1,105 @@
+// What doctor tells of the kernels that serve a model, on devices that a stand-in describes.
+#include "backend/cuda/kernel_report.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "support/expect_ok.h"
+#include "support/fake_device_driver.h"
+
+namespace dsv4rt::test {
+namespace {
+
+std::vector<KernelUse> uses_on(const FakeDevice& fake, const KernelQuestion& question) {
+  FakeDeviceDriver driver({fake});
+  const auto device = cuda::CudaDevice::create(0, driver);
+  EXPECT_OK(device);
+  const auto uses = cuda::kernel_uses(**device, question);
+  EXPECT_OK(uses);
+  return uses.ok() ? *uses : std::vector<KernelUse>{};
+}
+
+KernelQuestion question_of(const char* config) {
+  const auto path = std::filesystem::path(DSV4RT_SOURCE_DIR) / "configs" / config;
+  return {.config = ModelConfig::from_file(path).value()};
+}
+
+// The ranges of every operation follow each other from 1 to the largest step.
+void expect_whole_ranges(const std::vector<KernelUse>& uses, std::int32_t largest) {
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const std::string& steps = uses[i].steps;
+    const int first = std::stoi(steps);
+    const int last = std::stoi(steps.substr(steps.find('-') + 1));
+    const bool begins = i == 0 || uses[i - 1].operation != uses[i].operation;
+    const bool ends = i + 1 == uses.size() || uses[i + 1].operation != uses[i].operation;
+    if (begins) {
+      EXPECT_EQ(first, 1) << uses[i].operation;
+    } else {
+      EXPECT_EQ(first, std::stoi(uses[i - 1].steps.substr(uses[i - 1].steps.find('-') + 1)) + 1) << steps;
+      EXPECT_NE(uses[i].kernel, uses[i - 1].kernel);
+    }
+    EXPECT_TRUE(!ends || last == largest) << uses[i].operation << " ends at " << last;
+  }
+}
+
+std::vector<std::string> operations_of(const std::vector<KernelUse>& uses) {
+  std::vector<std::string> names;
+  for (const KernelUse& use : uses) {
+    if (names.empty() || names.back() != use.operation) names.push_back(use.operation);
+  }
+  return names;
+}
+
+TEST(KernelReport, HopperServesFlashByItsOwnKernels) {
+  const auto uses = uses_on(FakeDevice{}, question_of("deepseek-v4-flash.json"));
+  EXPECT_EQ(operations_of(uses),
+            (std::vector<std::string>{"attend swa", "update_rows swa", "attend csa", "select_rows, decode",
+                                      "select_rows, prefill", "update_rows csa", "attend hca", "update_rows hca"}));
+  expect_whole_ranges(uses, 8192);
+  for (const KernelUse& use : uses) {
+    EXPECT_TRUE(use.slow.empty()) << use.operation << ": " << use.slow;
+    EXPECT_EQ(use.kernel.find("portable"), std::string::npos) << use.operation << ": " << use.kernel;
+  }
+}
+
+TEST(KernelReport, ABuildWithoutCodeForHopperIsSlowEverywhere) {
+  const auto uses = uses_on(FakeDevice{.sm90a_code = false}, question_of("deepseek-v4-flash.json"));
+  expect_whole_ranges(uses, 8192);
+  int slow = 0;
+  for (const KernelUse& use : uses) {
+    EXPECT_EQ(use.kernel.find("warpgroup"), std::string::npos) << use.operation << ": " << use.kernel;
+    slow += use.slow.find("90a") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GE(slow, 5);
+}
+
+TEST(KernelReport, LongContextsAndOtherFormatsSayWhatIsSlow) {
+  KernelQuestion question = question_of("deepseek-v4-flash.json");
+  question.context_tokens = question.config.max_position_embeddings;
+  question.max_step_tokens = 64;
+  const auto slow_of = [&](const char* operation) {
+    std::string slow;
+    for (const KernelUse& use : uses_on(FakeDevice{}, question)) {
+      if (use.operation == operation) slow += use.slow;
+    }
+    return slow;
+  };
+  EXPECT_NE(slow_of("attend hca").find("5120 rows"), std::string::npos);
+  EXPECT_TRUE(slow_of("attend csa").empty());
+  question.row_format = RowFormat::kNvfp4;
+  EXPECT_NE(slow_of("attend csa").find("fp8_ds_mla"), std::string::npos);
+  question.csa_rows_per_block = 48;
+  EXPECT_NE(slow_of("select_rows, decode").find("multiples of 64"), std::string::npos);
+}
+
+TEST(KernelReport, OtherDevicesHaveNothingSlow) {
+  const FakeDevice blackwell{.compute_major = 10, .multiprocessors = 148, .sm90a_code = false};
+  for (const KernelUse& use : uses_on(blackwell, question_of("deepseek-v4-pro.json"))) {
+    EXPECT_TRUE(use.slow.empty()) << use.operation << ": " << use.slow;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt::test

@@ -1,0 +1,27 @@
+# Whether the probe for sm_90a tells that code from all other: the bounds of its launch in the PTX of each architecture.
+file(STRINGS "${SOURCE_DIR}/src/backend/cuda/device/kernel_image.h" lines REGEX "ProbeThreads = ")
+string(REGEX MATCH "kSm90aProbeThreads = ([0-9]+)" found "${lines}")
+set(threads_of_90a ${CMAKE_MATCH_1})
+string(REGEX MATCH " kProbeThreads = ([0-9]+)" found "${lines}")
+set(threads_of_others ${CMAKE_MATCH_1})
+if(NOT threads_of_90a OR NOT threads_of_others OR threads_of_90a EQUAL threads_of_others)
+  message(FATAL_ERROR "kernel_image.h has no two bounds: '${lines}'")
+endif()
+foreach(architecture 90 90a 100 100a 120)
+  set(ptx "${WORK_DIR}/probe_${architecture}.ptx")
+  execute_process(COMMAND "${NVCC}" -std=c++20 --expt-relaxed-constexpr -ptx -arch=compute_${architecture}
+                          "-I${SOURCE_DIR}/src" "-I${SOURCE_DIR}/include" "-DDSV4RT_CUDA_ARCHITECTURES=\"\""
+                          "${SOURCE_DIR}/src/backend/cuda/device/kernel_image.cu" -o "${ptx}"
+                  RESULT_VARIABLE result ERROR_VARIABLE errors)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "nvcc for ${architecture}: ${errors}")
+  endif()
+  set(expected ${threads_of_others})
+  if(architecture STREQUAL "90a")
+    set(expected ${threads_of_90a})
+  endif()
+  file(STRINGS "${ptx}" bounds REGEX "^\\.maxntid ")
+  if(NOT bounds MATCHES "^\\.maxntid ${expected}(, 1, 1)?$")
+    message(FATAL_ERROR "code for ${architecture} has '${bounds}', not ${expected} threads")
+  endif()
+endforeach()

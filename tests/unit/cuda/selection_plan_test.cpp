@@ -1,0 +1,136 @@
+// Which kernels serve a selection and a row update, on devices that a stand-in describes; and what people are told.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/select_rows/stages.h"
+#include "backend/cuda/kernels/update_rows/launch.h"
+#include "support/expect_ok.h"
+#include "support/fake_device_driver.h"
+
+namespace dsv4rt::test {
+namespace {
+
+using cuda::CudaDevice;
+using cuda::plan_selection;
+using cuda::ScoreBatch;
+using cuda::ScoreKernel;
+using cuda::SelectionPlan;
+using cuda::SlowPath;
+
+float scores = 0;  // its address stands for the scratch region
+
+SelectRowsParams selection(std::int32_t block_rows = 128) {
+  SelectRowsParams params;
+  params.heads = 64;
+  params.ratio = 4;
+  params.top_k = 512;
+  params.key_format = IndexKeyFormat::kMxfp4;
+  params.keys.shape = block_shape(params.key_format, block_rows);
+  return params;
+}
+
+ScoreBatch batch_of(std::int32_t tokens, std::int32_t rows) {
+  return {.tokens = tokens, .most_rows = rows, .stride = (rows + 255) / 256 * 256, .scores = &scores};
+}
+
+SelectionPlan planned(FakeDeviceDriver& driver, const SelectRowsParams& params, const ScoreBatch& batch) {
+  const auto device = CudaDevice::create(0, driver);
+  EXPECT_OK(device);
+  const auto plan = plan_selection(**device, params, batch);
+  EXPECT_OK(plan);
+  return plan.ok() ? *plan : SelectionPlan{};
+}
+
+TEST(SelectionPlan, HopperScoresByItsOwnKernels) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  const SelectionPlan many = planned(driver, selection(), batch_of(256, 100000));
+  EXPECT_EQ(many.scores, ScoreKernel::kWgmma);
+  EXPECT_EQ(many.fused_blocks, 0);
+  EXPECT_EQ(many.slow, SlowPath::kNone);
+  const SelectionPlan few = planned(driver, selection(), batch_of(4, 2000));
+  EXPECT_EQ(few.scores, ScoreKernel::kWgmma);
+  EXPECT_GT(few.fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), ScoreBatch{.tokens = 4}).scores, ScoreKernel::kNone);
+}
+
+// Blocks of one token run together or wait for each other without end.
+TEST(SelectionPlan, FusedClustersHaveAPlaceEach) {
+  for (const int at_once : {1, 3, 7, 14, 30}) {
+    FakeDeviceDriver driver({FakeDevice{.clusters = [=](int) { return at_once; }}});
+    for (std::int32_t tokens = 1; tokens < 40; ++tokens) {
+      const SelectionPlan plan = planned(driver, selection(), batch_of(tokens, 1000));
+      EXPECT_TRUE(plan.fused_blocks <= 1 || tokens <= at_once) << tokens << " " << at_once;
+    }
+  }
+}
+
+TEST(SelectionPlan, WithoutCodeForHopperAllIsPortable) {
+  FakeDeviceDriver driver({FakeDevice{.sm90a_code = false}});
+  for (const std::int32_t tokens : {1, 4, 300}) {
+    for (const std::int32_t rows : {600, 2000, 100000}) {
+      const SelectionPlan plan = planned(driver, selection(), batch_of(tokens, rows));
+      EXPECT_EQ(plan.scores, ScoreKernel::kPortable);
+      EXPECT_EQ(plan.fused_blocks, 0);
+      EXPECT_EQ(plan.slow, SlowPath::kNoSm90a);
+    }
+  }
+}
+
+TEST(SelectionPlan, OddBlocksAreSlowAndSaySo) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  const SelectionPlan plan = planned(driver, selection(48), batch_of(4, 2000));
+  EXPECT_EQ(plan.scores, ScoreKernel::kPortable);
+  EXPECT_EQ(plan.slow, SlowPath::kSelectBlockRows);
+  EXPECT_NE(cuda::slow_path_text(plan.slow).find("64"), std::string::npos);
+}
+
+TEST(SelectionPlan, FailuresOfTheDriverAreReturned) {
+  FakeDeviceDriver driver({FakeDevice{.clusters_error = cudaErrorInvalidValue}});
+  const auto device = CudaDevice::create(0, driver);
+  ASSERT_OK(device);
+  EXPECT_FALSE(plan_selection(**device, selection(), batch_of(4, 2000)).ok());
+}
+
+// An H200 runs 30 clusters that pool many rows; 28 of them were measured to be fastest.
+TEST(RowPlan, ClustersOfAnH200AreAsMeasured) {
+  for (std::int32_t tokens = 1; tokens < 2000; ++tokens) {
+    EXPECT_EQ(cuda::many_rows_tokens(tokens, 30), std::clamp((tokens + 27) / 28, 1, 32)) << tokens;
+  }
+  EXPECT_EQ(cuda::many_rows_tokens(5, 0), 5);  // a device without a place for two
+}
+
+TEST(SlowPathReport, TellsEachReasonOnce) {
+  std::vector<std::string> told;
+  cuda::SlowPathReport report([&](std::string_view text) { told.emplace_back(text); });
+  for (int i = 0; i < 3; ++i) {
+    report.tell(SlowPath::kNone);
+    report.tell(SlowPath::kAttendFormat);
+    report.tell(SlowPath::kAttendTopK);
+  }
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_NE(told[0].find("fp8_ds_mla"), std::string::npos) << told[0];
+  EXPECT_NE(told[1].find("1152"), std::string::npos) << told[1];
+  cuda::SlowPathReport silent;
+  silent.tell(SlowPath::kAttendFormat);  // nobody listens
+}
+
+// Told when the operations are made, before any of them runs.
+TEST(SlowPathReport, ABuildWithoutCodeForHopperIsToldAtOnce) {
+  for (const bool has_code : {false, true}) {
+    FakeDeviceDriver driver({FakeDevice{.sm90a_code = has_code}});
+    const auto device = CudaDevice::create(0, driver);
+    ASSERT_OK(device);
+    std::vector<std::string> told;
+    cuda::Scratch scratch;
+    const cuda::CudaOps ops(**device, nullptr, scratch, [&](std::string_view text) { told.emplace_back(text); });
+    ASSERT_EQ(told.size(), has_code ? 0U : 1U);
+    EXPECT_TRUE(has_code || told[0].find("90a") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
