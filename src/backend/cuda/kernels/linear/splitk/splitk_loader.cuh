@@ -6,7 +6,7 @@
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/linear/shared/items.cuh"
-kernels/linear/splitk/splitk_shape.h"
+#include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
 
 namespace dsv4rt::cuda {
 
