@@ -7,6 +7,7 @@
 
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/select_rows/stages.h"
 #include "backend/cuda/kernels/update_rows/launch.h"
 #include "backend/cuda/slow_path.h"
@@ -57,11 +58,59 @@ class Reporter {
             add("select_rows, prefill", [&](std::int32_t tokens) { return select(*layer, tokens, tokens); }));
       }
       DSV4RT_RETURN_IF_ERROR(add("update_rows " + name, [&](std::int32_t tokens) { return update(*layer, tokens); }));
+      DSV4RT_RETURN_IF_ERROR(add_linear("x " + name, inputs_of(*layer)));
     }
+    const ModelConfig& config = question_.config;
+    const std::int64_t values = config.num_attention_heads * kHeadDim;
+    const LinearShape wo_a = fp8(config.o_lora_rank, values / config.o_groups, ActivationRounding::kNone);
+    DSV4RT_RETURN_IF_ERROR(add_linear("wq_b", {fp8(values, config.q_lora_rank)}));
+    DSV4RT_RETURN_IF_ERROR(
+        add_linear("wo_a", std::vector<LinearShape>(static_cast<std::size_t>(config.o_groups), wo_a)));
+    DSV4RT_RETURN_IF_ERROR(add_linear("wo_b", {fp8(config.hidden_size, config.o_groups * config.o_lora_rank)}));
     return std::move(uses_);
   }
 
  private:
+  // Linears as the checkpoints have them: FP8 that rounds its inputs, and BF16.
+  [[nodiscard]] LinearShape fp8(std::int64_t outputs, std::int64_t inputs,
+                                ActivationRounding rounding = ActivationRounding::kFp8Block128) const {
+    return {.outputs = outputs,
+            .inputs = inputs,
+            .tiles = tiles_of_shape(device_.has_sm90a(), WeightEncoding::kFp8Block128, rounding, outputs, inputs),
+            .rounds = rounding != ActivationRounding::kNone};
+  }
+  [[nodiscard]] LinearShape plain(std::int64_t outputs) const {
+    const std::int64_t inputs = question_.config.hidden_size;
+    return {.outputs = outputs,
+            .inputs = inputs,
+            .tiles =
+                tiles_of_shape(device_.has_sm90a(), WeightEncoding::kBf16, ActivationRounding::kNone, outputs, inputs)};
+  }
+
+  // What a layer multiplies its input with, in one operation.
+  [[nodiscard]] std::vector<LinearShape> inputs_of(const LayerSpec& layer) const {
+    const ModelConfig& config = question_.config;
+    std::vector<LinearShape> shapes{fp8(config.q_lora_rank, config.hidden_size), fp8(kHeadDim, config.hidden_size)};
+    if (layer.ratio == 0) return shapes;
+    const std::int64_t rows = layer.overlap ? 2 : 1;
+    shapes.insert(shapes.end(), 2, plain(rows * kHeadDim));
+    if (!layer.indexer) return shapes;
+    shapes.insert(shapes.end(), 2, plain(rows * kIndexHeadDim));
+    shapes.push_back(plain(config.index_n_heads));
+    return shapes;
+  }
+
+  Status add_linear(const std::string& name, const std::vector<LinearShape>& shapes) {
+    return add("linear " + name, [&](std::int32_t tokens) -> Result<Served> {
+      const bool in_tiles = shapes[0].tiles.has_value();
+      const auto count = in_tiles ? std::min(shapes.size(), static_cast<std::size_t>(most_problems(tokens))) : 1;
+      DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
+      DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, std::span(shapes).first(count)));
+      return Served{.kernel = name_of(plan.variant),
+                    .slow = in_tiles ? SlowPath::kNone : slow_path_without_sm90a(device_.facts())};
+    });
+  }
+
   // One line for every range of sizes that the same kernel serves.
   Status add(const std::string& operation, const std::function<Result<Served>(std::int32_t)>& serve) {
     DSV4RT_ASSIGN_OR_RETURN(Served served, serve(1));

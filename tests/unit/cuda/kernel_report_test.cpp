@@ -54,9 +54,11 @@ std::vector<std::string> operations_of(const std::vector<KernelUse>& uses) {
 
 TEST(KernelReport, HopperServesFlashByItsOwnKernels) {
   const auto uses = uses_on(FakeDevice{}, question_of("deepseek-v4-flash.json"));
-  EXPECT_EQ(operations_of(uses),
-            (std::vector<std::string>{"attend swa", "update_rows swa", "attend csa", "select_rows, decode",
-                                      "select_rows, prefill", "update_rows csa", "attend hca", "update_rows hca"}));
+  EXPECT_EQ(
+      operations_of(uses),
+      (std::vector<std::string>{"attend swa", "update_rows swa", "linear x swa", "attend csa", "select_rows, decode",
+                                "select_rows, prefill", "update_rows csa", "linear x csa", "attend hca",
+                                "update_rows hca", "linear x hca", "linear wq_b", "linear wo_a", "linear wo_b"}));
   expect_whole_ranges(uses, 8192);
   for (const KernelUse& use : uses) {
     EXPECT_TRUE(use.slow.empty()) << use.operation << ": " << use.slow;
