@@ -140,7 +140,8 @@ class Choices:
             known = {v: f for v, f in known.items() if f is not None}
             # A launch of prefill takes few problems; one of these counts of tokens is cut into several for all.
             if len(PROBLEMS[name]) > MOST_PREFILL_PROBLEMS and tokens >= 192:
-                known = {v: features(v, PROBLEMS[name][:MOST_PREFILL_PROBLEMS], tokens) for v in VARIANTS if v in measured}
+                few = PROBLEMS[name][:MOST_PREFILL_PROBLEMS]
+                known = {v: features(v, few, tokens) for v in VARIANTS if v in measured}
             self.candidates[name, tokens] = known
 
     def chosen(self, constants):

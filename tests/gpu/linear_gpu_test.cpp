@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -10,9 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/kernels/linear/linear_launch.h"
 #include "gpu/support/gpu.h"
-#include "gpu/support/gpu_device.h"
 #include "layout/rounding.h"
 #include "support/expect_ok.h"
 #include "unit/backend/linear_matrix.h"
@@ -454,79 +451,6 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SegmentsOfABlock, testing::ValuesIn(kManyRowTil
 
 // The kernels for tile-packed weights in all their clusters, each in so few launches that tools can follow every
 // access; which one a shape takes follows from its segments (1, 2, 4, 8), the tokens and the estimates of the plan.
-// Every family and variant that runs a shape, alone.
-class LinearVariants : public LinearGpuTest {
- protected:
-  void SetUp() override {
-    LinearGpuTest::SetUp();
-    if (IsSkipped()) return;
-    device_ = describe_gpu();
-    ASSERT_NE(device_, nullptr);
-    auto memory = gpu().allocate(std::size_t{32} << 20, "scratch");
-    ASSERT_OK(memory);
-    memory_ = std::move(memory).value();
-    scratch_ = cuda::Scratch(memory_.data(), memory_.size());
-  }
-
-  // Their bytes are the first one's, which is the gemv kernel's for few tokens.
-  void expect_same(const Encoding& encoding, std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type) {
-    TestMatrix matrix;
-    fill_matrix(matrix, encoding.weight, encoding.activation, out, in, 91);
-    const auto weight = pack(gpu(), matrix.host);
-    const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in, 92));
-    std::vector<float> expected;
-    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-      const DeviceArray<float> y(gpu(), std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
-      ASSERT_OK(gpu().synchronize());
-      const LinearCall call{x.data(), in, weight.get(), y.data(), out, type};
-      cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
-                                    variant);
-      ASSERT_OK(launcher.add(call));
-      if (const Status status = launcher.flush(); !status.ok()) {
-        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
-        continue;
-      }
-      ASSERT_OK(gpu().synchronize());
-      seen_.insert(name_of(variant));
-      const std::vector<float> values = y.download();
-      if (expected.empty()) expected = values;
-      EXPECT_TRUE(same_bits(values, expected))
-          << encoding.name << " [" << out << ", " << in << "] T " << tokens << " " << name_of(variant);
-    }
-    EXPECT_FALSE(expected.empty());
-  }
-
-  std::unique_ptr<const cuda::CudaDevice> device_;
-  Buffer memory_;
-  cuda::Scratch scratch_;
-  std::set<std::string> seen_;
-};
-
-// Row tiles, tokens and segments left over.
-TEST_F(LinearVariants, GiveTheSameBytes) {
-  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
-  const std::pair<std::int64_t, std::int64_t> shapes[] = {{192, 384}, {320, 2048}, {192, 2304}, {448, 8192}};
-  for (const auto& [out, in] : shapes) {
-    for (const Encoding& encoding : {kEncodings[0], kEncodings[2], kEncodings[3]}) {
-      for (const std::int32_t tokens : {3, 70, 200}) {
-        for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
-          expect_same(encoding, out, in, tokens, type);
-        }
-      }
-    }
-  }
-  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-    if (variant.family == cuda::LinearFamily::kPortable) continue;
-    EXPECT_TRUE(seen_.contains(name_of(variant))) << name_of(variant);
-  }
-}
-
-// The same with few launches, for tools that follow every access.
-TEST_F(LinearVariants, FewTileVariants) {
-  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
-  expect_same(kEncodings[3], 192, 2304, 100, OutputType::kF32);
-}
-
 class FewTileLaunches : public LinearGpuTest,
                         public testing::WithParamInterface<std::tuple<LaunchShape, std::int32_t>> {};
 TEST_P(FewTileLaunches, AgreesWithTheCpu) {

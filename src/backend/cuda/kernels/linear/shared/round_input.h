@@ -15,8 +15,8 @@ struct RoundInputParams {
   std::int64_t x_stride = 0;
   bf16* rounded = nullptr;  // [T, K]
   std::int32_t tokens = 0;  // T
-  std::int32_t inputs = 0;  // K
   std::int32_t blocks = 0;  // of 128 inputs, the last maybe shorter; set by round_input()
+  std::int32_t inputs = 0;  // K
 };
 
 // Any alignment and K; whole blocks of 16-byte aligned rows take the least time. most_blocks: of the grid, if they can

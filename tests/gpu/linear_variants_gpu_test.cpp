@@ -1,0 +1,115 @@
+// Kernel families of linear layers against one another.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/kernels/linear/linear_launch.h"
+#include "gpu/support/gpu.h"
+#include "gpu/support/gpu_device.h"
+#include "support/expect_ok.h"
+#include "unit/backend/linear_matrix.h"
+
+namespace dsv4rt::test {
+namespace {
+
+// What is packed in tiles.
+struct Weights {
+  const char* name;
+  WeightEncoding encoding;
+  ActivationRounding activation;
+};
+constexpr Weights kWeights[] = {
+    {"bf16", WeightEncoding::kBf16, ActivationRounding::kNone},
+    {"fp8", WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128},
+    {"fp8_wide", WeightEncoding::kFp8Block128, ActivationRounding::kNone},
+};
+
+std::vector<bf16> random_inputs(std::int64_t count) {
+  std::mt19937 random(92);
+  std::vector<bf16> x(static_cast<std::size_t>(count));
+  for (bf16& value : x) value = random_bf16(random, -6, 3);
+  return x;
+}
+
+// Every family and variant that runs a shape, alone.
+class LinearVariants : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    device_ = describe_gpu();
+    ASSERT_NE(device_, nullptr);
+    auto memory = gpu().allocate(std::size_t{32} << 20, "scratch");
+    ASSERT_OK(memory);
+    memory_ = std::move(memory).value();
+    scratch_ = cuda::Scratch(memory_.data(), memory_.size());
+  }
+
+  // Their bytes are the first one's, which is the gemv kernel's for few tokens.
+  void expect_same(const Weights& weights, std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type) {
+    TestMatrix matrix;
+    fill_matrix(matrix, weights.encoding, weights.activation, out, in, 91);
+    const auto weight = pack(gpu(), matrix.host);
+    const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
+    std::vector<float> expected;
+    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      const DeviceArray<float> y(gpu(), std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
+      ASSERT_OK(gpu().synchronize());
+      const LinearCall call{x.data(), in, weight.get(), y.data(), out, type};
+      cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
+                                    variant);
+      ASSERT_OK(launcher.add(call));
+      if (const Status status = launcher.flush(); !status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
+        continue;
+      }
+      ASSERT_OK(gpu().synchronize());
+      seen_.insert(name_of(variant));
+      const std::vector<float> values = y.download();
+      if (expected.empty()) expected = values;
+      EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
+          << weights.name << " [" << out << ", " << in << "] T " << tokens << " " << name_of(variant);
+    }
+    EXPECT_FALSE(expected.empty());
+  }
+
+  std::unique_ptr<const cuda::CudaDevice> device_;
+  Buffer memory_;
+  cuda::Scratch scratch_;
+  std::set<std::string> seen_;
+};
+
+// Row tiles, tokens and segments left over.
+TEST_F(LinearVariants, GiveTheSameBytes) {
+  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{192, 384}, {320, 2048}, {192, 2304}, {448, 8192}};
+  for (const auto& [out, in] : shapes) {
+    for (const Weights& weights : kWeights) {
+      for (const std::int32_t tokens : {3, 70, 200}) {
+        for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
+          expect_same(weights, out, in, tokens, type);
+        }
+      }
+    }
+  }
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    if (variant.family == cuda::LinearFamily::kPortable) continue;
+    EXPECT_TRUE(seen_.contains(name_of(variant))) << name_of(variant);
+  }
+}
+
+// The same with few launches, for tools that follow every access.
+TEST_F(LinearVariants, FewTileVariants) {
+  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
+  expect_same(kWeights[2], 192, 2304, 100, OutputType::kF32);
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
