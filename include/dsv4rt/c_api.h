@@ -5,7 +5,8 @@
 //  * No C++ exception leaves it, it never prints and never ends the process.
 //  * The text of a failure is dsv4rt_engine_last_error(); the library keeps no global state.
 //  * A null pointer where the comment does not allow one is DSV4RT_INVALID_ARGUMENT.
-//  * One thread at a time per engine, any thread; different engines are independent.
+//  * One thread at a time per engine, any thread; different engines are independent, on one device or on several.
+//  * The calling thread's current CUDA device is the same afterwards.
 //  * Pointers that the caller passes are used during the call only.
 //
 // Binary compatibility: constants keep their values and functions their signatures. A struct that

@@ -20,7 +20,7 @@ struct FakeDevice {
   int sm_shared_bytes = 233472;
   int reserved_shared_bytes = 1024;
   bool sm90a_code = true;  // whether the build has it for this device
-  // Clusters of so many blocks that run at once: of an H200, of whose 132 multiprocessors groups hold 16 or 18.
+  // Clusters of so many blocks that run at once; about as on an H200, whose multiprocessors come in groups.
   std::function<int(int blocks)> clusters = [](int blocks) {
     return blocks == 1 ? 132 : blocks == 2 ? 66 : blocks == 4 ? 30 : blocks == 8 ? 14 : 0;
   };

@@ -3,8 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
+#include <spdlog/spdlog.h>
 
 #include "byte_size.h"
 #include "dsv4rt/engine.h"
@@ -49,6 +51,7 @@ struct EngineFlags {
     options.threads = threads;
     options.deterministic = deterministic;
     options.profiler_ranges = profiler_ranges;
+    options.on_warning = [](std::string_view text) { spdlog::warn("{}", text); };
     if (!layers.empty()) {
       auto range = parse_layer_range("--layers", layers);
       if (!range) return range.status();

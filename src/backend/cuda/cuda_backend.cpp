@@ -108,7 +108,10 @@ class CudaBackend final : public Backend {
     DSV4RT_RETURN_IF_ERROR(current.status());
     return captured;
   }
-  [[nodiscard]] std::int64_t recorded_nodes() const noexcept override { return cuda::nodes_of_capture(stream_); }
+  [[nodiscard]] std::int64_t recorded_nodes() const noexcept override {
+    const CurrentDevice current(*device_);
+    return cuda::nodes_of_capture(stream_);
+  }
   Status launch(const CapturedWork& work) override {
     DSV4RT_ON_DEVICE(*device_);
     return DSV4RT_CUDA_STATUS(cudaGraphLaunch(static_cast<const CapturedGraph&>(work).exec(), stream_));

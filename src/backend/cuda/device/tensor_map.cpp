@@ -1,11 +1,15 @@
 #include "backend/cuda/device/tensor_map.h"
 
+#include <atomic>
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <string>
 
 namespace dsv4rt::cuda {
 namespace {
+
+// Of the driver's library, which is one for the process and all devices; null until it is found.
+std::atomic<PFN_cuTensorMapEncodeTiled_v12000> found_encoder = nullptr;
 
 // A function of the driver's library, which the process has loaded but is not linked against.
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
@@ -23,7 +27,11 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
 }  // namespace
 
 Status encode_row_map(const RowMap& rows, CUtensorMap& map) {
-  static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
+  PFN_cuTensorMapEncodeTiled_v12000 encode = found_encoder.load(std::memory_order_relaxed);
+  if (encode == nullptr) {
+    encode = find_encoder();
+    found_encoder.store(encode, std::memory_order_relaxed);
+  }
   if (encode == nullptr) return {StatusCode::kUnsupported, "the CUDA driver offers no cuTensorMapEncodeTiled"};
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(rows.columns), static_cast<cuuint64_t>(rows.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.row_bytes)};

@@ -1,0 +1,86 @@
+// Every operation of the CUDA backend runs with the backend's device current, and the caller's is current afterwards.
+#include "backend/cuda/device_ops.h"
+
+#include <functional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/expect_ok.h"
+#include "support/fake_device_driver.h"
+
+namespace dsv4rt::test {
+namespace {
+
+// Notes the device that is current in each call.
+class WatchingOps final : public Ops {
+ public:
+  explicit WatchingOps(const FakeDeviceDriver& driver) : driver_(driver) {}
+  std::vector<int> devices;
+
+  Status linear(std::int32_t, std::span<const LinearCall>) override { return note(); }
+  Status rms_norm(const RmsNormParams&) override { return note(); }
+  Status normed_linear(const RmsNormParams&, std::span<const LinearCall>) override { return note(); }
+  Status query(const QueryParams&) override { return note(); }
+  Status window_rows(const WindowRowsParams&) override { return note(); }
+  Status window_store(const WindowStoreParams&) override { return note(); }
+  Status compress(const CompressParams&) override { return note(); }
+  Status state_store(const StateStoreParams&) override { return note(); }
+  Status index_query(const IndexQueryParams&) override { return note(); }
+  Status update_rows(const UpdateRowsParams&) override { return note(); }
+  Status select_rows(const SelectRowsParams&) override { return note(); }
+  Status attend(const AttendParams&) override { return note(); }
+  Status begin_step(const StepView&, std::span<const CacheTable>) override { return note(); }
+  Status copy_slot(std::int32_t, std::int32_t, std::span<const CacheTable>, std::span<const CacheRings>) override {
+    return note();
+  }
+
+ private:
+  Status note() {
+    devices.push_back(driver_.current);
+    return {};
+  }
+  const FakeDeviceDriver& driver_;
+};
+
+const std::vector<std::function<Status(Ops&)>> kCalls = {
+    [](Ops& ops) { return ops.linear(1, {}); },         [](Ops& ops) { return ops.rms_norm({}); },
+    [](Ops& ops) { return ops.normed_linear({}, {}); }, [](Ops& ops) { return ops.query({}); },
+    [](Ops& ops) { return ops.window_rows({}); },       [](Ops& ops) { return ops.window_store({}); },
+    [](Ops& ops) { return ops.compress({}); },          [](Ops& ops) { return ops.state_store({}); },
+    [](Ops& ops) { return ops.index_query({}); },       [](Ops& ops) { return ops.update_rows({}); },
+    [](Ops& ops) { return ops.select_rows({}); },       [](Ops& ops) { return ops.attend({}); },
+    [](Ops& ops) { return ops.begin_step({}, {}); },    [](Ops& ops) { return ops.copy_slot(0, 1, {}, {}); },
+};
+
+TEST(DeviceOps, RunOnTheirDeviceAndGiveTheCallersBack) {
+  FakeDeviceDriver driver({FakeDevice{}, FakeDevice{}});
+  const auto device = cuda::CudaDevice::create(1, driver);
+  ASSERT_OK(device);
+  WatchingOps watching(driver);
+  cuda::DeviceOps ops(**device, watching);
+  for (const int callers : {0, 1}) {
+    watching.devices.clear();
+    driver.current = callers;
+    for (const auto& call : kCalls) {
+      EXPECT_OK(call(ops));
+      EXPECT_EQ(driver.current, callers);
+    }
+    EXPECT_EQ(watching.devices, std::vector<int>(kCalls.size(), 1));
+  }
+}
+
+// Nothing is enqueued on another device.
+TEST(DeviceOps, ADeviceThatCannotBeCurrentRunsNothing) {
+  FakeDeviceDriver driver({FakeDevice{}, FakeDevice{}});
+  const auto device = cuda::CudaDevice::create(1, driver);
+  ASSERT_OK(device);
+  driver.device(1).set_error = cudaErrorIllegalAddress;
+  WatchingOps watching(driver);
+  cuda::DeviceOps ops(**device, watching);
+  for (const auto& call : kCalls) EXPECT_EQ(call(ops).code(), StatusCode::kFaulted);
+  EXPECT_TRUE(watching.devices.empty());
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
