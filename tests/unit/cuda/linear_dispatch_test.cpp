@@ -205,21 +205,6 @@ TEST(LinearDispatch, PlansFitTheDevice) {
   }
 }
 
-TEST(LinearDispatch, ServedRangesFollowOneAnother) {
-  const std::vector<LinearShape> shapes{fp8(4096, 8192)};
-  const auto ranges = served_ranges(h200(), shapes, 300);
-  ASSERT_OK(ranges);
-  std::int32_t next = 1;
-  for (const cuda::TokenRange& range : *ranges) {
-    EXPECT_EQ(range.first, next);
-    EXPECT_EQ(name_of(range.variant), served(h200(), range.first, shapes));
-    EXPECT_EQ(name_of(range.variant), served(h200(), range.last, shapes));
-    next = range.last + 1;
-  }
-  EXPECT_EQ(next, 301);
-  EXPECT_EQ(ranges->front().last, 4);
-}
-
 // The constants belong to the measurements that they were fitted to.
 TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
   std::ifstream file(DSV4RT_SOURCE_DIR "/scripts/gpu/linear_plan_h200.csv");

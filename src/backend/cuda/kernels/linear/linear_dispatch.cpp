@@ -308,16 +308,4 @@ std::int32_t most_one_wave_tokens() {
   return kMostSplitKTokens;
 }
 
-Result<std::vector<TokenRange>> served_ranges(const LinearDevice& device, std::span<const LinearShape> shapes,
-                                              std::int32_t most_tokens) {
-  std::vector<TokenRange> ranges;
-  for (std::int32_t tokens = 1; tokens <= most_tokens; ++tokens) {
-    const auto count = std::min(shapes.size(), static_cast<std::size_t>(most_problems(tokens)));
-    DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, shapes.first(count)));
-    if (ranges.empty() || ranges.back().variant != plan.variant) ranges.push_back({tokens, tokens, plan.variant});
-    ranges.back().last = tokens;
-  }
-  return ranges;
-}
-
 }  // namespace dsv4rt::cuda

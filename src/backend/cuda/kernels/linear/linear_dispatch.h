@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/linear/prefill/prefill_params.h"
@@ -98,15 +97,5 @@ int most_problems(std::int32_t tokens);
 std::int32_t most_norm_tokens();
 // Up to how many no launch depends on how many clusters run at once.
 std::int32_t most_one_wave_tokens();
-
-// Consecutive token counts that one variant serves.
-struct TokenRange {
-  std::int32_t first = 0;
-  std::int32_t last = 0;
-  LinearVariant variant;
-};
-// From 1 to most_tokens.
-Result<std::vector<TokenRange>> served_ranges(const LinearDevice& device, std::span<const LinearShape> shapes,
-                                              std::int32_t most_tokens);
 
 }  // namespace dsv4rt::cuda

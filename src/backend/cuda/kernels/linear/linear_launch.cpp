@@ -152,6 +152,7 @@ Result<LinearPlan> LinearLauncher::plan(std::span<const LinearCall* const> calls
 
 Status LinearLauncher::add(const LinearCall& call) {
   const LinearShape shape = shape_of(call);
+  if (!shape.tiles) return {StatusCode::kUnsupported, "linear: weights packed in lanes do not share launches"};
   DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
   const bool other_input = shape.rounds && rounded_ != nullptr && !same_input(*rounded_, call);
   const int most = forced_ && forced_->family == LinearFamily::kPrefill ? kMaxPrefillProblems : most_problems(tokens_);

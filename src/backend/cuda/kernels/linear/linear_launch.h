@@ -27,7 +27,7 @@ class LinearLauncher {
                  std::optional<LinearVariant> forced = {})
       : device_(device), tokens_(tokens), scratch_(scratch), stream_(stream), forced_(forced) {}
 
-  // Errors of check_input(). May run what was added before.
+  // Errors of check_input(); kUnsupported for weights packed in lanes. May run what was added before.
   Status add(const LinearCall& call);
   Status flush();
   // Products of the rows that norm makes of its x, in as few launches as there can be; false where none can be spared.
