@@ -241,7 +241,7 @@ class Engine {
   DSV4RT_EXPORT Result<std::vector<SequenceId>> cancel(const Step& step);
 
  private:
-  friend class EngineInspector;  // src/runtime/engine_inspector.h: reads caches for checks and digests
+  friend class EngineInspector;  // tools/lib/engine_inspector.h: reads caches for checks and digests
   Engine();
   struct Impl;
   std::unique_ptr<Impl> impl_;

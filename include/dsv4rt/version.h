@@ -2,15 +2,17 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "dsv4rt/export.h"
 
 namespace dsv4rt {
 
 struct BuildInfo {
-  std::string version;   // "major.minor.patch"
-  std::string compiler;  // name and version
-  std::string cpu_isa;   // instruction set the CPU backend chose on this machine
+  std::string version;                // "major.minor.patch"
+  std::string compiler;               // name and version
+  std::string cpu_isa;                // instruction set the CPU backend chose on this machine
+  std::vector<std::string> backends;  // that EngineOptions::backend may name in this build
 };
 
 DSV4RT_EXPORT BuildInfo build_info();

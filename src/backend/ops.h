@@ -21,7 +21,7 @@
 #include "dsv4rt/model.h"
 #include "dsv4rt/status.h"
 #include "layout/row_format.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt {
 

@@ -6,7 +6,7 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt {
 namespace {

@@ -23,7 +23,7 @@
 #include "dsv4rt/model.h"
 #include "dsv4rt/step.h"
 #include "dsv4rt/types.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt {
 

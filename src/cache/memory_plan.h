@@ -6,7 +6,7 @@
 #include "cache/cache_layout.h"
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/status.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt {
 

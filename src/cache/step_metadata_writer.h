@@ -1,4 +1,4 @@
-// Packs the metadata of one step (layout/step_metadata.h) into the manager's buffer.
+// Packs the metadata of one step (step/step_metadata.h) into the manager's buffer.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dsv4rt/status.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt {
 

@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/trace_run.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
+#include "tools/lib/trace_run.h"
 
 namespace dsv4rt::test {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/trace_check.h"
-#include "runtime/trace_run.h"
 #include "support/golden_case.h"
+#include "tools/lib/trace_check.h"
+#include "tools/lib/trace_run.h"
 
 namespace dsv4rt::test {
 namespace {

@@ -60,7 +60,7 @@ TEST_F(CapturedSteadyGpuTest, NoWaitAndNoAllocation) {
   std::size_t total = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
   const std::int64_t captures = engine->graph_stats().captures;
-  const std::uint64_t allocations = allocations;
+  const std::uint64_t allocated_before = allocations;
   for (int done = 0; done < kSteps; done += kStepsBehindGate) {
     Gate gate;
     ASSERT_EQ(cudaLaunchHostFunc(stream, Gate::wait, &gate), cudaSuccess);
@@ -69,7 +69,7 @@ TEST_F(CapturedSteadyGpuTest, NoWaitAndNoAllocation) {
     gate.open = true;
     ASSERT_OK(engine->synchronize());  // the gate lives in this scope
   }
-  EXPECT_EQ(allocations, allocations);
+  EXPECT_EQ(allocations, allocated_before);
   ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
   EXPECT_EQ(free_after, free_before);
   EXPECT_EQ(engine->graph_stats().captures, captures);

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "engine/sha256.h"
+#include "engine/step_shape.h"
 #include "gpu/support/gpu.h"
-#include "runtime/engine_inspector.h"
-#include "runtime/sha256.h"
-#include "runtime/step_shape.h"
 #include "support/golden_case.h"
 #include "support/synthetic_model.h"
+#include "tools/lib/engine_inspector.h"
 
 namespace dsv4rt::test {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "backend/cuda/cuda_devices.h"
 #include "gpu/support/child_process.h"
-#include "runtime/engine_editor.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
+#include "tools/lib/engine_editor.h"
 
 namespace dsv4rt::test {
 namespace {

@@ -50,7 +50,7 @@ TEST_P(EngineShapesGpu, MatchesTheCpu) {
 }
 
 // Steps long enough for cuBLASLt, which sums FP8 products with about 14 bits inside each block of 128 inputs: codes of
-// cached rows and outputs move, as src/runtime/trace_check.h has it.
+// cached rows and outputs move, as tools/lib/trace_check.h has it.
 TEST(EngineShapesGpuNondeterministic, MatchesTheCpu) {
   for (const WeightEncoding encoding : {WeightEncoding::kFp8Block128, WeightEncoding::kBf16}) {
     const SyntheticModel model{.config = "deepseek-v4-flash", .first_layer = 2, .layer_count = 1, .encoding = encoding};

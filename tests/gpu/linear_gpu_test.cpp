@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,6 +54,14 @@ double relative_l2(std::span<const float> value, std::span<const float> referenc
     norm += double{reference[i]} * double{reference[i]};
   }
   return std::sqrt(error / norm);
+}
+
+// Prints what the tolerances of kEncodings rest on.
+void expect_close(std::span<const float> value, std::span<const float> reference, const Encoding& encoding,
+                  std::int32_t tokens) {
+  const double distance = relative_l2(value, reference);
+  std::printf("[     INFO ] %s, %d tokens: %.2e\n", encoding.name, tokens, distance);
+  EXPECT_LE(distance, encoding.tolerance) << encoding.name << " T " << tokens;
 }
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
@@ -141,7 +150,7 @@ class LinearGpuTest : public GpuTest {
       const auto x = random_inputs(tokens * in, ++seed);
       const DeviceArray<bf16> device_x(gpu(), x);
       const auto y = gpu_f32(*device_weight, device_x, 0, tokens);
-      EXPECT_LE(relative_l2(y, cpu_f32(*host_weight, x, tokens)), encoding.tolerance);
+      expect_close(y, cpu_f32(*host_weight, x, tokens), encoding, tokens);
       const auto rounded = gpu_bf16(*device_weight, device_x, tokens);
       std::size_t different = 0;
       for (std::size_t i = 0; i < y.size(); ++i) different += rounded[i].bits != to_bf16(y[i]).bits ? 1 : 0;
@@ -420,7 +429,7 @@ TEST_F(LinearGpuTest, GroupedSlices) {
       }
       ASSERT_OK(gpu().ops().linear(tokens, calls));
       ASSERT_OK(cpu_->ops().linear(tokens, host_calls));
-      EXPECT_LE(relative_l2(y.download(), expected), encoding.tolerance) << encoding.name << " T " << tokens;
+      expect_close(y.download(), expected, encoding, tokens);
     }
   }
 }

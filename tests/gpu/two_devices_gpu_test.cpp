@@ -6,17 +6,22 @@
 
 #include "backend/cuda/device/cuda_device.h"
 #include "gpu/support/callers_device.h"
+#include "gpu/support/require_gpu.h"
 
 namespace dsv4rt::test {
 namespace {
+
+constexpr int kDevices = 2;
 
 class TwoDevicesGpu : public testing::Test {
  protected:
   void SetUp() override {
     int devices = 0;
     ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
-    // ctest reports the program as skipped when it reads this (tests/gpu/CMakeLists.txt).
-    if (devices < 2) GTEST_SKIP() << "needs two CUDA devices; this machine has " << devices;
+    if (devices >= kDevices) return;
+    const Status found{StatusCode::kUnsupported, "this machine has " + std::to_string(devices)};
+    if (may_be_left_out(found, kDevices)) GTEST_SKIP() << not_run(kDevices, found.message());
+    FAIL() << found.message() << " of the " << required_gpus() << " devices that DSV4RT_REQUIRE_GPU asks for";
   }
 };
 

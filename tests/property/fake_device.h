@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cache/kv_cache_manager.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt::property {
 
@@ -106,9 +106,9 @@ class FakeDevice {
   }
 
   std::vector<FakePool> pools_;
-  std::vector<std::vector<std::uint64_t>> rows_;     // [pool][block * rows_per_block + row]
-  std::vector<std::int32_t> strides_;                // [pool]
-  std::vector<std::vector<std::int32_t>> tables_;    // [pool][slot * stride + column]
+  std::vector<std::vector<std::uint64_t>> rows_;          // [pool][block * rows_per_block + row]
+  std::vector<std::int32_t> strides_;                     // [pool]
+  std::vector<std::vector<std::int32_t>> tables_;         // [pool][slot * stride + column]
   std::vector<std::vector<std::vector<RingRow>>> rings_;  // [kind][slot][row]
 };
 

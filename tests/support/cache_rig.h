@@ -15,7 +15,7 @@
 #include "cache/kv_cache_manager.h"
 #include "cache/memory_plan.h"
 #include "dsv4rt/model.h"
-#include "runtime/cache_memory.h"
+#include "engine/cache_memory.h"
 #include "support/expect_ok.h"
 
 namespace dsv4rt::test {

@@ -31,7 +31,7 @@ struct PairedPart {
   std::int64_t rejected = 0;  // of them, the last ones
 };
 
-// What two evaluation orders of the same layer may differ by (src/runtime/trace_check.h says why).
+// What two evaluation orders of the same layer may differ by (tools/lib/trace_check.h says why).
 struct PairTolerance {
   double output = 1e-2;         // relative L2 error over all steps of a layer
   double step_output = 5e-2;    // of one step of a layer, which may be a single token

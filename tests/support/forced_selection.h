@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "runtime/engine_inspector.h"
 #include "support/recording_ops.h"
+#include "tools/lib/engine_inspector.h"
 
 namespace dsv4rt::test {
 

@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "dsv4rt/engine.h"
-#include "runtime/attention_trace.h"
 #include "support/expect_ok.h"
 #include "support/layer_rows.h"
 #include "support/test_backend.h"
+#include "tools/lib/attention_trace.h"
 
 namespace dsv4rt::test {
 

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "dsv4rt/engine.h"
-#include "runtime/engine_inspector.h"
 #include "support/expect_ok.h"
 #include "support/layer_rows.h"
+#include "tools/lib/engine_inspector.h"
 
 namespace dsv4rt::test {
 

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/synthetic_values.h"
-#include "runtime/engine_editor.h"
 #include "support/expect_ok.h"
+#include "tools/lib/engine_editor.h"
 
 namespace dsv4rt::test {
 

@@ -3,7 +3,8 @@
 import re
 
 # A module may include itself and modules of a lower rank; two of the same rank do not see each other.
-RANK = {"base": 0, "model": 1, "layout": 1, "checkpoint": 2, "cache": 3, "backend": 4, "attention": 5, "runtime": 6}
+RANK = {"base": 0, "model": 1, "layout": 1, "step": 1, "checkpoint": 2, "cache": 3, "backend": 4, "attention": 5,
+        "engine": 6, "capi": 7}
 
 STANDARD_HEADERS = set("""
 algorithm any array atomic barrier bit bitset charconv chrono compare complex concepts condition_variable coroutine
@@ -24,6 +25,10 @@ RATIO_LITERAL = re.compile(r"(?:\bratio|compress_ratio)s?(?:\[[^\]]*\])?\s*(?:==
                            r"(?:[2-9]|[1-9]\d+)\b(?!\.)")
 LAYER_LITERAL = re.compile(r"\blayer(?:_id|_index)?(?:\.value)?\s*(?:==|!=)\s*\d+\b")
 OUTPUT = re.compile(r"\bstd::(?:cout|cerr|clog)\b|(?<![\w.>:])(?:std::)?(?:v?f?printf|puts|exit|_Exit|abort)\s*\(")
+# A name of an outer scope that a declaration meant to read hides: the variable is read before it has a value.
+SELF_INITIALISED = re.compile(r"\b(?:auto|int|float|double|bool|(?:std::)?(?:u?int\d+|size)_t)\s+"
+                              r"(\w+)\s*=\s*\1\s*;")
+SELF_COMPARED = re.compile(r"\b(?:EXPECT|ASSERT)_(?:EQ|NE|LE|GE|LT|GT)\(\s*([\w.]+)\s*,\s*\1\s*\)")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
 HEADER_SUFFIXES = (".h", ".hpp", ".cuh")
@@ -85,6 +90,10 @@ def check_code(path, text, depends, report):
     for number, line in enumerate(strip_comments_and_strings(text).split("\n"), start=1):
         if public and HIDDEN_TYPES.search(line) and not INCLUDE.match(line):
             report(number, "public-type", f"'{HIDDEN_TYPES.search(line).group(0)}' must not show in a public header")
+        for pattern, rule in ((SELF_INITIALISED, "self-initialised"), (SELF_COMPARED, "self-compared")):
+            found = pattern.search(line)
+            if found:
+                report(number, rule, f"'{found.group(0)}' says nothing about {found.group(1)}")
         if path.parts[0] in ("src", "tools") and module != "model":
             for pattern, rule in ((RATIO_LITERAL, "ratio-literal"), (LAYER_LITERAL, "layer-literal")):
                 found = pattern.search(line)

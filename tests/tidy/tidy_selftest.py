@@ -42,7 +42,7 @@ CASES = [
     ("src/layout/a.cpp", '#include "model/rope.h"\n', {"include-direction"}),
     ("src/cache/a.cpp", '#  include "backend/ops.h"\n', {"include-direction"}),
     ("src/backend/cpu/a.cpp", '#include "attention/attention_layer.h"\n', {"include-direction"}),
-    ("src/runtime/a.cpp", '#include "tools/table.h"\n', {"include-form"}),
+    ("src/engine/a.cpp", '#include "tools/table.h"\n', {"include-form"}),
     ("src/cache/a.cpp", '#include "neighbour.h"\n', {"include-form"}),
     ("src/cache/a.cpp", '#include "../base/check.h"\n', {"include-form"}),
     ("src/elsewhere/a.cpp", "int a;\n", {"unknown-module"}),
@@ -60,12 +60,17 @@ CASES = [
     ("tools/dsv4rt/a.cpp", "if (config.compress_ratios[i] >= 128) pool();\n", {"ratio-literal"}),
     ("src/attention/a.cpp", "if (spec.ratio >= 1 && hit_ratio < 1.0) pool();  // ratio == 4\n", set()),
     ("src/model/a.cpp", "if (ratio == 4) overlap = true;\n", set()),
-    ("src/runtime/a.cpp", "if (layer.value == 2) skip();\n", {"layer-literal"}),
+    ("src/engine/a.cpp", "if (layer.value == 2) skip();\n", {"layer-literal"}),
     ("src/cache/a.cpp", "std::cerr << 1;\n", {"library-output"}),
     ("src/cache/a.cpp", "printf(format, 1);\n", {"library-output"}),
     ("src/cache/a.cpp", "std::exit(1);\n", {"library-output"}),
     ("src/cache/a.cpp", "std::snprintf(text, 8, format, 1);\nplan.print_to(out);\n", set()),
     ("tools/dsv4rt/a.cpp", "std::cout << 1;\n", set()),
+    # Checks that cannot fail.
+    ("tests/a.cpp", "const std::uint64_t allocations = allocations;\n", {"self-initialised"}),
+    ("tests/a.cpp", "const std::uint64_t before = allocations;\nint a = a_;\n", set()),
+    ("tests/a.cpp", "EXPECT_EQ(allocations, allocations);\n", {"self-compared"}),
+    ("tests/a.cpp", "EXPECT_EQ(a.rows, b.rows);\nEXPECT_EQ(rows, rows_before);\n", set()),
 ]
 
 

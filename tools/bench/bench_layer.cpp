@@ -2,7 +2,7 @@
 //
 // Prints one JSON object a line in the form that vs_transformers/compare.py reads. Every layer runs
 // in a process of its own, so that peak memory is its own; results are checked in the same run (see
-// src/runtime/layer_bench.h). The floor of decode is the time to read the layer's weights once at
+// tools/lib/layer_bench.h). The floor of decode is the time to read the layer's weights once at
 // the memory bandwidth measured in the same process; bench_linear has the floor of prefill.
 
 #include <chrono>
@@ -23,8 +23,8 @@
 
 #include "base/try.h"
 #include "checkpoint/synthetic_checkpoint.h"
-#include "runtime/engine_inspector.h"
-#include "runtime/layer_bench.h"
+#include "tools/lib/engine_inspector.h"
+#include "tools/lib/layer_bench.h"
 
 namespace dsv4rt {
 namespace {

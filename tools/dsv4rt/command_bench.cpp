@@ -14,12 +14,12 @@
 #include "command.h"
 #include "console.h"
 #include "engine_flags.h"
-#include "runtime/engine_inspector.h"
-#include "runtime/layer_bench.h"
-#include "runtime/prefill_bench.h"
-#include "runtime/step_bench.h"
 #include "stage_report.h"
 #include "text_table.h"
+#include "tools/lib/engine_inspector.h"
+#include "tools/lib/layer_bench.h"
+#include "tools/lib/prefill_bench.h"
+#include "tools/lib/step_bench.h"
 
 namespace dsv4rt::cli {
 namespace {
@@ -177,7 +177,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   options.limits = {.max_sequences = 1, .max_context_tokens = longest, .max_step_tokens = longest, .pool_tokens = 0};
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
-  TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio"});
+  TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio", "halves differ"});
   nlohmann::ordered_json report;
   for (const std::int32_t tokens : flags.whole_prefill) {
     DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
@@ -187,14 +187,15 @@ Status bench_whole_prefill(const BenchFlags& flags) {
         options.backend == "cuda" ? result.linear_fp8_flops / kFp8FlopsPerMs + bf16_flops / kBf16FlopsPerMs : 0;
     table.add_row({std::to_string(tokens), std::to_string(engine->layers().size()), fixed(result.prefill_ms, 2),
                    fixed(tokens / result.prefill_ms * 1e3, 0), fixed((result.linear_fp8_flops + bf16_flops) / 1e12, 1),
-                   floor_ms > 0 ? fixed(floor_ms, 2) : "-",
-                   floor_ms > 0 ? fixed(result.prefill_ms / floor_ms, 2) : "-"});
+                   floor_ms > 0 ? fixed(floor_ms, 2) : "-", floor_ms > 0 ? fixed(result.prefill_ms / floor_ms, 2) : "-",
+                   fixed(result.halves_distance, 5)});
     report["prefills"].push_back({{"tokens", tokens},
                                   {"layers", engine->layers().size()},
                                   {"prefill_ms", result.prefill_ms},
                                   {"linear_fp8_flops", result.linear_fp8_flops},
                                   {"linear_bf16_flops", result.linear_bf16_flops},
                                   {"attention_flops", result.attention_flops},
+                                  {"halves_distance", result.halves_distance},
                                   {"floor_ms", floor_ms}});
   }
   const EngineInspector inspector(*engine);

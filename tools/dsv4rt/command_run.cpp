@@ -9,11 +9,11 @@
 #include "command.h"
 #include "console.h"
 #include "engine_flags.h"
-#include "runtime/attention_trace.h"
-#include "runtime/trace_check.h"
-#include "runtime/trace_run.h"
 #include "stage_report.h"
 #include "text_table.h"
+#include "tools/lib/attention_trace.h"
+#include "tools/lib/trace_check.h"
+#include "tools/lib/trace_run.h"
 
 namespace dsv4rt::cli {
 namespace {

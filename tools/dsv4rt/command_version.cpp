@@ -15,11 +15,16 @@ Status version(const std::string& json) {
   if (json != "-") {
     std::cout << "dsv4rt " << build.version << "\n"
               << "compiler: " << build.compiler << "\n"
-              << "backends: cpu (" << build.cpu_isa << ")\n";
+              << "cpu: " << build.cpu_isa << "\n"
+              << "backends:";
+    for (const std::string& backend : build.backends) std::cout << " " << backend;
+    std::cout << "\n";
   }
   if (json.empty()) return {};
-  const nlohmann::ordered_json report{
-      {"version", build.version}, {"compiler", build.compiler}, {"backends", {"cpu"}}, {"cpu_isa", build.cpu_isa}};
+  const nlohmann::ordered_json report{{"version", build.version},
+                                      {"compiler", build.compiler},
+                                      {"backends", build.backends},
+                                      {"cpu_isa", build.cpu_isa}};
   return write_json_report(report, json);
 }
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dsv4rt/engine.h"
-#include "runtime/stage_timer.h"
+#include "tools/lib/stage_timer.h"
 
 namespace dsv4rt::cli {
 

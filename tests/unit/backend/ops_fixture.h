@@ -16,7 +16,7 @@
 #include "backend/cpu/parallel.h"
 #include "backend/ops.h"
 #include "layout/row_format.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 #include "support/reference_math.h"
 
 namespace dsv4rt::testing {

@@ -9,7 +9,7 @@
 
 #include "dsv4rt/status.h"
 #include "graph_timing.h"
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt::bench {
 

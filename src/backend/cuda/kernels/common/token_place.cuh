@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "layout/step_metadata.h"
+#include "step/step_metadata.h"
 
 namespace dsv4rt::cuda {
 

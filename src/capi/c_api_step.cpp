@@ -1,0 +1,162 @@
+// The C interface: prepare, run, commit and cancel a step.
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/try.h"
+#include "capi/c_api_handle.h"
+#include "capi/c_api_structs.h"
+
+namespace dsv4rt::c_api {
+namespace {
+
+Step step_of(const dsv4rt_step& step) {
+  return {.serial = step.serial, .tokens = step.tokens, .valid_tokens = step.valid_tokens};
+}
+
+Result<StepOptions> read_step_options(const dsv4rt_step_options* given, std::uint64_t& hook_key) {
+  dsv4rt_step_options known{};
+  if (given != nullptr) DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_step_options", known));
+  if (known.pad_to_tokens < 0 || known.pad_to_tokens > std::numeric_limits<std::int32_t>::max()) {
+    return Status{StatusCode::kInvalidArgument, "dsv4rt_step_options.pad_to_tokens: " +
+                                                    std::to_string(known.pad_to_tokens) + " is not a token count"};
+  }
+  if (known.capture != 0 && known.capture != 1) {
+    return Status{StatusCode::kInvalidArgument,
+                  "dsv4rt_step_options.capture: " + std::to_string(known.capture) + "; accepted: 0 or 1"};
+  }
+  hook_key = known.hook_key;
+  return StepOptions{.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens), .capture = known.capture == 1};
+}
+
+Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::size_t count,
+               const dsv4rt_step_options* given, dsv4rt_step* step) {
+  if (step == nullptr) return null_argument("dsv4rt_step_prepare", "step");
+  if (entries == nullptr) return null_argument("dsv4rt_step_prepare", "entries");
+  std::uint64_t hook_key = 0;
+  DSV4RT_ASSIGN_OR_RETURN(const StepOptions options, read_step_options(given, hook_key));
+  // A sequence appears once in a step, so more entries than slots cannot be valid.
+  if (count > handle.entries.capacity()) {
+    return {StatusCode::kInvalidArgument, "dsv4rt_step_prepare: " + std::to_string(count) + " entries; at most " +
+                                              std::to_string(handle.entries.capacity()) + " sequences are live"};
+  }
+  handle.entries.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const dsv4rt_step_entry& entry = entries[i];
+    handle.entries.push_back({.sequence = {entry.sequence.index, entry.sequence.generation}, .tokens = entry.tokens});
+  }
+  DSV4RT_ASSIGN_OR_RETURN(const Step prepared, handle.engine->prepare(handle.entries, options));
+  handle.step_serial = prepared.serial;
+  handle.step_entries = count;
+  handle.hook_key = hook_key;
+  *step = {prepared.serial, prepared.tokens, prepared.valid_tokens};
+  return {};
+}
+
+// Marks the engine as inside a hook until the end of the scope.
+class HookScope {
+ public:
+  explicit HookScope(dsv4rt_engine& handle) : handle_(handle) { handle_.in_hook = true; }
+  ~HookScope() { handle_.in_hook = false; }
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+ private:
+  dsv4rt_engine& handle_;
+};
+
+// Calls the caller's hook; what it returns or throws is its own failure, not the engine's.
+Status run_hook(dsv4rt_engine& handle, dsv4rt_layer_hook hook, void* user_data, const LayerOutput& layer) {
+  const auto failed = [&](StatusCode code, const std::string& what) {
+    return Status(code, "the hook of layer " + std::to_string(layer.layer.value) + " " + what);
+  };
+  dsv4rt_status status = DSV4RT_OK;
+  try {
+    const HookScope scope(handle);
+    status = hook(user_data, layer.layer.value, layer.output, layer.next_input);
+  } catch (const std::exception& exception) {
+    return failed(StatusCode::kInvalidArgument, std::string("threw: ") + exception.what());
+  } catch (...) {
+    return failed(StatusCode::kInvalidArgument, "threw an exception of unknown type");
+  }
+  if (status == DSV4RT_OK) return {};
+  if (status < DSV4RT_OK || status > DSV4RT_INTERNAL) {
+    return failed(StatusCode::kInvalidArgument, "returned " + std::to_string(status) + ", which is no status");
+  }
+  const auto code = static_cast<StatusCode>(status);
+  return failed(code, "returned '" + std::string(status_code_name(code)) + "'");
+}
+
+Status cancel(dsv4rt_engine& handle, const dsv4rt_step* step, dsv4rt_sequence* emptied, std::size_t capacity,
+              std::size_t* count) {
+  if (step == nullptr) return null_argument("dsv4rt_step_cancel", "step");
+  if (emptied == nullptr) return null_argument("dsv4rt_step_cancel", "emptied");
+  if (count == nullptr) return null_argument("dsv4rt_step_cancel", "count");
+  if (handle.step_serial != 0 && step->serial == handle.step_serial && capacity < handle.step_entries) {
+    return {StatusCode::kInvalidArgument, "dsv4rt_step_cancel: capacity " + std::to_string(capacity) +
+                                              "; the step has " + std::to_string(handle.step_entries) + " entries"};
+  }
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<SequenceId> sequences, handle.engine->cancel(step_of(*step)));
+  handle.step_serial = 0;
+  *count = sequences.size();
+  for (std::size_t i = 0; i < sequences.size(); ++i) emptied[i] = {sequences[i].index, sequences[i].generation};
+  return {};
+}
+
+}  // namespace
+}  // namespace dsv4rt::c_api
+
+using dsv4rt::Status;
+using dsv4rt::StatusCode;
+using dsv4rt::c_api::call;
+using dsv4rt::c_api::null_argument;
+using dsv4rt::c_api::step_of;
+using dsv4rt::c_api::Use;
+
+dsv4rt_status dsv4rt_step_prepare(dsv4rt_engine* engine, const dsv4rt_step_entry* entries, size_t count,
+                                  const dsv4rt_step_options* options, dsv4rt_step* step) {
+  return call(engine, Use::kChange,
+              [&](dsv4rt_engine& handle) { return dsv4rt::c_api::prepare(handle, entries, count, options, step); });
+}
+
+dsv4rt_status dsv4rt_step_forward_layer(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t layer,
+                                        const dsv4rt_bf16* x, dsv4rt_bf16* out) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) {
+    if (step == nullptr) return null_argument("dsv4rt_step_forward_layer", "step");
+    if (x == nullptr) return null_argument("dsv4rt_step_forward_layer", "x");
+    if (out == nullptr) return null_argument("dsv4rt_step_forward_layer", "out");
+    return handle.engine->forward_layer(step_of(*step), dsv4rt::LayerId{layer}, x, out);
+  });
+}
+
+dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
+                              dsv4rt_layer_hook hook, void* user_data) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) {
+    if (step == nullptr) return null_argument("dsv4rt_step_run", "step");
+    if (x == nullptr) return null_argument("dsv4rt_step_run", "x");
+    if (hook == nullptr) return null_argument("dsv4rt_step_run", "hook");
+    const auto run = [&](const dsv4rt::LayerOutput& layer) {
+      return dsv4rt::c_api::run_hook(handle, hook, user_data, layer);
+    };
+    return handle.engine->step(step_of(*step), x, run, handle.hook_key);
+  });
+}
+
+dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4rt_step* step, const int32_t* accepted,
+                                 size_t count) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) {
+    if (step == nullptr) return null_argument("dsv4rt_step_commit", "step");
+    if (accepted == nullptr && count > 0) return null_argument("dsv4rt_step_commit", "accepted");
+    const Status status = handle.engine->commit(step_of(*step), {accepted, count});
+    if (status.ok()) handle.step_serial = 0;
+    return status;
+  });
+}
+
+dsv4rt_status dsv4rt_step_cancel(dsv4rt_engine* engine, const dsv4rt_step* step, dsv4rt_sequence* emptied,
+                                 size_t capacity, size_t* count) {
+  return call(engine, Use::kChange,
+              [&](dsv4rt_engine& handle) { return dsv4rt::c_api::cancel(handle, step, emptied, capacity, count); });
+}

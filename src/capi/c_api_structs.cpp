@@ -1,0 +1,84 @@
+#include "capi/c_api_structs.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "base/try.h"
+#include "layout/row_format.h"
+
+namespace dsv4rt::c_api {
+
+// Of the present version: tail padding would make struct_size ambiguous.
+static_assert(sizeof(dsv4rt_engine_options) == 136);
+static_assert(sizeof(dsv4rt_memory) == kFirstBytes<dsv4rt_memory>);
+static_assert(sizeof(dsv4rt_memory_region) == kFirstBytes<dsv4rt_memory_region>);
+static_assert(sizeof(dsv4rt_step_options) == 32);
+static_assert(sizeof(dsv4rt_graph_stats) == kFirstBytes<dsv4rt_graph_stats>);
+
+dsv4rt_engine_options default_engine_options() {
+  const EngineOptions defaults;
+  dsv4rt_engine_options options{};
+  options.struct_size = sizeof(options);
+  options.profile = "deepseek-v4";
+  options.backend = "cpu";
+  options.threads = defaults.threads;
+  options.first_layer = defaults.first_layer;
+  options.layer_count = defaults.layer_count;
+  options.max_sequences = defaults.limits.max_sequences;
+  options.max_context_tokens = defaults.limits.max_context_tokens;
+  options.pool_tokens = defaults.limits.pool_tokens;
+  options.max_step_tokens = defaults.limits.max_step_tokens;
+  options.csa_rows_per_block = defaults.csa_rows_per_block;
+  options.hca_rows_per_block = defaults.hca_rows_per_block;
+  options.draft_budget_tokens = defaults.draft_budget_tokens;
+  options.memory_limit_bytes = defaults.memory_limit_bytes;
+  options.device = defaults.device;
+  options.max_graphs = defaults.graphs.max_graphs;
+  options.max_graph_tokens = defaults.graphs.max_tokens;
+  options.stream = defaults.stream;
+  options.nondeterministic = defaults.deterministic ? 0 : 1;
+  return options;
+}
+
+Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
+  dsv4rt_engine_options known = default_engine_options();
+  DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_engine_options", known));
+  if (known.checkpoint == nullptr) {
+    return Status{StatusCode::kInvalidArgument, "dsv4rt_engine_options.checkpoint: null; a directory is required"};
+  }
+  EngineOptions options;
+  options.checkpoint = known.checkpoint;
+  if (known.profile != nullptr) options.profile = known.profile;
+  if (known.backend != nullptr) options.backend = known.backend;
+  if (known.row_format != nullptr) {
+    DSV4RT_ASSIGN_OR_RETURN(options.row_format, row_format_from_name(known.row_format));
+  }
+  if (known.index_format != nullptr) {
+    DSV4RT_ASSIGN_OR_RETURN(options.index_format, index_key_format_from_name(known.index_format));
+  }
+  options.threads = known.threads;
+  options.first_layer = known.first_layer;
+  options.layer_count = known.layer_count;
+  options.limits.max_sequences = known.max_sequences;
+  options.limits.max_context_tokens = known.max_context_tokens;
+  options.limits.pool_tokens = known.pool_tokens;
+  options.limits.max_step_tokens = known.max_step_tokens;
+  options.csa_rows_per_block = known.csa_rows_per_block;
+  options.hca_rows_per_block = known.hca_rows_per_block;
+  options.draft_budget_tokens = known.draft_budget_tokens;
+  options.memory_limit_bytes = known.memory_limit_bytes;
+  options.device = known.device;
+  options.graphs.max_graphs = known.max_graphs;
+  options.graphs.max_tokens =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(known.max_graph_tokens, -1, INT32_MAX));
+  options.stream = known.stream;
+  if (known.nondeterministic != 0 && known.nondeterministic != 1) {
+    return Status{StatusCode::kInvalidArgument, "dsv4rt_engine_options.nondeterministic: " +
+                                                    std::to_string(known.nondeterministic) + "; accepted: 0 or 1"};
+  }
+  options.deterministic = known.nondeterministic == 0;
+  return options;
+}
+
+}  // namespace dsv4rt::c_api

@@ -1,0 +1,212 @@
+// Loading: configuration, plan, weights, memory. The order matters: everything that can be refused
+// is checked before the first large allocation.
+
+#include <algorithm>
+#include <string>
+
+#include "backend/cpu/cpu_backend.h"
+#if defined(DSV4RT_HAVE_CUDA)
+#include "backend/cuda/cuda_backend.h"
+#endif
+#include "base/try.h"
+#include "checkpoint/attention_loader.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine_impl.h"
+#include "model/rope.h"
+
+namespace dsv4rt {
+namespace {
+
+constexpr std::int32_t kMaxThreads = 1024;
+#if defined(NDEBUG)
+constexpr bool kDebugBuild = false;
+#else
+constexpr bool kDebugBuild = true;
+#endif
+
+Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return Status{StatusCode::kInvalidArgument, "threads: " + std::to_string(options.threads) +
+                                                    "; accepted: 0 (all cores) to " + std::to_string(kMaxThreads)};
+  }
+  if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
+  if (options.backend == "cuda") {
+#if defined(DSV4RT_HAVE_CUDA)
+    return create_cuda_backend({.device = options.device,
+                                .stream = options.stream,
+                                .deterministic = options.deterministic,
+                                .on_warning = options.on_warning});
+#else
+    return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
+#endif
+  }
+  return Status{StatusCode::kInvalidArgument, "backend: '" + options.backend + "'; accepted: cpu, cuda"};
+}
+
+// Narrows the config to the layers asked for, so that layer 0 of the schedule is first_layer.
+Result<ModelConfig> restrict_layers(ModelConfig config, const EngineOptions& options) {
+  const std::int64_t first = options.first_layer;
+  const std::int64_t count = options.layer_count == 0 ? config.num_hidden_layers - first : options.layer_count;
+  if (first < 0 || count < 1 || first + count > config.num_hidden_layers) {
+    return Status{StatusCode::kInvalidArgument, "layers: first_layer " + std::to_string(first) + ", layer_count " +
+                                                    std::to_string(options.layer_count) +
+                                                    "; the model has layers 0 to " +
+                                                    std::to_string(config.num_hidden_layers - 1)};
+  }
+  config.num_hidden_layers = count;
+  const auto begin = config.compress_ratios.begin() + first;
+  config.compress_ratios.assign(begin, begin + count);
+  return config;
+}
+
+Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, RopeChoice choice) {
+  const RopeFrequencies frequencies = rope_frequencies(config, choice);
+  DSV4RT_ASSIGN_OR_RETURN(Buffer buffer, backend.allocate(sizeof(frequencies), "rope frequencies"));
+  DSV4RT_RETURN_IF_ERROR(backend.upload(buffer.data(), frequencies.data(), sizeof(frequencies)));
+  return buffer;
+}
+
+std::int64_t compressor_bytes(const Backend& backend, const HostCompressor& compressor) {
+  return backend.packed_bytes(compressor.wkv) + backend.packed_bytes(compressor.wgate) +
+         static_cast<std::int64_t>(compressor.ape.size_bytes() + compressor.norm.size_bytes());
+}
+
+// What the layer will take.
+std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeights& host) {
+  std::int64_t total =
+      static_cast<std::int64_t>(host.attn_sink.size_bytes() + host.q_norm.size_bytes() + host.kv_norm.size_bytes());
+  for (const HostLinear* linear : {&host.wq_a, &host.wq_b, &host.wkv, &host.wo_a, &host.wo_b}) {
+    total += backend.packed_bytes(*linear);
+  }
+  if (host.compressor) total += compressor_bytes(backend, *host.compressor);
+  if (host.indexer) {
+    total += backend.packed_bytes(host.indexer->wq_b) + backend.packed_bytes(host.indexer->weights_proj) +
+             compressor_bytes(backend, host.indexer->compressor);
+  }
+  return total;
+}
+
+// Device memory for intermediates of single operations: what a linear takes, or index scores of as many tokens as
+// fit (never of a whole prompt at a long context).
+std::size_t kernel_scratch_bytes(const Backend& backend, const ModelConfig& config, const LayerSchedule& schedule,
+                                 const CacheLimits& limits) {
+  constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
+  const std::int64_t widest = std::max({config.hidden_size, config.q_lora_rank, config.o_groups * config.o_lora_rank,
+                                        config.num_attention_heads * std::int64_t{kHeadDim} / config.o_groups});
+  const std::int64_t outputs = std::max({config.hidden_size, config.num_attention_heads * std::int64_t{kHeadDim},
+                                         config.index_n_heads * std::int64_t{kIndexHeadDim}});
+  const std::int64_t linear = backend.linear_scratch_bytes(limits.max_step_tokens, widest, outputs);
+  std::int64_t scores = 0;
+  for (const LayerSpec& spec : schedule.layers()) {
+    if (!spec.indexer) continue;
+    const std::int64_t rows = limits.max_context_tokens / spec.ratio + 1024;  // whole blocks
+    const std::int64_t all = rows * limits.max_step_tokens * std::int64_t{sizeof(float)};
+    scores = std::max(scores, std::max(rows * std::int64_t{sizeof(float)}, std::min(all, kScoreBytes)));
+  }
+  return static_cast<std::size_t>(std::max(linear, scores));
+}
+
+// One line a part, for the error that refuses the plan.
+std::string describe(const EngineMemory& memory) {
+  std::string text = "weights " + std::to_string(memory.weight_bytes) + " B, workspace " +
+                     std::to_string(memory.workspace_bytes) + " B";
+  for (const PlannedRegion& region : memory.cache.regions) {
+    text += ", " + std::string(cache_role_name(region.role)) + " " + std::to_string(region.total_bytes) + " B";
+  }
+  return text;
+}
+
+}  // namespace
+
+Status Engine::Impl::load(const EngineOptions& requested) {
+  options = requested;
+  if (options.graphs.max_graphs < 0 || options.graphs.max_tokens < 0) {
+    return {StatusCode::kInvalidArgument, "graphs: max_graphs " + std::to_string(options.graphs.max_graphs) +
+                                              ", max_tokens " + std::to_string(options.graphs.max_tokens) +
+                                              "; accepted: 0 or more"};
+  }
+  graphs = GraphCache(static_cast<std::size_t>(options.graphs.max_graphs));
+  DSV4RT_ASSIGN_OR_RETURN(settings.profile, Profile::from_name(options.profile));
+  settings.row_format = options.row_format.value_or(settings.profile.default_row_format);
+  settings.index_format = options.index_format.value_or(settings.profile.default_index_format);
+
+  DSV4RT_ASSIGN_OR_RETURN(ModelConfig full, ModelConfig::from_file(options.checkpoint / "config.json"));
+  DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule full_schedule, LayerSchedule::create(full));
+  DSV4RT_ASSIGN_OR_RETURN(settings.config, restrict_layers(std::move(full), options));
+  DSV4RT_ASSIGN_OR_RETURN(schedule, LayerSchedule::create(settings.config));
+  for (std::int64_t i = 0; i < settings.config.num_hidden_layers; ++i) {
+    layer_ids.emplace_back(static_cast<std::int32_t>(options.first_layer + i));
+  }
+
+  // Weights are mapped and checked first: a broken checkpoint is reported before memory is taken.
+  DSV4RT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(options.checkpoint));
+  std::vector<LayerSpec> specs;
+  for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<HostAttentionWeights> host,
+                          load_attention_weights(checkpoint, settings.config, specs));
+  DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  for (const HostAttentionWeights& weights : host) {
+    memory.weight_bytes += layer_weight_bytes(*backend, weights);
+    quantized_linears |= weights.wq_b.encoding != WeightEncoding::kBf16;
+  }
+  if (options.profiler_ranges) {
+    stage_ranges = std::make_unique<StageRanges>(*backend);
+    stage_observer = stage_ranges.get();
+  }
+  DSV4RT_RETURN_IF_ERROR(plan_and_allocate());
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));
+    const LayerSpec& spec = schedule.layers()[i];
+    const Buffer& frequencies = spec.rope == RopeChoice::kPlain ? plain_frequencies : compressed_frequencies;
+    layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
+                        frequencies.as<float>());
+  }
+  return {};
+}
+
+Status Engine::Impl::plan_and_allocate() {
+  const CacheFormats formats{.rows = settings.row_format,
+                             .index_keys = settings.index_format,
+                             .csa_rows_per_block = options.csa_rows_per_block,
+                             .hca_rows_per_block = options.hca_rows_per_block,
+                             .draft_budget_tokens = options.draft_budget_tokens};
+  DSV4RT_ASSIGN_OR_RETURN(layout, CacheLayout::create(settings.config, schedule, formats));
+  DSV4RT_ASSIGN_OR_RETURN(memory.cache, plan_memory(settings.config, schedule, layout, options.limits));
+
+  const std::int32_t max_tokens = options.limits.max_step_tokens;
+  const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
+  const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
+  memory.workspace_bytes = static_cast<std::int64_t>(workspace_bytes(shape)) + 2 * hidden_bytes;
+  const std::size_t scratch_bytes = kernel_scratch_bytes(*backend, settings.config, schedule, options.limits);
+  if (!backend->uses_host_memory()) memory.workspace_bytes += static_cast<std::int64_t>(scratch_bytes);
+  memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes;
+  if (options.memory_limit_bytes > 0 && memory.total_bytes > options.memory_limit_bytes) {
+    return {StatusCode::kResourceExhausted, "memory plan of " + std::to_string(memory.total_bytes) +
+                                                " B exceeds the limit of " +
+                                                std::to_string(options.memory_limit_bytes) + " B: " + describe(memory)};
+  }
+
+  DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache));
+  std::vector<std::int32_t> strides;
+  for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
+  const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);
+  const auto edges = guarded ? CacheMemory::Edges::kAround : CacheMemory::Edges::kNone;
+  DSV4RT_ASSIGN_OR_RETURN(cache, CacheMemory::allocate(*backend, layout, memory.cache, strides, edges));
+  if (guarded) {
+    DSV4RT_ASSIGN_OR_RETURN(guard, CacheGuard::create(*backend, layout, cache));
+    manager->record_freed_blocks();
+  }
+  DSV4RT_ASSIGN_OR_RETURN(metadata, backend->allocate(manager->step_offsets().total_bytes, "step metadata"));
+  DSV4RT_RETURN_IF_ERROR(backend->reserve_step_upload(metadata.size()));
+  DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
+  workspace = workspace_at(shape, workspace_memory.data());
+  DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(scratch_bytes));
+  DSV4RT_ASSIGN_OR_RETURN(layer_input, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer input"));
+  DSV4RT_ASSIGN_OR_RETURN(layer_output, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer output"));
+  DSV4RT_ASSIGN_OR_RETURN(plain_frequencies, upload_frequencies(*backend, settings.config, RopeChoice::kPlain));
+  DSV4RT_ASSIGN_OR_RETURN(compressed_frequencies,
+                          upload_frequencies(*backend, settings.config, RopeChoice::kCompressed));
+  return {};
+}
+
+}  // namespace dsv4rt

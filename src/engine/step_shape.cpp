@@ -1,0 +1,31 @@
+#include "engine/step_shape.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "base/arithmetic.h"
+
+namespace dsv4rt {
+
+std::int32_t token_bucket(std::int32_t tokens) {
+  if (tokens <= 4) return static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(std::max(tokens, 1))));
+  std::int32_t step = 64;
+  if (tokens <= 64) {
+    step = 8;
+  } else if (tokens <= 128) {
+    step = 16;
+  } else if (tokens <= 256) {
+    step = 32;
+  }
+  return round_up(tokens, step);
+}
+
+std::int32_t context_bucket(std::int32_t context_end) {
+  constexpr std::uint32_t kSmallest = 4096;
+  constexpr std::uint32_t kLargest = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(
+      std::min(kLargest, std::bit_ceil(std::max(kSmallest, static_cast<std::uint32_t>(context_end)))));
+}
+
+}  // namespace dsv4rt

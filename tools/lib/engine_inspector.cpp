@@ -1,0 +1,185 @@
+#include "tools/lib/engine_inspector.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/try.h"
+#include "engine/engine_impl.h"
+
+namespace dsv4rt {
+namespace {
+
+Status no_such_role(LayerId layer, CacheRole role) {
+  return {StatusCode::kNotFound,
+          "layer " + std::to_string(layer.value) + " has no " + std::string(cache_role_name(role))};
+}
+
+// Data and scale bytes of one row.
+void digest_row(const BlockShape& shape, const std::byte* block, std::int64_t row, Sha256& digest) {
+  digest.update({block + shape.data_offset(row), static_cast<std::size_t>(shape.data_bytes)});
+  digest.update({block + shape.scale_offset(row), static_cast<std::size_t>(shape.scale_bytes)});
+}
+
+}  // namespace
+
+Backend& EngineInspector::backend() const noexcept {
+  return *impl_.backend;
+}
+const bf16* EngineInspector::last_output() const noexcept {
+  return impl_.layer_output.as<bf16>();
+}
+RowFormat EngineInspector::row_format() const noexcept {
+  return impl_.settings.row_format;
+}
+IndexKeyFormat EngineInspector::index_format() const noexcept {
+  return impl_.settings.index_format;
+}
+bool EngineInspector::quantized_linears() const noexcept {
+  return impl_.quantized_linears;
+}
+bool EngineInspector::deterministic() const noexcept {
+  return impl_.options.deterministic || impl_.backend->uses_host_memory();
+}
+const LayerSpec& EngineInspector::layer_spec(LayerId layer) const {
+  return impl_.schedule.layers()[impl_.local_layer(layer).value()];
+}
+std::int64_t EngineInspector::layer_weight_bytes(LayerId layer) const {
+  return impl_.layers[impl_.local_layer(layer).value()].weights().bytes();
+}
+
+StageObserver* EngineInspector::observe_stages(StageObserver* observer) noexcept {
+  return std::exchange(impl_.stage_observer, observer);
+}
+
+const CacheMemory& EngineInspector::cache_memory() const noexcept {
+  return impl_.cache;
+}
+Result<std::vector<BlockId>> EngineInspector::blocks(SequenceId sequence, int pool) const {
+  return impl_.manager->blocks(sequence, pool);
+}
+LinearTotals EngineInspector::layer_linears(LayerId layer) const {
+  LinearTotals totals;
+  for (const PackedLinear* linear : impl_.layers[impl_.local_layer(layer).value()].weights().linears()) {
+    const std::int64_t values = linear->in_features() * linear->out_features();
+    const bool wide = linear->bytes() > values * 3 / 2;  // scales take a few per cent
+    (wide ? totals.wider_values : totals.byte_values) += values;
+  }
+  return totals;
+}
+
+Result<std::vector<std::byte>> EngineInspector::block_bytes(int pool, BlockId block) {
+  const CacheTable& table = impl_.cache.tables()[static_cast<std::size_t>(pool)];
+  std::vector<std::byte> bytes(static_cast<std::size_t>(table.block_bytes));
+  DSV4RT_RETURN_IF_ERROR(
+      impl_.backend->download(bytes.data(), table.blocks + block.value * table.block_bytes, bytes.size()));
+  return bytes;
+}
+
+Result<std::vector<std::byte>> EngineInspector::ring_bytes(int slot_spec, SequenceId sequence) {
+  DSV4RT_ASSIGN_OR_RETURN(const SlotId slot, impl_.manager->slot(sequence));
+  const CacheRings& rings = impl_.cache.rings()[static_cast<std::size_t>(slot_spec)];
+  std::vector<std::byte> bytes(static_cast<std::size_t>(rings.slot_bytes));
+  DSV4RT_RETURN_IF_ERROR(
+      impl_.backend->download(bytes.data(), rings.base + slot.value * rings.slot_bytes, bytes.size()));
+  return bytes;
+}
+
+Result<std::vector<float>> EngineInspector::paged_values(LayerId layer, CacheRole role, SequenceId sequence) {
+  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
+  const int pool = impl_.layout.pool_index(LayerId(static_cast<std::int32_t>(local)), role);
+  if (pool < 0) return no_such_role(layer, role);
+  const PoolSpec& spec = impl_.layout.pools()[static_cast<std::size_t>(pool)];
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_.manager->length(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<BlockId> blocks, impl_.manager->blocks(sequence, pool));
+
+  const bool is_key = role == CacheRole::kIndexK;
+  const std::int64_t dim = is_key ? kIndexHeadDim : kHeadDim;
+  const std::int64_t rows = length / spec.ratio;
+  std::vector<float> values(static_cast<std::size_t>(rows * dim));
+  std::vector<std::byte> bytes;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t in_block = row % spec.shape.rows;
+    if (in_block == 0) {
+      DSV4RT_ASSIGN_OR_RETURN(bytes, block_bytes(pool, blocks[static_cast<std::size_t>(row / spec.shape.rows)]));
+    }
+    float* target = values.data() + row * dim;
+    if (is_key) {
+      decode_row(impl_.settings.index_format, spec.shape, bytes.data(), in_block, target);
+    } else {
+      decode_row(impl_.settings.row_format, spec.shape, bytes.data(), in_block, target);
+    }
+  }
+  return values;
+}
+
+Result<std::vector<float>> EngineInspector::window_values(LayerId layer, SequenceId sequence) {
+  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
+  const int index = impl_.layout.slot_index(LayerId(static_cast<std::int32_t>(local)), CacheRole::kSwaKv);
+  const SlotSpec& spec = impl_.layout.slots()[static_cast<std::size_t>(index)];
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_.manager->length(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ring_bytes(index, sequence));
+
+  const std::int64_t count = std::min(length, impl_.settings.config.sliding_window);
+  std::vector<float> values(static_cast<std::size_t>(count * kHeadDim));
+  for (std::int64_t i = 0; i < count; ++i) {
+    decode_row(impl_.settings.row_format, spec.shape, bytes.data(), (length - count + i) % spec.ring_rows,
+               values.data() + i * kHeadDim);
+  }
+  return values;
+}
+
+Result<SelectedRows> EngineInspector::last_selection(LayerId layer, std::int32_t tokens) {
+  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
+  if (!impl_.schedule.layers()[local].indexer) return no_such_role(layer, CacheRole::kIndexK);
+  SelectedRows selection;
+  selection.top_k = static_cast<std::int32_t>(impl_.settings.config.index_topk);
+  const auto count = static_cast<std::size_t>(tokens);
+  selection.rows.resize(count * static_cast<std::size_t>(selection.top_k));
+  selection.counts.resize(count);
+  DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.rows.data(), impl_.workspace.selected,
+                                                 selection.rows.size() * sizeof(std::int32_t)));
+  DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.counts.data(), impl_.workspace.selected_count,
+                                                 selection.counts.size() * sizeof(std::int32_t)));
+  return selection;
+}
+
+Status EngineInspector::digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest) {
+  const PoolSpec& spec = impl_.layout.pools()[static_cast<std::size_t>(pool)];
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<BlockId> blocks, impl_.manager->blocks(sequence, pool));
+  const std::int64_t rows = length / spec.ratio;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, block_bytes(pool, blocks[b]));
+    const std::int64_t first = static_cast<std::int64_t>(b) * spec.shape.rows;
+    const std::int64_t in_block = std::min<std::int64_t>(spec.shape.rows, rows - first);
+    for (std::int64_t row = 0; row < in_block; ++row) digest_row(spec.shape, bytes.data(), row, digest);
+  }
+  return {};
+}
+
+Status EngineInspector::digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest) {
+  const SlotSpec& spec = impl_.layout.slots()[static_cast<std::size_t>(slot_spec)];
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ring_bytes(slot_spec, sequence));
+  for (std::int64_t position = first_needed_position(spec, length); position < length; ++position) {
+    digest_row(spec.shape, bytes.data(), position % spec.ring_rows, digest);
+  }
+  return {};
+}
+
+Status EngineInspector::digest_cache(LayerId layer, SequenceId sequence, Sha256& digest) {
+  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_.manager->length(sequence));
+  const LayerId local_id(static_cast<std::int32_t>(local));
+  for (int role = 0; role < kCacheRoleCount; ++role) {
+    const auto cache_role = static_cast<CacheRole>(role);
+    if (const int pool = impl_.layout.pool_index(local_id, cache_role); pool >= 0) {
+      DSV4RT_RETURN_IF_ERROR(digest_pool(pool, sequence, length, digest));
+    }
+    if (const int ring = impl_.layout.slot_index(local_id, cache_role); ring >= 0) {
+      DSV4RT_RETURN_IF_ERROR(digest_ring(ring, sequence, length, digest));
+    }
+  }
+  return {};
+}
+
+}  // namespace dsv4rt

@@ -1,0 +1,23 @@
+// Times the prefill of a prompt by all layers of an engine, one step from empty, as a serving stack runs it:
+// hidden states stay in backend memory. Checked in the same run: the prompt in two halves gives the same bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4rt/engine.h"
+
+namespace dsv4rt {
+
+struct PrefillBenchResult {
+  double prefill_ms = 0;         // median
+  double linear_fp8_flops = 0;   // of linears whose weights take one byte a value or less
+  double linear_bf16_flops = 0;  // of the others
+  double attention_flops = 0;    // index scores included
+  double halves_distance = 0;    // relative L2, of outputs of the second half; 0: equal bytes
+};
+
+// An engine for this takes max_step_tokens and max_context_tokens of at least `tokens`.
+// kMismatch when the halves differ; kInvalidArgument for numbers that are not positive.
+Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats, std::uint64_t seed);
+
+}  // namespace dsv4rt

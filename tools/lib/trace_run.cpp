@@ -1,0 +1,82 @@
+#include "tools/lib/trace_run.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/try.h"
+
+namespace dsv4rt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+Status keep_selection(EngineInspector& inspector, LayerRun& run, std::int32_t tokens) {
+  DSV4RT_ASSIGN_OR_RETURN(const SelectedRows selection, inspector.last_selection(run.layer, tokens));
+  run.top_k = selection.top_k;
+  run.selected.insert(run.selected.end(), selection.rows.begin(), selection.rows.end());
+  run.selected_counts.insert(run.selected_counts.end(), selection.counts.begin(), selection.counts.end());
+  return {};
+}
+
+// One step of `tokens` tokens from position `start` through every layer.
+Status run_step(Engine& engine, const AttentionTrace& trace, std::int64_t start, std::int32_t tokens, bool decode,
+                TraceRun& run) {
+  const StepEntry entry{run.sequence, tokens};
+  DSV4RT_ASSIGN_OR_RETURN(const Step step, engine.prepare({&entry, 1}));
+  EngineInspector inspector(engine);
+  const std::int64_t hidden = engine.config().hidden_size;
+  for (std::size_t i = 0; i < run.layers.size(); ++i) {
+    LayerRun& layer = run.layers[i];
+    const LayerTrace& recorded = *trace.find(layer.layer);
+    const auto* x = reinterpret_cast<const Bf16Bits*>(recorded.input.data() + start * hidden);
+    auto* out = reinterpret_cast<Bf16Bits*>(layer.output.data() + start * hidden);
+    const Clock::time_point begin = Clock::now();
+    DSV4RT_RETURN_IF_ERROR(engine.forward_layer_from_host(step, layer.layer, x, out));
+    (decode ? layer.decode_ms : layer.prefill_ms) += milliseconds_since(begin);
+    if (recorded.topk) DSV4RT_RETURN_IF_ERROR(keep_selection(inspector, layer, tokens));
+  }
+  ++run.steps;
+  return engine.commit(step);
+}
+
+}  // namespace
+
+Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
+                           const TraceProgress& progress) {
+  const std::int64_t total = trace.tokens();
+  const std::int64_t decode_from = options.decode_from < 0 ? trace.prefill_tokens : options.decode_from;
+  if (decode_from > total) {
+    return Status{StatusCode::kInvalidArgument, "decode-from " + std::to_string(decode_from) +
+                                                    " is beyond the trace's " + std::to_string(total) + " tokens"};
+  }
+  if (options.chunk_tokens < 0) {
+    return Status{StatusCode::kInvalidArgument,
+                  "chunk " + std::to_string(options.chunk_tokens) + "; accepted: 0 (whole prompt) or more"};
+  }
+  TraceRun run;
+  run.prefill_tokens = decode_from;
+  run.decode_tokens = total - decode_from;
+  DSV4RT_ASSIGN_OR_RETURN(run.sequence, engine.create_sequence());
+  for (const LayerId layer : engine.layers()) {
+    LayerRun layer_run;
+    layer_run.layer = layer;
+    layer_run.output.resize(static_cast<std::size_t>(total * engine.config().hidden_size));
+    run.layers.push_back(std::move(layer_run));
+  }
+
+  const std::int64_t chunk = options.chunk_tokens == 0 ? std::max<std::int64_t>(decode_from, 1) : options.chunk_tokens;
+  for (std::int64_t done = 0; done < total;) {
+    const bool decode = done >= decode_from;
+    const std::int64_t tokens = decode ? 1 : std::min(chunk, decode_from - done);
+    DSV4RT_RETURN_IF_ERROR(run_step(engine, trace, done, static_cast<std::int32_t>(tokens), decode, run));
+    done += tokens;
+    if (progress) progress(done, total);
+  }
+  return run;
+}
+
+}  // namespace dsv4rt
