@@ -11,15 +11,17 @@
 namespace dsv4rt::test {
 namespace {
 
+constexpr int kDevices = 2;
+
 class TwoDevicesGpu : public testing::Test {
  protected:
   void SetUp() override {
     int devices = 0;
     ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
-    if (devices >= 2) return;
+    if (devices >= kDevices) return;
     const Status found{StatusCode::kUnsupported, "this machine has " + std::to_string(devices)};
-    if (may_be_left_out(found, 2)) GTEST_SKIP() << not_run(2, found.message());
-    FAIL() << found.message();
+    if (may_be_left_out(found, kDevices)) GTEST_SKIP() << not_run(kDevices, found.message());
+    FAIL() << found.message() << " of the " << required_gpus() << " devices that DSV4RT_REQUIRE_GPU asks for";
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/row_ops.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
 
@@ -13,7 +14,7 @@ namespace dsv4rt::test {
 namespace {
 
 // Notes the device that is current in each call.
-class WatchingOps final : public Ops {
+class WatchingOps final : public RowOps {
  public:
   explicit WatchingOps(const FakeDeviceDriver& driver) : driver_(driver) {}
   std::vector<int> devices;
@@ -43,14 +44,14 @@ class WatchingOps final : public Ops {
   const FakeDeviceDriver& driver_;
 };
 
-const std::vector<std::function<Status(Ops&)>> kCalls = {
-    [](Ops& ops) { return ops.linear(1, {}); },         [](Ops& ops) { return ops.rms_norm({}); },
-    [](Ops& ops) { return ops.normed_linear({}, {}); }, [](Ops& ops) { return ops.query({}); },
-    [](Ops& ops) { return ops.window_rows({}); },       [](Ops& ops) { return ops.window_store({}); },
-    [](Ops& ops) { return ops.compress({}); },          [](Ops& ops) { return ops.state_store({}); },
-    [](Ops& ops) { return ops.index_query({}); },       [](Ops& ops) { return ops.update_rows({}); },
-    [](Ops& ops) { return ops.select_rows({}); },       [](Ops& ops) { return ops.attend({}); },
-    [](Ops& ops) { return ops.begin_step({}, {}); },    [](Ops& ops) { return ops.copy_slot(0, 1, {}, {}); },
+const std::vector<std::function<Status(RowOps&)>> kCalls = {
+    [](RowOps& ops) { return ops.linear(1, {}); },         [](RowOps& ops) { return ops.rms_norm({}); },
+    [](RowOps& ops) { return ops.normed_linear({}, {}); }, [](RowOps& ops) { return ops.query({}); },
+    [](RowOps& ops) { return ops.window_rows({}); },       [](RowOps& ops) { return ops.window_store({}); },
+    [](RowOps& ops) { return ops.compress({}); },          [](RowOps& ops) { return ops.state_store({}); },
+    [](RowOps& ops) { return ops.index_query({}); },       [](RowOps& ops) { return ops.update_rows({}); },
+    [](RowOps& ops) { return ops.select_rows({}); },       [](RowOps& ops) { return ops.attend({}); },
+    [](RowOps& ops) { return ops.begin_step({}, {}); },    [](RowOps& ops) { return ops.copy_slot(0, 1, {}, {}); },
 };
 
 TEST(DeviceOps, RunOnTheirDeviceAndGiveTheCallersBack) {
