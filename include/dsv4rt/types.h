@@ -17,9 +17,9 @@ struct StrongId {
   friend constexpr auto operator<=>(const StrongId&, const StrongId&) = default;
 };
 
-using LayerId = StrongId<struct LayerIdTag, std::int32_t>;  // 0-based layer of the model
-using BlockId = StrongId<struct BlockIdTag, std::int32_t>;  // block of one pool; 0 is never handed out
-using SlotId = StrongId<struct SlotIdTag, std::int32_t>;    // per-sequence state slot, 0-based
+using LayerId = StrongId<struct LayerIdTag, std::int32_t>;          // 0-based layer of the model
+using BlockId = StrongId<struct BlockIdTag, std::int32_t>;          // block of one pool; 0 is never handed out
+using StateSlotId = StrongId<struct StateSlotIdTag, std::int32_t>;  // per-sequence state slot, 0-based
 
 // A live sequence. The generation changes when its index is reused, so an old id is refused
 // (StatusCode::kStaleHandle) instead of touching somebody else's cache.

@@ -43,7 +43,7 @@ jobs=$(nproc)
 cmake_arguments=()
 # Arguments of benchmarks that have any.
 declare -A shapes=(
-  [bench_rows_gpu]="--singles"
+  [bench_write_kv_gpu]="--singles"
   [whole_step]="--whole-step 1x8192,32x32768,128x8192,256x4096"
   [whole_prefill]="--whole-prefill 8192"
   [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
@@ -89,34 +89,34 @@ sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
   "memcheck linear_gpu_test *"
-  "memcheck rows_gpu_test *-*ChunksOfEveryLength*"
+  "memcheck write_kv_gpu_test *-*ChunksOfEveryLength*"
   "memcheck attend_gpu_test *"
-  "memcheck select_rows_gpu_test *"
-  "memcheck library_linear_gpu_test *Strided*:*Captured*:*Nvfp4*"
+  "memcheck indexer_topk_gpu_test *"
+  "memcheck cublaslt_linear_gpu_test *Strided*:*Captured*:*Nvfp4*"
   "racecheck engine_gpu_test EngineGpu.FewTokens"
   "racecheck linear_gpu_test *FewTile*:*FewLane*:*Norms*:*E4m3*:*NanAnd*"
-  "racecheck rows_gpu_test *HeadCounts:*SeedProfile:*Mixed*:*OtherCsa*"
+  "racecheck write_kv_gpu_test *HeadCounts:*SeedProfile:*Mixed*:*OtherCsa*"
   "racecheck attend_gpu_test *Padding*:*Sweeps*:*OneAttend*"
-  "racecheck select_rows_gpu_test *Wide*:*Other*:*T67:*RowsInMemory*:*TwoBlocks*"
-  "racecheck select_rows_fixed_registers_gpu_test *OneSelect*"
+  "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*RowsInMemory*:*TwoBlocks*"
+  "racecheck indexer_topk_fixed_registers_gpu_test *OneSelect*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "initcheck linear_gpu_test *Grouped*:*E4m3*:*Strided*:*FewTile*:*FewLane*:*Norms*"
-  "initcheck rows_gpu_test *HeadCounts:*OtherCsa*:*OtherHca*:*MoreCompleting*:*Mixed*"
+  "initcheck write_kv_gpu_test *HeadCounts:*OtherCsa*:*OtherHca*:*MoreCompleting*:*Mixed*"
   "initcheck attend_gpu_test *Padding*:*Sweeps*:*HeadCounts:*OneAttend*"
-  "initcheck select_rows_gpu_test *Wide*:*Nan*:*OneSelect*:*RowsInMemory*"
-  "initcheck library_linear_gpu_test *Strided*:*Nvfp4*"
+  "initcheck indexer_topk_gpu_test *Wide*:*Nan*:*OneSelect*:*RowsInMemory*"
+  "initcheck cublaslt_linear_gpu_test *Strided*:*Nvfp4*"
   "synccheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "synccheck linear_gpu_test *"
-  "synccheck rows_gpu_test *-*ChunksOfEveryLength*"
+  "synccheck write_kv_gpu_test *-*ChunksOfEveryLength*"
   "synccheck attend_gpu_test *"
-  "synccheck select_rows_gpu_test *"
+  "synccheck indexer_topk_gpu_test *"
 )
 
 # Benchmarks by `dsv4rt bench`.
 whole=(whole_step whole_prefill whole_prefill_not_deterministic)
 
 # Tests of single stages, run four at a time too.
-crowded=(select_rows_gpu_test linear_gpu_test attend_gpu_test rows_gpu_test)
+crowded=(indexer_topk_gpu_test linear_gpu_test attend_gpu_test write_kv_gpu_test)
 
 # A machine that this script runs on has GPUs: a test that finds none fails instead of being left out.
 if [[ -z ${DSV4RT_REQUIRE_GPU:-} ]]; then

@@ -36,8 +36,8 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
   if (cache_written != nullptr) *cache_written = true;
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kUpdateRows, [&] { return update_rows(ops, step, ws); }));
-  if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kSelectRows, [&] { return select_rows(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kWriteKv, [&] { return write_kv(ops, step, ws); }));
+  if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] { return indexer_topk(ops, step, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
   if (!stores_window_at_once(step)) {
     DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
@@ -97,33 +97,33 @@ Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Wor
 
 // Queries get their norm and rotation; the step's tokens enter the window, and blocks of tokens that complete
 // become rows before their projections enter the state rings.
-Status AttentionLayer::update_rows(Ops& ops, const StepView& step, const Workspace& ws) const {
+Status AttentionLayer::write_kv(Ops& ops, const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
   const auto eps = static_cast<float>(config.rms_norm_eps);
-  UpdateRowsParams params{.query = {.step = step,
-                                    .heads = static_cast<std::int32_t>(config.num_attention_heads),
-                                    .q = ws.q,
-                                    .eps = eps,
-                                    .rope = rope_},
-                          .index_query = {},
-                          .window = {.step = step,
-                                     .kv = ws.kv,
-                                     .norm_weight = weights_.kv_norm.as<bf16>(),
-                                     .eps = eps,
-                                     .rope = rope_,
-                                     .format = settings_.row_format,
-                                     .staged_shape = ws.staged_shape,
-                                     .staged = ws.staged_rows},
-                          .window_ring = {},
-                          .compress = {},
-                          .index_compress = {}};
-  if (stores_window_at_once(step)) params.window_ring = cache_.window;
+  WriteKvParams params{.query = {.step = step,
+                                 .heads = static_cast<std::int32_t>(config.num_attention_heads),
+                                 .q = ws.q,
+                                 .eps = eps,
+                                 .rope = rope_},
+                       .index_query = {},
+                       .window = {.step = step,
+                                  .kv = ws.kv,
+                                  .norm_weight = weights_.kv_norm.as<bf16>(),
+                                  .eps = eps,
+                                  .rope = rope_,
+                                  .format = settings_.row_format,
+                                  .staged_shape = ws.staged_shape,
+                                  .staged = ws.staged_rows},
+                       .swa_ring = {},
+                       .compress = {},
+                       .index_compress = {}};
+  if (stores_window_at_once(step)) params.swa_ring = cache_.window;
   if (spec_.ratio > 0) params.compress = compress_rows(step, ws);
   if (spec_.indexer) {
     params.index_query = index_query(step, ws);
     params.index_compress = compress_index_keys(step, ws);
   }
-  return ops.update_rows(params);
+  return ops.write_kv(params);
 }
 
 bool AttentionLayer::stores_window_at_once(const StepView& step) const {
@@ -192,21 +192,21 @@ CompressParams AttentionLayer::compress_index_keys(const StepView& step, const W
   return params;
 }
 
-Status AttentionLayer::select_rows(Ops& ops, const StepView& step, const Workspace& ws) const {
+Status AttentionLayer::indexer_topk(Ops& ops, const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
   const float scale = 1.0F / std::sqrt(static_cast<float>(kIndexHeadDim) * static_cast<float>(config.index_n_heads));
-  return ops.select_rows({.step = step,
-                          .heads = static_cast<std::int32_t>(config.index_n_heads),
-                          .ratio = spec_.ratio,
-                          .top_k = static_cast<std::int32_t>(config.index_topk),
-                          .q = ws.index_q,
-                          .head_weight = ws.index_head_weight,
-                          .head_weight_stride = config.index_n_heads,
-                          .head_scale = scale,
-                          .key_format = settings_.index_format,
-                          .keys = cache_.index_keys,
-                          .selected = ws.selected,
-                          .selected_count = ws.selected_count});
+  return ops.indexer_topk({.step = step,
+                           .heads = static_cast<std::int32_t>(config.index_n_heads),
+                           .ratio = spec_.ratio,
+                           .top_k = static_cast<std::int32_t>(config.index_topk),
+                           .q = ws.index_q,
+                           .head_weight = ws.index_head_weight,
+                           .head_weight_stride = config.index_n_heads,
+                           .head_scale = scale,
+                           .key_format = settings_.index_format,
+                           .keys = cache_.index_keys,
+                           .topk_indices = ws.topk_indices,
+                           .topk_count = ws.topk_count});
 }
 
 // The output is turned back by the rotation that K = V carries.
@@ -223,15 +223,15 @@ Status AttentionLayer::attend(Ops& ops, const StepView& step, const Workspace& w
                      .ratio = spec_.ratio,
                      .row_format = settings_.row_format,
                      .rows = cache_.rows,
-                     .selected = spec_.indexer ? ws.selected : nullptr,
-                     .selected_count = spec_.indexer ? ws.selected_count : nullptr,
-                     .selected_stride = config.index_topk,
+                     .topk_indices = spec_.indexer ? ws.topk_indices : nullptr,
+                     .topk_count = spec_.indexer ? ws.topk_count : nullptr,
+                     .topk_stride = config.index_topk,
                      .output_rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true},
                      .o = ws.o});
 }
 
 Status AttentionLayer::store_window(Ops& ops, const StepView& step, const Workspace& ws) const {
-  return ops.window_store(
+  return ops.swa_cache_write(
       {.step = step, .staged_shape = ws.staged_shape, .staged = ws.staged_rows, .ring = cache_.window});
 }
 

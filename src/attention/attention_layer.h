@@ -10,7 +10,7 @@ namespace dsv4rt {
 
 // Where a layer's cache lies. Parts that the layer's kind does not have stay empty.
 struct LayerCache {
-  WindowRing window;
+  SwaRing window;
   PagedRows rows;  // compressed rows
   PagedRows index_keys;
   StateRing state;
@@ -46,8 +46,8 @@ class AttentionLayer {
  private:
   Status project(Ops& ops, const StepView& step, const bf16* x, const Workspace& ws) const;
   Status project_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
-  Status update_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
-  Status select_rows(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status write_kv(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status indexer_topk(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;

@@ -8,10 +8,10 @@ std::string_view stage_name(Stage stage) noexcept {
       return "project";
     case Stage::kQueries:
       return "queries";
-    case Stage::kUpdateRows:
-      return "update rows";
-    case Stage::kSelectRows:
-      return "select rows";
+    case Stage::kWriteKv:
+      return "write kv";
+    case Stage::kIndexerTopk:
+      return "indexer top-k";
     case Stage::kAttend:
       return "attend";
     case Stage::kStoreWindow:

@@ -12,8 +12,8 @@ namespace dsv4rt {
 enum class Stage : std::uint8_t {
   kProject,      // everything that reads x
   kQueries,      // latent norm and query projections
-  kUpdateRows,   // query norm and rotation, window rows, compressed rows and compressor state
-  kSelectRows,   // indexer scores and choice of rows
+  kWriteKv,      // query norm and rotation, window rows, compressed rows and compressor state
+  kIndexerTopk,  // indexer scores and choice of rows
   kAttend,       // attention over window and compressed rows
   kStoreWindow,  // window rows into the ring, where that has to wait for attention
   kOutput,       // output projections

@@ -41,8 +41,8 @@ Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   ws.index_score = carver.take<float>(tokens * shape.index_width);
   ws.index_q = carver.take<bf16>(tokens * shape.index_heads * kIndexHeadDim);
   ws.index_head_weight = carver.take<bf16>(tokens * shape.index_heads);
-  ws.selected = carver.take<std::int32_t>(tokens * shape.top_k);
-  ws.selected_count = carver.take<std::int32_t>(tokens);
+  ws.topk_indices = carver.take<std::int32_t>(tokens * shape.top_k);
+  ws.topk_count = carver.take<std::int32_t>(tokens);
   ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
   ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
   return ws;

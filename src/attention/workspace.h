@@ -31,16 +31,16 @@ struct Workspace {
   bf16* kv = nullptr;                // [T, 512]
   std::byte* staged_rows = nullptr;  // one block of T window rows
   BlockShape staged_shape;
-  float* compressor_kv = nullptr;          // [T, compressor_width]
-  float* compressor_score = nullptr;       // [T, compressor_width]
-  float* index_kv = nullptr;               // [T, index_width]
-  float* index_score = nullptr;            // [T, index_width]
-  bf16* index_q = nullptr;                 // [T, index_heads, 128]
-  bf16* index_head_weight = nullptr;       // [T, index_heads]
-  std::int32_t* selected = nullptr;        // [T, top_k]
-  std::int32_t* selected_count = nullptr;  // [T]
-  bf16* o = nullptr;                       // [T, h, 512]
-  bf16* o_latent = nullptr;                // [T, output_rank]
+  float* compressor_kv = nullptr;        // [T, compressor_width]
+  float* compressor_score = nullptr;     // [T, compressor_width]
+  float* index_kv = nullptr;             // [T, index_width]
+  float* index_score = nullptr;          // [T, index_width]
+  bf16* index_q = nullptr;               // [T, index_heads, 128]
+  bf16* index_head_weight = nullptr;     // [T, index_heads]
+  std::int32_t* topk_indices = nullptr;  // [T, top_k]
+  std::int32_t* topk_count = nullptr;    // [T]
+  bf16* o = nullptr;                     // [T, h, 512]
+  bf16* o_latent = nullptr;              // [T, output_rank]
 };
 
 std::size_t workspace_bytes(const WorkspaceShape& shape);

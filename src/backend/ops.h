@@ -1,5 +1,5 @@
 // Ops: the operations that attention layers call, and those between steps. row_ops.h has the parts of
-// update_rows as operations of their own.
+// write_kv as operations of their own.
 //
 // CPU and CUDA implement the same contract and the same tests run on both. Shapes stand in
 // brackets: T tokens of the step (padding included), B sequences, h query heads, d hidden size.
@@ -83,7 +83,7 @@ struct QueryParams {
 
 // Window rows of the step's tokens: RMSNorm with weight, RoPE, encode. They are staged apart from the
 // ring, because a chunk may be longer than the ring and its tokens need the rows it will overwrite.
-struct WindowRowsParams {
+struct SwaKvParams {
   StepView step;
   const bf16* kv = nullptr;           // [T, kHeadDim]
   const bf16* norm_weight = nullptr;  // [kHeadDim]
@@ -95,7 +95,7 @@ struct WindowRowsParams {
 };
 
 // A ring per slot: the row of position p is p % ring_rows of slot_base + slot * slot_bytes.
-struct WindowRing {
+struct SwaRing {
   std::byte* base = nullptr;
   std::int64_t slot_bytes = 0;
   BlockShape shape;  // the ring is one block of ring_rows rows
@@ -103,11 +103,11 @@ struct WindowRing {
 };
 
 // Moves the step's last ring_rows staged rows of every sequence into its ring.
-struct WindowStoreParams {
+struct SwaCacheWriteParams {
   StepView step;
   BlockShape staged_shape;
   const std::byte* staged = nullptr;
-  WindowRing ring;
+  SwaRing ring;
 };
 
 // Compressor ring of one role: FP32 [ring_rows][2][width] per slot, kv then score + ape.
@@ -176,15 +176,15 @@ constexpr bool ring_keeps_needed_rows(std::int32_t ring_rows, std::int32_t neede
 }
 
 // Everything between a layer's projections and its reads of the cache. The bytes are those of query,
-// index_query, window_rows (row_ops.h), window_store and, for each compressor, compress and state_store (row_ops.h),
+// index_query, swa_kv (row_ops.h), swa_cache_write and, for each compressor, compress and state_store (row_ops.h),
 // called in this order for one step; a single call, so that a backend can do it in a single launch.
-struct UpdateRowsParams {
+struct WriteKvParams {
   QueryParams query;
   std::optional<IndexQueryParams> index_query;
-  WindowRowsParams window;
+  SwaKvParams window;
   // Where the window rows are stored besides being staged. Only a ring that ring_keeps_needed_rows() of the
-  // window may be written before attend; without one window_store follows attend.
-  std::optional<WindowRing> window_ring;
+  // window may be written before attend; without one swa_cache_write follows attend.
+  std::optional<SwaRing> swa_ring;
   std::optional<CompressParams> compress;        // the layer's rows, and their state ring
   std::optional<CompressParams> index_compress;  // its index keys, and theirs
 };
@@ -192,7 +192,7 @@ struct UpdateRowsParams {
 // score[s] = sum over heads of w[h] * scale * relu(q[h] . k[s]) in FP32 over the visible rows
 // s < (position + 1) / ratio; the top_k best, equal scores lowest row first, NaN below everything.
 // With no more than top_k visible rows all are selected without scoring.
-struct SelectRowsParams {
+struct IndexerTopkParams {
   StepView step;
   std::int32_t heads = 0;
   std::int32_t ratio = 0;
@@ -203,14 +203,14 @@ struct SelectRowsParams {
   float head_scale = 0;  // 128^-0.5 * heads^-0.5
   IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
   PagedRows keys;
-  std::int32_t* selected = nullptr;        // [T, top_k] row numbers, ascending; entries past the count: -1
-  std::int32_t* selected_count = nullptr;  // [T]
+  std::int32_t* topk_indices = nullptr;  // [T, top_k] row numbers, ascending; entries past the count: -1
+  std::int32_t* topk_count = nullptr;    // [T]
 };
 
 // One softmax over the window entries and the chosen compressed rows, sink in the denominator only:
 // o = sum(exp(s - max) v) / (sum(exp(s - max)) + exp(sink - max)), s = q.k * kHeadDim^-0.5, K = V.
 // Window: the last `window` positions up to the token's own (ring before the step, staged rows
-// within it). Compressed rows: `selected` when given, otherwise all visible ones; none if ratio = 0.
+// within it). Compressed rows: `topk_indices` when given, otherwise all visible ones; none if ratio = 0.
 // Order of summation: compressed rows ascending after window rows, oldest first. The maximum is
 // taken over all rows first; the product with v uses exp(s - max) rounded to BF16 and unnormalised,
 // the denominator sums it unrounded (the reference's rounding points). o is rounded to BF16; then
@@ -221,15 +221,15 @@ struct AttendParams {
   std::int32_t window = 0;
   const bf16* q = nullptr;      // [T, h, kHeadDim]
   const float* sink = nullptr;  // [h]
-  WindowRing ring;
+  SwaRing ring;
   BlockShape staged_shape;
   const std::byte* staged = nullptr;
   std::int32_t ratio = 0;
   RowFormat row_format = RowFormat::kFp8DsMla;
-  PagedRows rows;                                // ratio > 0
-  const std::int32_t* selected = nullptr;        // [T, selected_stride] or null
-  const std::int32_t* selected_count = nullptr;  // [T]
-  std::int64_t selected_stride = 0;
+  PagedRows rows;                              // ratio > 0
+  const std::int32_t* topk_indices = nullptr;  // [T, topk_stride] or null
+  const std::int32_t* topk_count = nullptr;    // [T]
+  std::int64_t topk_stride = 0;
   RopeParams output_rope;
   bf16* o = nullptr;  // [T, h, kHeadDim]
 };
@@ -254,9 +254,9 @@ class Ops {
   virtual Status linear(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
   // linear() on rows normed first: x of every call is norm.y, with unspecified content afterwards.
   virtual Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) = 0;
-  virtual Status update_rows(const UpdateRowsParams& params) = 0;
-  virtual Status window_store(const WindowStoreParams& params) = 0;
-  virtual Status select_rows(const SelectRowsParams& params) = 0;
+  virtual Status write_kv(const WriteKvParams& params) = 0;
+  virtual Status swa_cache_write(const SwaCacheWriteParams& params) = 0;
+  virtual Status indexer_topk(const IndexerTopkParams& params) = 0;
   virtual Status attend(const AttendParams& params) = 0;
 
   // Start of a step: applies the step's table deltas, then its copy-on-write block copies.

@@ -21,7 +21,7 @@ class RowOps : public Ops {
   virtual Status rms_norm(const RmsNormParams& params) = 0;
   virtual Status query(const QueryParams& params) = 0;
   virtual Status index_query(const IndexQueryParams& params) = 0;
-  virtual Status window_rows(const WindowRowsParams& params) = 0;
+  virtual Status swa_kv(const SwaKvParams& params) = 0;
   virtual Status compress(const CompressParams& params) = 0;
   virtual Status state_store(const StateStoreParams& params) = 0;
 };

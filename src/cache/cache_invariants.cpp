@@ -32,33 +32,33 @@ Status check_lengths(const CacheState& state) {
 }
 
 // Cells hold blocks exactly as far as the length says; blocks beyond maybe_shared are not shared.
-Status check_table(const CacheState& state, const PagingGroup& group, std::size_t member,
+Status check_table(const CacheState& state, const KvCacheGroup& group, std::size_t member,
                    std::vector<std::int32_t>& owners) {
   const BlockAllocator& allocator = state.allocators[static_cast<std::size_t>(group.pools()[member])];
   for (std::int32_t slot = 0; slot < state.sequences.capacity(); ++slot) {
     const std::int32_t held = group.blocks(state.sequences[slot].length);
     for (std::int32_t column = 0; column < group.columns(); ++column) {
-      const std::int32_t block = group.cell(slot, column)[member];
+      const std::int32_t block = group.table_entry(slot, column)[member];
       if (block < 0 || block > allocator.total() || (block != 0) != (column < held)) {
         return broken(sequence_name(slot) + " column " + std::to_string(column) + " holds block " +
                       std::to_string(block) + ", but the sequence has " + std::to_string(held) + " blocks");
       }
       ++owners[static_cast<std::size_t>(block)];
-      if (column < held && column >= group.maybe_shared_blocks(slot) && allocator.owners(BlockId(block)) > 1) {
+      if (column < held && column >= group.shared_prefix_blocks(slot) && allocator.owners(BlockId(block)) > 1) {
         return broken(sequence_name(slot) + " would write shared block " + std::to_string(block) + " in place");
       }
     }
   }
-  owners[0] = 0;  // empty cells
+  owners[0] = 0;  // empty entries
   return {};
 }
 
-Status check_reservations(const CacheState& state, const PagingGroup& group) {
+Status check_reservations(const CacheState& state, const KvCacheGroup& group) {
   std::int64_t reserved = 0;
   for (std::int32_t slot = 0; slot < state.sequences.capacity(); ++slot) {
     const SequenceRecord& record = state.sequences[slot];
-    if (record.live) reserved += group.deficit(record, slot);
-    if (group.maybe_shared_blocks(slot) > group.blocks(record.length)) {
+    if (record.live) reserved += group.outstanding_reservation(record, slot);
+    if (group.shared_prefix_blocks(slot) > group.blocks(record.length)) {
       return broken(sequence_name(slot) + " shares more blocks than it has");
     }
   }
@@ -75,7 +75,7 @@ Status CacheState::check() const {
   if (Status status = sequences.check(); !status.ok()) return status;
   if (Status status = check_lengths(*this); !status.ok()) return status;
   std::vector<std::int32_t> owners;
-  for (const PagingGroup& group : groups) {
+  for (const KvCacheGroup& group : groups) {
     if (Status status = check_reservations(*this, group); !status.ok()) return status;
     for (std::size_t member = 0; member < group.pools().size(); ++member) {
       const std::int32_t pool = group.pools()[member];

@@ -60,13 +60,13 @@ CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_l
                        const StepCapacity& capacity)
     : layout(cache_layout),
       limits(plan.limits),
-      groups(PagingGroup::create_all(layout, limits.max_sequences, limits.max_context_tokens)),
+      groups(KvCacheGroup::create_all(layout, limits.max_sequences, limits.max_context_tokens)),
       group_of_pool(layout.pools().size()),
       rings(distinct_rings(layout)),
       sequences(limits.max_sequences),
       metadata(capacity, schedule.ratios()),
       seen_in_batch(static_cast<std::size_t>(limits.max_sequences), 0),
-      first_new_cell(groups.size() + 1, 0),
+      first_new_entry(groups.size() + 1, 0),
       copied_blocks(layout.pools().size(), 0),
       reserved_after(groups.size(), 0) {
   allocators.reserve(plan.pool_blocks.size());
@@ -83,8 +83,8 @@ CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_l
   step.old_reserved_blocks.resize(groups.size());
   step.copies.reserve(static_cast<std::size_t>(capacity.block_copies));
   step.emptied.reserve(slots);
-  // Every new cell gives each pool of its group a delta, so deltas bound the cells.
-  new_cells.reserve(static_cast<std::size_t>(capacity.table_deltas));
+  // Every new entry gives each pool of its group a delta, so deltas bound the table entries.
+  new_entries.reserve(static_cast<std::size_t>(capacity.table_deltas));
 }
 
 std::int64_t CacheState::earliest_length(std::int32_t high_water) const noexcept {
@@ -93,7 +93,7 @@ std::int64_t CacheState::earliest_length(std::int32_t high_water) const noexcept
   return earliest;
 }
 
-Status CacheState::can_reserve(const PagingGroup& group, std::int64_t blocks, const char* purpose) const {
+Status CacheState::can_reserve(const KvCacheGroup& group, std::int64_t blocks, const char* purpose) const {
   if (blocks <= 0) return {};
   for (const std::int32_t pool : group.pools()) {
     const std::int64_t spare = allocators[static_cast<std::size_t>(pool)].free() - group.reserved_blocks();
@@ -107,16 +107,17 @@ Status CacheState::can_reserve(const PagingGroup& group, std::int64_t blocks, co
 Status CacheState::can_truncate(std::int32_t slot, std::int32_t length) const {
   const SequenceRecord& record = sequences[slot];
   if (record.reserve_tokens == 0) return {};
-  for (const PagingGroup& group : groups) {
+  for (const KvCacheGroup& group : groups) {
     const std::int32_t kept = group.blocks(length);
-    const std::int32_t shared = std::min(group.maybe_shared_blocks(slot), kept);
-    const std::int32_t owed = group.deficit(record.reserve_tokens, length, shared) - group.deficit(record, slot);
+    const std::int32_t shared = std::min(group.shared_prefix_blocks(slot), kept);
+    const std::int32_t owed = group.outstanding_reservation(record.reserve_tokens, length, shared) -
+                              group.outstanding_reservation(record, slot);
     for (std::size_t member = 0; member < group.pools().size(); ++member) {
       const std::int32_t pool = group.pools()[member];
       const BlockAllocator& allocator = allocators[static_cast<std::size_t>(pool)];
       std::int64_t freed = 0;
       for (std::int32_t column = kept; column < group.blocks(record.length); ++column) {
-        freed += allocator.owners(BlockId(group.cell(slot, column)[member])) == 1 ? 1 : 0;
+        freed += allocator.owners(BlockId(group.table_entry(slot, column)[member])) == 1 ? 1 : 0;
       }
       if (allocator.free() + freed - group.reserved_blocks() < owed) {
         return blocks_short(pool, owed - freed, "truncate, to keep the sequence's reservation,");
@@ -128,32 +129,32 @@ Status CacheState::can_truncate(std::int32_t slot, std::int32_t length) const {
 
 void CacheState::truncate(std::int32_t slot, std::int32_t length) {
   SequenceRecord& record = sequences[slot];
-  for (PagingGroup& group : groups) {
-    const std::int32_t old_deficit = group.deficit(record, slot);
+  for (KvCacheGroup& group : groups) {
+    const std::int32_t old_outstanding = group.outstanding_reservation(record, slot);
     const std::int32_t kept = group.blocks(length);
     for (std::int32_t column = group.blocks(record.length) - 1; column >= kept; --column) {
-      std::int32_t* cell = group.cell(slot, column);
+      std::int32_t* table_entry = group.table_entry(slot, column);
       for (std::size_t member = 0; member < group.pools().size(); ++member) {
         const std::int32_t pool = group.pools()[member];
-        const BlockId block(cell[member]);
+        const BlockId block(table_entry[member]);
         BlockAllocator& allocator = allocators[static_cast<std::size_t>(pool)];
         allocator.drop_owner(block);
         if (records_freed_blocks && allocator.owners(block) == 0) freed_blocks.push_back({pool, block});
-        cell[member] = 0;
+        table_entry[member] = 0;
       }
     }
-    const std::int32_t shared = std::min(group.maybe_shared_blocks(slot), kept);
-    group.set_maybe_shared_blocks(slot, shared);
-    group.set_reserved_blocks(group.reserved_blocks() + group.deficit(record.reserve_tokens, length, shared) -
-                              old_deficit);
+    const std::int32_t shared = std::min(group.shared_prefix_blocks(slot), kept);
+    group.set_shared_prefix_blocks(slot, shared);
+    group.set_reserved_blocks(group.reserved_blocks() +
+                              group.outstanding_reservation(record.reserve_tokens, length, shared) - old_outstanding);
   }
   record.length = length;
   if (length == 0) record.high_water = 0;
 }
 
 void CacheState::drop_reservation(std::int32_t slot) noexcept {
-  for (PagingGroup& group : groups) {
-    group.set_reserved_blocks(group.reserved_blocks() - group.deficit(sequences[slot], slot));
+  for (KvCacheGroup& group : groups) {
+    group.set_reserved_blocks(group.reserved_blocks() - group.outstanding_reservation(sequences[slot], slot));
   }
   sequences[slot].reserve_tokens = 0;
 }

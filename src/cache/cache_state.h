@@ -7,9 +7,9 @@
 
 #include "cache/block_allocator.h"
 #include "cache/cache_layout.h"
+#include "cache/kv_cache_group.h"
 #include "cache/kv_cache_manager.h"
 #include "cache/memory_plan.h"
-#include "cache/paging_group.h"
 #include "cache/sequence_table.h"
 #include "cache/step_metadata_writer.h"
 
@@ -41,7 +41,7 @@ struct CacheState {
   CacheLayout layout;
   CacheLimits limits;
   std::vector<BlockAllocator> allocators;  // by pool id
-  std::vector<PagingGroup> groups;
+  std::vector<KvCacheGroup> groups;
   std::vector<std::int32_t> group_of_pool;
   std::vector<SlotSpec> rings;  // one of each kind that limits rollback
   SequenceTable sequences;
@@ -53,19 +53,19 @@ struct CacheState {
   // Scratch of prepare_forward, sized at creation.
   std::vector<std::uint64_t> seen_in_batch;  // [slots] number of the last batch that named the slot
   std::uint64_t batch_number = 0;
-  // One table cell that a step fills: a new block for every pool of the group.
-  struct NewCell {
+  // One table entry that a step fills: a new block for every pool of the group.
+  struct NewEntry {
     std::int32_t* blocks = nullptr;  // [members]
     std::int32_t slot = 0;
     std::int32_t column = 0;
   };
-  std::vector<NewCell> new_cells;            // group by group
-  std::vector<std::size_t> first_new_cell;   // [groups + 1]
+  std::vector<NewEntry> new_entries;         // group by group
+  std::vector<std::size_t> first_new_entry;  // [groups + 1]
   std::vector<std::int64_t> copied_blocks;   // [pools]
   std::vector<std::int64_t> reserved_after;  // [groups]
 
-  [[nodiscard]] std::int64_t new_cells_of(std::size_t group) const noexcept {
-    return static_cast<std::int64_t>(first_new_cell[group + 1] - first_new_cell[group]);
+  [[nodiscard]] std::int64_t new_entries_of(std::size_t group) const noexcept {
+    return static_cast<std::int64_t>(first_new_entry[group + 1] - first_new_entry[group]);
   }
 
   // Takes all memory; throws std::bad_alloc or std::length_error. Arguments are checked by the caller.
@@ -78,11 +78,11 @@ struct CacheState {
   [[nodiscard]] bool reachable(std::int64_t length, std::int32_t high_water) const noexcept {
     return length == 0 || length >= earliest_length(high_water);
   }
-  [[nodiscard]] const PagingGroup& group_of(std::int32_t pool) const noexcept {
+  [[nodiscard]] const KvCacheGroup& group_of(std::int32_t pool) const noexcept {
     return groups[static_cast<std::size_t>(group_of_pool[static_cast<std::size_t>(pool)])];
   }
   // Whether every pool of the group can set `blocks` more aside; `purpose` is for the message.
-  [[nodiscard]] Status can_reserve(const PagingGroup& group, std::int64_t blocks, const char* purpose) const;
+  [[nodiscard]] Status can_reserve(const KvCacheGroup& group, std::int64_t blocks, const char* purpose) const;
   // Whether the sequence's reservation survives truncate(slot, length).
   [[nodiscard]] Status can_truncate(std::int32_t slot, std::int32_t length) const;
   // Cuts a sequence, frees the blocks beyond `length` and settles its reservation.

@@ -1,6 +1,6 @@
 // The life of cache blocks and slots, in the order in which a sequence goes through it:
 // create_sequence -> (prepare_forward -> commit | rollback)* -> fork, truncate -> release.
-// Taking a step's blocks is in step_staging.cpp, the counts behind it in paging_group.h.
+// Taking a step's blocks is in step_staging.cpp, the counts behind it in kv_cache_group.h.
 #include "cache/kv_cache_manager.h"
 
 #include <algorithm>
@@ -86,7 +86,7 @@ Status KVCacheManager::Impl::can_begin(const char* operation, std::int64_t lengt
   if (Status status = check_reserve(reserve_tokens); !status.ok()) return status;
   if (Status status = slot_free(); !status.ok()) return status;
   const auto tokens = static_cast<std::int32_t>(std::max(length, reserve_tokens));
-  for (const PagingGroup& group : groups) {
+  for (const KvCacheGroup& group : groups) {
     if (Status status = can_reserve(group, group.blocks(tokens), operation); !status.ok()) return status;
   }
   return {};
@@ -102,14 +102,14 @@ Result<SequenceId> KVCacheManager::Impl::begin_sequence(const char* operation, s
   // The rings are as full as after a step of which every token was rejected: they serve `length`.
   record.high_water = length == 0 ? 0 : record.length + layout.formats().draft_budget_tokens + 1;
   record.reserve_tokens = static_cast<std::int32_t>(reserve_tokens);
-  for (PagingGroup& group : groups) {
+  for (KvCacheGroup& group : groups) {
     for (std::int32_t column = 0; column < group.blocks(record.length); ++column) {
-      std::int32_t* cell = group.cell(slot, column);
+      std::int32_t* table_entry = group.table_entry(slot, column);
       for (std::size_t member = 0; member < group.pools().size(); ++member) {
-        cell[member] = allocators[static_cast<std::size_t>(group.pools()[member])].allocate().value;
+        table_entry[member] = allocators[static_cast<std::size_t>(group.pools()[member])].allocate().value;
       }
     }
-    group.set_reserved_blocks(group.reserved_blocks() + group.deficit(record, slot));
+    group.set_reserved_blocks(group.reserved_blocks() + group.outstanding_reservation(record, slot));
   }
   return sequences.id(slot);
 }
@@ -270,10 +270,11 @@ Result<std::span<const SequenceId>> KVCacheManager::rollback(std::uint64_t seria
 // The child owes what its reservation misses; parent and child each owe a copy of a shared last block.
 Status KVCacheManager::Impl::can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const {
   const SequenceRecord& record = sequences[parent];
-  for (const PagingGroup& group : groups) {
+  for (const KvCacheGroup& group : groups) {
     const std::int32_t held = group.blocks(record.length);
-    const std::int64_t owed = std::int64_t{group.deficit(reserve_tokens, record.length, held)} +
-                              group.deficit(record.reserve_tokens, record.length, held) - group.deficit(record, parent);
+    const std::int64_t owed = std::int64_t{group.outstanding_reservation(reserve_tokens, record.length, held)} +
+                              group.outstanding_reservation(record.reserve_tokens, record.length, held) -
+                              group.outstanding_reservation(record, parent);
     if (Status status = can_reserve(group, owed, "fork"); !status.ok()) return status;
   }
   return {};
@@ -285,21 +286,21 @@ void KVCacheManager::Impl::share_content(std::int32_t parent, std::int32_t child
   sequences[child] = sequences[parent];
   sequences[child].generation = generation;
   sequences[child].reserve_tokens = reserve_tokens;
-  for (PagingGroup& group : groups) {
+  for (KvCacheGroup& group : groups) {
     const std::int32_t held = group.blocks(sequences[parent].length);
-    const std::int32_t old_deficit = group.deficit(sequences[parent], parent);
+    const std::int32_t old_outstanding = group.outstanding_reservation(sequences[parent], parent);
     for (std::int32_t column = 0; column < held; ++column) {
-      const std::int32_t* source = group.cell(parent, column);
-      std::int32_t* target = group.cell(child, column);
+      const std::int32_t* source = group.table_entry(parent, column);
+      std::int32_t* target = group.table_entry(child, column);
       for (std::size_t member = 0; member < group.pools().size(); ++member) {
         allocators[static_cast<std::size_t>(group.pools()[member])].add_owner(BlockId(source[member]));
         target[member] = source[member];
       }
     }
-    group.set_maybe_shared_blocks(parent, held);
-    group.set_maybe_shared_blocks(child, held);
-    group.set_reserved_blocks(group.reserved_blocks() + group.deficit(sequences[parent], parent) - old_deficit +
-                              group.deficit(sequences[child], child));
+    group.set_shared_prefix_blocks(parent, held);
+    group.set_shared_prefix_blocks(child, held);
+    group.set_reserved_blocks(group.reserved_blocks() + group.outstanding_reservation(sequences[parent], parent) -
+                              old_outstanding + group.outstanding_reservation(sequences[child], child));
   }
 }
 
@@ -313,7 +314,7 @@ Result<ForkResult> KVCacheManager::can_fork(SequenceId parent, std::int64_t rese
   const auto reserve = static_cast<std::int32_t>(reserve_tokens);
   if (Status status = state.can_pay_fork(source, reserve); !status.ok()) return status;
   const std::int32_t target = state.sequences.next_slot();
-  return ForkResult{.child = state.sequences.id(target), .source = SlotId(source), .target = SlotId(target)};
+  return ForkResult{.child = state.sequences.id(target), .source = StateSlotId(source), .target = StateSlotId(target)};
 }
 
 Result<ForkResult> KVCacheManager::fork(SequenceId parent, std::int64_t reserve_tokens) {
@@ -374,10 +375,10 @@ Result<std::int64_t> KVCacheManager::length(SequenceId sequence) const {
   return std::int64_t{impl_->sequences[slot].length};
 }
 
-Result<SlotId> KVCacheManager::slot(SequenceId sequence) const {
+Result<StateSlotId> KVCacheManager::slot(SequenceId sequence) const {
   const std::int32_t slot = impl_->sequences.find(sequence);
   if (slot == SequenceTable::kNone) return impl_->sequences.stale(sequence);
-  return SlotId(slot);
+  return StateSlotId(slot);
 }
 
 Result<std::int64_t> KVCacheManager::earliest_truncation(SequenceId sequence) const {
@@ -393,11 +394,11 @@ Result<std::vector<BlockId>> KVCacheManager::blocks(SequenceId sequence, int poo
     return invalid("pool " + std::to_string(pool) + "; accepted: 0 .. " + std::to_string(impl_->allocators.size()) +
                    " exclusive");
   }
-  const PagingGroup& group = impl_->group_of(pool);
+  const KvCacheGroup& group = impl_->group_of(pool);
   const auto member = std::find(group.pools().begin(), group.pools().end(), pool) - group.pools().begin();
   std::vector<BlockId> ids;
   for (std::int32_t column = 0; column < group.blocks(impl_->sequences[slot].length); ++column) {
-    ids.emplace_back(group.cell(slot, column)[member]);
+    ids.emplace_back(group.table_entry(slot, column)[member]);
   }
   return ids;
 }
@@ -409,7 +410,7 @@ const StepOffsets& KVCacheManager::step_offsets() const noexcept {
 PoolUsage KVCacheManager::usage(int pool) const {
   DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
   const BlockAllocator& allocator = impl_->allocators[static_cast<std::size_t>(pool)];
-  const PagingGroup& group = impl_->group_of(pool);
+  const KvCacheGroup& group = impl_->group_of(pool);
   return {.total = allocator.total(),
           .free = allocator.free(),
           .live = allocator.live(),

@@ -46,8 +46,8 @@ enum class StepProgress : std::uint8_t {
 // from `source` to `target`, before the next step.
 struct ForkResult {
   SequenceId child;
-  SlotId source;
-  SlotId target;
+  StateSlotId source;
+  StateSlotId target;
 };
 
 // A block that has no owner any more; its bytes mean nothing.
@@ -97,7 +97,7 @@ class KVCacheManager {
 
   // Tokens, those of an outstanding step included.
   [[nodiscard]] Result<std::int64_t> length(SequenceId sequence) const;
-  [[nodiscard]] Result<SlotId> slot(SequenceId sequence) const;
+  [[nodiscard]] Result<StateSlotId> slot(SequenceId sequence) const;
   // The least L such that truncate accepts every length from L on; 0 is accepted anyway.
   [[nodiscard]] Result<std::int64_t> earliest_truncation(SequenceId sequence) const;
   // The sequence's blocks in one pool, in row order.

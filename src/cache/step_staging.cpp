@@ -11,25 +11,25 @@ namespace {
 // Members whose last block somebody else owns too get a copy. The owner leaves the shared block at
 // once, so that the last of several owners in one batch finds itself alone and writes in place.
 void count_copies(CacheState& state, std::int32_t group_index, const StepSegment& segment, std::int32_t column) {
-  const PagingGroup& group = state.groups[static_cast<std::size_t>(group_index)];
-  const std::int32_t* cell = group.cell(segment.slot, column);
+  const KvCacheGroup& group = state.groups[static_cast<std::size_t>(group_index)];
+  const std::int32_t* table_entry = group.table_entry(segment.slot, column);
   for (std::size_t member = 0; member < group.pools().size(); ++member) {
     const auto pool = static_cast<std::size_t>(group.pools()[member]);
-    if (state.allocators[pool].owners(BlockId(cell[member])) == 1) continue;
-    state.allocators[pool].drop_owner(BlockId(cell[member]));
+    if (state.allocators[pool].owners(BlockId(table_entry[member])) == 1) continue;
+    state.allocators[pool].drop_owner(BlockId(table_entry[member]));
     ++state.copied_blocks[pool];
     state.step.copies.push_back({.slot = segment.slot,
                                  .group = group_index,
                                  .member = static_cast<std::int32_t>(member),
                                  .column = column,
-                                 .source = cell[member]});
+                                 .source = table_entry[member]});
   }
 }
 
 void count_group(CacheState& state, std::int32_t group_index) {
   const auto g = static_cast<std::size_t>(group_index);
-  PagingGroup& group = state.groups[g];
-  state.first_new_cell[g] = state.new_cells.size();
+  KvCacheGroup& group = state.groups[g];
+  state.first_new_entry[g] = state.new_entries.size();
   std::int64_t reserved = group.reserved_blocks();
   for (const StepSegment& segment : state.step.segments) {
     const std::int32_t before = segment.start;
@@ -37,19 +37,19 @@ void count_group(CacheState& state, std::int32_t group_index) {
     if (group.rows(before) == group.rows(after)) continue;  // writes no row here
     const std::int32_t blocks_after = group.blocks(after);
     for (std::int32_t column = group.blocks(before); column < blocks_after; ++column) {
-      state.new_cells.push_back({group.cell(segment.slot, column), segment.slot, column});
+      state.new_entries.push_back({group.table_entry(segment.slot, column), segment.slot, column});
     }
-    const std::int32_t shared = group.maybe_shared_blocks(segment.slot);
+    const std::int32_t shared = group.shared_prefix_blocks(segment.slot);
     const std::int32_t full = group.full_blocks(before);
-    if (group.tail_maybe_shared(before, shared)) count_copies(state, group_index, segment, full);
+    if (group.tail_in_shared_prefix(before, shared)) count_copies(state, group_index, segment, full);
     const std::int32_t reserve_tokens = state.sequences[segment.slot].reserve_tokens;
     if (reserve_tokens > 0) {
       // From `full` on, every block the sequence holds after the step is its own.
-      reserved +=
-          group.deficit(reserve_tokens, after, std::min(shared, full)) - group.deficit(reserve_tokens, before, shared);
+      reserved += group.outstanding_reservation(reserve_tokens, after, std::min(shared, full)) -
+                  group.outstanding_reservation(reserve_tokens, before, shared);
     }
   }
-  state.first_new_cell[g + 1] = state.new_cells.size();
+  state.first_new_entry[g + 1] = state.new_entries.size();
   state.reserved_after[g] = reserved;
 }
 
@@ -63,7 +63,7 @@ struct Shortage {
 std::optional<Shortage> find_shortage(const CacheState& state) noexcept {
   for (std::size_t pool = 0; pool < state.allocators.size(); ++pool) {
     const auto g = static_cast<std::size_t>(state.group_of_pool[pool]);
-    const std::int64_t taken = state.new_cells_of(g) + state.copied_blocks[pool];
+    const std::int64_t taken = state.new_entries_of(g) + state.copied_blocks[pool];
     if (state.allocators[pool].free() - taken < state.reserved_after[g]) {
       // Stated against the present reservations: what reserved sequences take is already set aside.
       const std::int64_t wanted = taken + state.reserved_after[g] - state.groups[g].reserved_blocks();
@@ -75,7 +75,7 @@ std::optional<Shortage> find_shortage(const CacheState& state) noexcept {
 
 void undo_copy_counts(CacheState& state) {
   for (const StagedCopy& copy : state.step.copies) {
-    const PagingGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
+    const KvCacheGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
     const std::int32_t pool = group.pools()[static_cast<std::size_t>(copy.member)];
     state.allocators[static_cast<std::size_t>(pool)].add_owner(BlockId(copy.source));
   }
@@ -84,40 +84,40 @@ void undo_copy_counts(CacheState& state) {
 
 void take_copies(CacheState& state) {
   for (StagedCopy& copy : state.step.copies) {
-    PagingGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
+    KvCacheGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
     const std::int32_t pool = group.pools()[static_cast<std::size_t>(copy.member)];
     copy.target = state.allocators[static_cast<std::size_t>(pool)].allocate().value;
-    group.cell(copy.slot, copy.column)[copy.member] = copy.target;
+    group.table_entry(copy.slot, copy.column)[copy.member] = copy.target;
     state.metadata.add_delta({.table = pool, .slot = copy.slot, .index = copy.column, .block = copy.target});
     state.metadata.add_copy({.table = pool, .source = copy.source, .target = copy.target, .reserved = 0});
   }
 }
 
-// Pool by pool: the free list's top, the group's cells and the deltas are all walked in order.
+// Pool by pool: the free list's top, the group's table entries and the deltas are all walked in order.
 void take_new_blocks(CacheState& state, std::size_t g) {
-  PagingGroup& group = state.groups[g];
-  const CacheState::NewCell* cells = state.new_cells.data() + state.first_new_cell[g];
-  const auto count = static_cast<std::int32_t>(state.new_cells_of(g));
+  KvCacheGroup& group = state.groups[g];
+  const CacheState::NewEntry* table_entries = state.new_entries.data() + state.first_new_entry[g];
+  const auto count = static_cast<std::int32_t>(state.new_entries_of(g));
   for (std::size_t member = 0; member < group.pools().size() && count > 0; ++member) {
     const std::int32_t pool = group.pools()[member];
     BlockTableDelta* delta = state.metadata.add_deltas(count);
     state.allocators[static_cast<std::size_t>(pool)].allocate(count, [=](std::int32_t i, BlockId block) {
-      cells[i].blocks[member] = block.value;
-      delta[i] = {.table = pool, .slot = cells[i].slot, .index = cells[i].column, .block = block.value};
+      table_entries[i].blocks[member] = block.value;
+      delta[i] = {.table = pool, .slot = table_entries[i].slot, .index = table_entries[i].column, .block = block.value};
     });
   }
 }
 
 // After the step a sequence owns the blocks it wrote alone.
 void settle_group(CacheState& state, std::size_t g) noexcept {
-  PagingGroup& group = state.groups[g];
+  KvCacheGroup& group = state.groups[g];
   std::int32_t* old_shared = state.step.old_shared_blocks.data() + g * state.seen_in_batch.size();
   for (std::size_t i = 0; i < state.step.segments.size(); ++i) {
     const StepSegment& segment = state.step.segments[i];
-    const std::int32_t shared = group.maybe_shared_blocks(segment.slot);
+    const std::int32_t shared = group.shared_prefix_blocks(segment.slot);
     old_shared[i] = shared;
     if (shared == 0 || group.rows(segment.start) == group.rows(segment.start + segment.tokens)) continue;
-    group.set_maybe_shared_blocks(segment.slot, std::min(shared, group.full_blocks(segment.start)));
+    group.set_shared_prefix_blocks(segment.slot, std::min(shared, group.full_blocks(segment.start)));
   }
   state.step.old_reserved_blocks[g] = group.reserved_blocks();
   group.set_reserved_blocks(state.reserved_after[g]);
@@ -127,7 +127,7 @@ void settle_group(CacheState& state, std::size_t g) noexcept {
 
 Status stage_blocks(CacheState& state) {
   state.step.copies.clear();
-  state.new_cells.clear();
+  state.new_entries.clear();
   std::fill(state.copied_blocks.begin(), state.copied_blocks.end(), 0);
   for (std::size_t g = 0; g < state.groups.size(); ++g) count_group(state, static_cast<std::int32_t>(g));
   if (const std::optional<Shortage> shortage = find_shortage(state)) {
@@ -146,29 +146,29 @@ Status stage_blocks(CacheState& state) {
 // In the reverse order of stage_blocks, so that the free lists end up as they were.
 void rollback_blocks(CacheState& state) {
   for (std::size_t g = state.groups.size(); g-- > 0;) {
-    PagingGroup& group = state.groups[g];
+    KvCacheGroup& group = state.groups[g];
     const std::int32_t* old_shared = state.step.old_shared_blocks.data() + g * state.seen_in_batch.size();
     for (std::size_t i = state.step.segments.size(); i-- > 0;) {
       const StepSegment& segment = state.step.segments[i];
       const std::int32_t kept = group.blocks(segment.start);
       for (std::int32_t column = group.blocks(segment.start + segment.tokens) - 1; column >= kept; --column) {
-        std::int32_t* cell = group.cell(segment.slot, column);
+        std::int32_t* table_entry = group.table_entry(segment.slot, column);
         for (std::size_t member = group.pools().size(); member-- > 0;) {
-          state.allocators[static_cast<std::size_t>(group.pools()[member])].drop_owner(BlockId(cell[member]));
-          cell[member] = 0;
+          state.allocators[static_cast<std::size_t>(group.pools()[member])].drop_owner(BlockId(table_entry[member]));
+          table_entry[member] = 0;
         }
       }
-      group.set_maybe_shared_blocks(segment.slot, old_shared[i]);
+      group.set_shared_prefix_blocks(segment.slot, old_shared[i]);
     }
     group.set_reserved_blocks(state.step.old_reserved_blocks[g]);
   }
   for (std::size_t i = state.step.copies.size(); i-- > 0;) {
     const StagedCopy& copy = state.step.copies[i];
-    PagingGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
+    KvCacheGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
     const auto pool = static_cast<std::size_t>(group.pools()[static_cast<std::size_t>(copy.member)]);
     state.allocators[pool].drop_owner(BlockId(copy.target));
     state.allocators[pool].add_owner(BlockId(copy.source));
-    group.cell(copy.slot, copy.column)[copy.member] = copy.source;
+    group.table_entry(copy.slot, copy.column)[copy.member] = copy.source;
   }
   state.step.copies.clear();
 }

@@ -12,7 +12,7 @@ namespace dsv4rt {
 namespace {
 
 constexpr std::byte kEdge{0xc5};
-constexpr std::int64_t kEdgeBytes = CacheMemory::kEdgeBytes;
+constexpr std::int64_t kGuardBytes = CacheMemory::kGuardBytes;
 
 std::int64_t used_bytes(const BlockShape& shape) {
   return std::int64_t{shape.rows} * shape.row_bytes();
@@ -22,17 +22,17 @@ std::int64_t used_bytes(const BlockShape& shape) {
 
 Result<std::unique_ptr<CacheGuard>> CacheGuard::create(Backend& backend, const CacheLayout& layout,
                                                        const CacheMemory& memory) {
-  std::int64_t largest = kEdgeBytes;
+  std::int64_t largest = kGuardBytes;
   for (const PoolSpec& pool : layout.pools()) largest = std::max(largest, pool.shape.block_bytes);
   for (const SlotSpec& slot : layout.slots()) largest = std::max(largest, slot.slot_bytes);
   try {
     std::unique_ptr<CacheGuard> guard(new CacheGuard(backend, layout, memory));
     guard->poison_.assign(static_cast<std::size_t>(largest), kPoison);
     guard->read_.resize(static_cast<std::size_t>(largest));
-    const std::vector<std::byte> edge(static_cast<std::size_t>(kEdgeBytes), kEdge);
+    const std::vector<std::byte> margin(static_cast<std::size_t>(kGuardBytes), kEdge);
     for (const CacheRegion& region : memory.regions()) {
-      DSV4RT_RETURN_IF_ERROR(backend.upload(region.data - kEdgeBytes, edge.data(), edge.size()));
-      DSV4RT_RETURN_IF_ERROR(backend.upload(region.data + region.bytes, edge.data(), edge.size()));
+      DSV4RT_RETURN_IF_ERROR(backend.upload(region.data - kGuardBytes, margin.data(), margin.size()));
+      DSV4RT_RETURN_IF_ERROR(backend.upload(region.data + region.bytes, margin.data(), margin.size()));
     }
     return guard;
   } catch (const std::bad_alloc&) {
@@ -55,8 +55,8 @@ Status CacheGuard::check_bytes(const CacheRegion& region, std::int64_t offset, s
 
 Status CacheGuard::check_edges() {
   for (const CacheRegion& region : memory_.regions()) {
-    DSV4RT_RETURN_IF_ERROR(check_bytes(region, -kEdgeBytes, kEdgeBytes, kEdge));
-    DSV4RT_RETURN_IF_ERROR(check_bytes(region, region.bytes, kEdgeBytes, kEdge));
+    DSV4RT_RETURN_IF_ERROR(check_bytes(region, -kGuardBytes, kGuardBytes, kEdge));
+    DSV4RT_RETURN_IF_ERROR(check_bytes(region, region.bytes, kGuardBytes, kEdge));
   }
   return {};
 }
@@ -76,7 +76,7 @@ Status CacheGuard::reclaim_blocks(std::span<const FreedBlock> blocks) {
   return check_edges();
 }
 
-Status CacheGuard::reclaim_slot(SlotId slot) {
+Status CacheGuard::reclaim_slot(StateSlotId slot) {
   for (std::size_t i = 0; i < layout_.slots().size(); ++i) {
     const SlotSpec& spec = layout_.slots()[i];
     DSV4RT_RETURN_IF_ERROR(reclaim(memory_.ring_region(static_cast<int>(i)), slot.value * spec.slot_bytes, spec.shape));

@@ -2,7 +2,7 @@
 //
 // * Blocks and rings that become free are filled with kPoison, which every format decodes to NaN, so
 //   that whoever still reads them shows it in the output.
-// * Every region lies between two edges of known bytes. Within a region two more places
+// * Every region lies between guard bytes of known values. Within a region two more places
 //   never change: the null block of a pool, and the zero padding at the end of a block or ring.
 //
 // Nothing of it changes what valid reads and writes give. Costs: a copy per freed block, and on a
@@ -25,16 +25,16 @@ class CacheGuard {
   // E4M3 and E8M0 NaN as a byte, BF16 and FP32 NaN when repeated. E2M1 has no NaN, but its scales do.
   static constexpr std::byte kPoison{0xff};
 
-  // Writes the edges. `memory` was allocated with edges; all arguments outlive the object.
+  // Writes the guard bytes. `memory` was allocated with guard bytes; all arguments outlive the object.
   static Result<std::unique_ptr<CacheGuard>> create(Backend& backend, const CacheLayout& layout,
                                                     const CacheMemory& memory);
 
-  // Checks the padding of blocks that became free, poisons them, and checks the edges. kInternal
+  // Checks the padding of blocks that became free, poisons them, and checks the guard bytes. kInternal
   // naming role, layer and byte of what was overwritten.
   Status reclaim_blocks(std::span<const FreedBlock> blocks);
   // The same for the rings of a slot.
-  Status reclaim_slot(SlotId slot);
-  // The edges of every region, and that no null block was ever written.
+  Status reclaim_slot(StateSlotId slot);
+  // The guard bytes of every region, and that no null block was ever written.
   Status check();
   // For a destructor that finds the cache overwritten and has nobody to tell: std::terminate with a CheckFailure as
   // the exception in flight, whose text the standard handler prints.

@@ -15,14 +15,14 @@ std::string region_name(CacheRole role, LayerId layer, const char* part) {
 }  // namespace
 
 Result<CacheMemory> CacheMemory::allocate(Backend& backend, const CacheLayout& layout, const MemoryPlan& plan,
-                                          std::span<const std::int32_t> table_strides, Edges edges) {
+                                          std::span<const std::int32_t> table_strides, GuardBytes guard_bytes) {
   CacheMemory memory;
   memory.layout_ = &layout;
-  const std::int64_t edge = edges == Edges::kAround ? kEdgeBytes : 0;
+  const std::int64_t margin = guard_bytes == GuardBytes::kAround ? kGuardBytes : 0;
   const auto take = [&](std::int64_t bytes, const std::string& purpose) -> Result<std::byte*> {
-    DSV4RT_ASSIGN_OR_RETURN(Buffer buffer, backend.allocate(static_cast<std::size_t>(bytes + 2 * edge), purpose));
+    DSV4RT_ASSIGN_OR_RETURN(Buffer buffer, backend.allocate(static_cast<std::size_t>(bytes + 2 * margin), purpose));
     memory.buffers_.push_back(std::move(buffer));
-    memory.regions_.push_back({.name = purpose, .data = memory.buffers_.back().data() + edge, .bytes = bytes});
+    memory.regions_.push_back({.name = purpose, .data = memory.buffers_.back().data() + margin, .bytes = bytes});
     return memory.regions_.back().data;
   };
   const std::int64_t sequences = plan.limits.max_sequences;

@@ -15,20 +15,21 @@ namespace dsv4rt {
 // One allocation: a pool, a block table or the rings of all slots.
 struct CacheRegion {
   std::string name;           // role, part and layer
-  std::byte* data = nullptr;  // backend memory; with edges, what lies between them
-  std::int64_t bytes = 0;     // edges not counted
+  std::byte* data = nullptr;  // backend memory; with guard bytes, what lies between them
+  std::int64_t bytes = 0;     // guard bytes not counted
 };
 
 class CacheMemory {
  public:
-  // Bytes before and after a region that is allocated with edges; keeps the backend's alignment.
-  static constexpr std::int64_t kEdgeBytes = 256;
-  enum class Edges : std::uint8_t { kNone, kAround };
+  // Bytes before and after a region that is allocated with guard bytes; keeps the backend's alignment.
+  static constexpr std::int64_t kGuardBytes = 256;
+  enum class GuardBytes : std::uint8_t { kNone, kAround };
 
   // Allocates what `plan` says; table_strides[i] columns for the block table of pool i.
-  // kResourceExhausted naming role, layer and bytes. Edges are no part of the plan.
+  // kResourceExhausted naming role, layer and bytes. Guard bytes are no part of the plan.
   static Result<CacheMemory> allocate(Backend& backend, const CacheLayout& layout, const MemoryPlan& plan,
-                                      std::span<const std::int32_t> table_strides, Edges edges = Edges::kNone);
+                                      std::span<const std::int32_t> table_strides,
+                                      GuardBytes guard_bytes = GuardBytes::kNone);
 
   // Views of one layer's regions.
   [[nodiscard]] LayerCache layer_cache(const LayerSpec& spec) const;

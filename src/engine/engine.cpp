@@ -73,14 +73,14 @@ Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
   return impl_->call("truncate", Impl::Use::kChange, [&]() -> Status {
     DSV4RT_RETURN_IF_ERROR(impl_->manager->truncate(sequence, new_length));
     if (new_length > 0) return impl_->reclaim();
-    const SlotId slot = impl_->manager->slot(sequence).value();
+    const StateSlotId slot = impl_->manager->slot(sequence).value();
     return impl_->reclaim({&slot, 1});
   });
 }
 
 Status Engine::release(SequenceId sequence) {
   return impl_->call("release", Impl::Use::kChange, [&]() -> Status {
-    const Result<SlotId> slot = impl_->manager->slot(sequence);
+    const Result<StateSlotId> slot = impl_->manager->slot(sequence);
     DSV4RT_RETURN_IF_ERROR(impl_->manager->release(sequence));
     return impl_->reclaim({&slot.value(), 1});
   });
@@ -182,7 +182,7 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
     // Memory for the answer first: without it the step is still there.
     std::vector<SequenceId> emptied;
-    std::vector<SlotId> slots;
+    std::vector<StateSlotId> slots;
     emptied.reserve(static_cast<std::size_t>(impl_->step.plan.counts.sequences));
     slots.reserve(emptied.capacity());
     const StepProgress progress = impl_->step.started ? StepProgress::kStarted : StepProgress::kPrepared;
@@ -288,7 +288,7 @@ Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {
   return static_cast<std::size_t>(local);
 }
 
-Status Engine::Impl::reclaim(std::span<const SlotId> slots) noexcept {
+Status Engine::Impl::reclaim(std::span<const StateSlotId> slots) noexcept {
   if (guard == nullptr) return {};
   try {
     Status status = guard->reclaim_blocks(manager->freed_blocks());

@@ -119,7 +119,7 @@ struct Engine::Impl {
   void clear_step() noexcept;
   // After an operation of the manager that frees: checks and poisons what became free, with the rings of the
   // slots that lost their content. The operation is done by then, so any failure latches.
-  Status reclaim(std::span<const SlotId> slots = {}) noexcept;
+  Status reclaim(std::span<const StateSlotId> slots = {}) noexcept;
 };
 
 }  // namespace dsv4rt

@@ -175,8 +175,8 @@ Status Engine::Impl::plan_and_allocate() {
   std::vector<std::int32_t> strides;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
   const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);
-  const auto edges = guarded ? CacheMemory::Edges::kAround : CacheMemory::Edges::kNone;
-  DSV4RT_ASSIGN_OR_RETURN(cache, CacheMemory::allocate(*backend, layout, memory.cache, strides, edges));
+  const auto guard_bytes = guarded ? CacheMemory::GuardBytes::kAround : CacheMemory::GuardBytes::kNone;
+  DSV4RT_ASSIGN_OR_RETURN(cache, CacheMemory::allocate(*backend, layout, memory.cache, strides, guard_bytes));
   if (guarded) {
     DSV4RT_ASSIGN_OR_RETURN(guard, CacheGuard::create(*backend, layout, cache));
     manager->record_freed_blocks();

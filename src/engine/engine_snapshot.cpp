@@ -172,7 +172,7 @@ Result<std::vector<RowRun>> runs_of(const CacheParts& parts, const SectionRegion
     return paged_runs(parts.memory.tables()[static_cast<std::size_t>(region.pool)], region.shape, blocks,
                       region.section.rows);
   }
-  DSV4RT_ASSIGN_OR_RETURN(const SlotId slot, parts.manager.slot(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const StateSlotId slot, parts.manager.slot(sequence));
   const CacheRings& rings = parts.memory.rings()[static_cast<std::size_t>(region.ring)];
   return ring_runs(rings.base + slot.value * rings.slot_bytes, region.shape.rows, region.section.first_row,
                    region.section.rows);
@@ -181,7 +181,7 @@ Result<std::vector<RowRun>> runs_of(const CacheParts& parts, const SectionRegion
 // The device's block-table rows of a sequence whose blocks no step has announced.
 Status upload_tables(const CacheParts& parts, SequenceId sequence) {
   static_assert(sizeof(BlockId) == sizeof(std::int32_t));
-  DSV4RT_ASSIGN_OR_RETURN(const SlotId slot, parts.manager.slot(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const StateSlotId slot, parts.manager.slot(sequence));
   for (std::size_t pool = 0; pool < parts.layout.pools().size(); ++pool) {
     const CacheTable& table = parts.memory.tables()[pool];
     DSV4RT_ASSIGN_OR_RETURN(const std::vector<BlockId> blocks, parts.manager.blocks(sequence, static_cast<int>(pool)));
@@ -261,7 +261,7 @@ Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot,
     RowMover mover(*engine.backend, most_run_bytes(regions));
 
     DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.manager->restore_sequence(length, reserve_tokens));
-    const SlotId slot = engine.manager->slot(sequence).value();
+    const StateSlotId slot = engine.manager->slot(sequence).value();
     Status filled;
     try {
       filled = upload_tables(parts, sequence);

@@ -1,4 +1,4 @@
-// What LibraryLinear hands to cuBLASLt for NVFP4 weights, on any GPU: a stand-in for the library's product reads the
+// What CublasLtLinear hands to cuBLASLt for NVFP4 weights, on any GPU: a stand-in for the library's product reads the
 // operands as the documentation says and multiplies on the host.
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
@@ -100,14 +100,14 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
   lt.cublasLtMatmulAlgoGetHeuristic = StandIn::heuristic;
   lt.cublasLtMatmul = StandIn::product;
   constexpr std::int32_t kMostTokens = 131;
-  const auto scratch_bytes = static_cast<std::size_t>(cuda::LibraryLinear::scratch_bytes(kMostTokens, kIn, kOut));
+  const auto scratch_bytes = static_cast<std::size_t>(cuda::CublasLtLinear::scratch_bytes(kMostTokens, kIn, kOut));
   const DeviceArray<std::byte> memory(gpu(), scratch_bytes);
   cuda::Scratch scratch(memory.data(), scratch_bytes);
   const auto device = describe_gpu();
   ASSERT_NE(device, nullptr);
   cuda::CudaOps ops(
       *device, static_cast<cudaStream_t>(gpu().native_stream()), scratch,
-      std::make_unique<cuda::LibraryLinear>(lt, std::move(handle).value(), cuda::RowCopies::kBf16AndNvfp4, 0));
+      std::make_unique<cuda::CublasLtLinear>(lt, std::move(handle).value(), cuda::RowCopies::kBf16AndNvfp4, 0));
   const auto cpu = create_cpu_test_backend();
   ASSERT_OK(cpu);
 

@@ -94,7 +94,7 @@ TEST_F(Nvfp4RowsTest, ReadBackThroughTheLayout) {
   }
 }
 
-// What LibraryLinear asks of cuBLASLt, by the documented meaning of its operands: codes times scales, summed, times
+// What CublasLtLinear asks of cuBLASLt, by the documented meaning of its operands: codes times scales, summed, times
 // both global scales. The input scale is a power of two, so that rounded inputs are BF16 values.
 TEST_F(Nvfp4RowsTest, ProductOfPackedOperands) {
   constexpr std::int64_t kRows = 160;

@@ -53,7 +53,7 @@ class FakeDevice {
     }
     for (std::int32_t i = 0; i < step.counts.table_deltas; ++i) {
       const BlockTableDelta& delta = step.table_deltas[i];
-      cell(static_cast<std::size_t>(delta.table), delta.slot, delta.index) = delta.block;
+      table_entry(static_cast<std::size_t>(delta.table), delta.slot, delta.index) = delta.block;
     }
     for (std::int32_t t = 0; t < step.counts.tokens; ++t) {
       if (step.token_sequence[t] >= 0) write_token(step, t, tags[static_cast<std::size_t>(t)]);
@@ -64,7 +64,7 @@ class FakeDevice {
   void fork(std::int32_t source, std::int32_t target) {
     for (auto& ring : rings_) ring[static_cast<std::size_t>(target)] = ring[static_cast<std::size_t>(source)];
     for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
-      for (std::int32_t c = 0; c < strides_[pool]; ++c) cell(pool, target, c) = cell(pool, source, c);
+      for (std::int32_t c = 0; c < strides_[pool]; ++c) table_entry(pool, target, c) = table_entry(pool, source, c);
     }
   }
 
@@ -76,10 +76,12 @@ class FakeDevice {
     const auto length = static_cast<std::int64_t>(tokens.size());
     for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
       const std::vector<BlockId> blocks = *manager.blocks(id, static_cast<int>(pool));
-      for (std::size_t c = 0; c < blocks.size(); ++c) cell(pool, slot, static_cast<std::int32_t>(c)) = blocks[c].value;
+      for (std::size_t c = 0; c < blocks.size(); ++c)
+        table_entry(pool, slot, static_cast<std::int32_t>(c)) = blocks[c].value;
       const std::int32_t rows = pools_[pool].rows_per_block;
       for (std::int64_t row = 0; row < length / pools_[pool].ratio; ++row) {
-        at(pool, cell(pool, slot, static_cast<std::int32_t>(row / rows)), static_cast<std::int32_t>(row % rows)) =
+        at(pool, table_entry(pool, slot, static_cast<std::int32_t>(row / rows)),
+           static_cast<std::int32_t>(row % rows)) =
             tokens[static_cast<std::size_t>((row + 1) * pools_[pool].ratio - 1)];
       }
     }
@@ -95,10 +97,11 @@ class FakeDevice {
 
   [[nodiscard]] std::uint64_t read_row(std::size_t pool, std::int32_t slot, std::int64_t row) {
     const std::int64_t rows = pools_[pool].rows_per_block;
-    return at(pool, cell(pool, slot, static_cast<std::int32_t>(row / rows)), static_cast<std::int32_t>(row % rows));
+    return at(pool, table_entry(pool, slot, static_cast<std::int32_t>(row / rows)),
+              static_cast<std::int32_t>(row % rows));
   }
   [[nodiscard]] std::int32_t table_entry(std::size_t pool, std::int32_t slot, std::int32_t column) {
-    return cell(pool, slot, column);
+    return table_entry(pool, slot, column);
   }
   [[nodiscard]] RingRow ring_row(std::size_t ring, std::int32_t slot, std::int64_t position) const {
     const std::vector<RingRow>& rows = rings_[ring][static_cast<std::size_t>(slot)];
@@ -110,7 +113,7 @@ class FakeDevice {
     return rows_[pool].at(static_cast<std::size_t>(block) * static_cast<std::size_t>(pools_[pool].rows_per_block) +
                           static_cast<std::size_t>(row));
   }
-  std::int32_t& cell(std::size_t pool, std::int32_t slot, std::int32_t column) {
+  std::int32_t& table_entry(std::size_t pool, std::int32_t slot, std::int32_t column) {
     return tables_[pool].at(static_cast<std::size_t>(slot) * static_cast<std::size_t>(strides_[pool]) +
                             static_cast<std::size_t>(column));
   }
@@ -126,7 +129,7 @@ class FakeDevice {
       if (step.valid_mask[c][t] == 0) continue;
       const std::int32_t row = step.row_index[c][t];
       const std::int32_t rows = pools_[pool].rows_per_block;
-      at(pool, cell(pool, slot, row / rows), row % rows) = tag;
+      at(pool, table_entry(pool, slot, row / rows), row % rows) = tag;
     }
   }
 

@@ -147,8 +147,8 @@ struct AttendInputs {
     }
     const std::size_t width = static_cast<std::size_t>(shape.heads) * kHeadDim;
     q.resize(static_cast<std::size_t>(counts.tokens) * width, bf16{0x7fc0});
-    selected_count.resize(static_cast<std::size_t>(counts.tokens), 0);
-    selected.resize(static_cast<std::size_t>(counts.tokens) * static_cast<std::size_t>(shape.top_k), -1);
+    topk_count.resize(static_cast<std::size_t>(counts.tokens), 0);
+    topk_indices.resize(static_cast<std::size_t>(counts.tokens) * static_cast<std::size_t>(shape.top_k), -1);
     for (std::int32_t t = 0; t < counts.valid_tokens; ++t) {
       const std::int32_t own = slot_of(t);
       const std::int32_t p = position[static_cast<std::size_t>(t)];
@@ -181,7 +181,7 @@ struct AttendInputs {
   std::vector<std::byte> ring, staged;
   std::vector<bf16> q;
   std::vector<float> sink, frequency;
-  std::vector<std::int32_t> selected, selected_count;
+  std::vector<std::int32_t> topk_indices, topk_count;
 
  private:
   static std::int64_t window_row(std::uint64_t seed, std::int32_t slot, std::int32_t position) {
@@ -191,12 +191,12 @@ struct AttendInputs {
   void select(RowRandom& random, std::int32_t token, std::int32_t p) {
     const std::int64_t visible = (p + 1) / shape.ratio;
     const std::int64_t count = std::min<std::int64_t>(visible, shape.top_k);
-    std::int32_t* rows = selected.data() + std::int64_t{token} * shape.top_k;
+    std::int32_t* rows = topk_indices.data() + std::int64_t{token} * shape.top_k;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t from = i * visible / count;
       rows[i] = static_cast<std::int32_t>(from + random.below((i + 1) * visible / count - from));
     }
-    selected_count[static_cast<std::size_t>(token)] = static_cast<std::int32_t>(count);
+    topk_count[static_cast<std::size_t>(token)] = static_cast<std::int32_t>(count);
   }
 };
 
@@ -224,9 +224,9 @@ class AttendArrays {
     p.row_format = in.shape.format;
     p.rows = {const_cast<std::byte*>(blocks), pool.rows_shape, table, pool.stride};
     if (in.shape.top_k > 0) {
-      p.selected = put(in.selected);
-      p.selected_count = put(in.selected_count);
-      p.selected_stride = in.shape.top_k;
+      p.topk_indices = put(in.topk_indices);
+      p.topk_count = put(in.topk_count);
+      p.topk_stride = in.shape.top_k;
     }
     if (in.shape.rotates) p.output_rope = {put(in.frequency), true};
     p.o = put(std::vector<bf16>(in.q.size(), bf16{0x7fc0}));

@@ -35,19 +35,21 @@ class CapturingOps final : public Ops {
     return run("normed_linear", [this, norm, copy = std::vector<LinearCall>(calls.begin(), calls.end())](
                                     const StepHeader*) { return inner_.normed_linear(norm, copy); });
   }
-  Status window_store(const WindowStoreParams& p) override { return run_step("window_store", p, &Ops::window_store); }
-  Status select_rows(const SelectRowsParams& p) override { return run_step("select_rows", p, &Ops::select_rows); }
+  Status swa_cache_write(const SwaCacheWriteParams& p) override {
+    return run_step("swa_cache_write", p, &Ops::swa_cache_write);
+  }
+  Status indexer_topk(const IndexerTopkParams& p) override { return run_step("indexer_topk", p, &Ops::indexer_topk); }
   Status attend(const AttendParams& p) override { return run_step("attend", p, &Ops::attend); }
-  Status update_rows(const UpdateRowsParams& p) override {
-    return run("update_rows", [this, p](const StepHeader* counts) {
-      UpdateRowsParams now = p;
+  Status write_kv(const WriteKvParams& p) override {
+    return run("write_kv", [this, p](const StepHeader* counts) {
+      WriteKvParams now = p;
       if (counts != nullptr) {
         now.query.step.counts = now.window.step.counts = *counts;
         if (now.index_query) now.index_query->step.counts = *counts;
         if (now.compress) now.compress->step.counts = *counts;
         if (now.index_compress) now.index_compress->step.counts = *counts;
       }
-      return inner_.update_rows(now);
+      return inner_.write_kv(now);
     });
   }
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override {

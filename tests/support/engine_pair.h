@@ -170,7 +170,7 @@ class EnginePair {
     std::vector<Bf16Bits> cpu_out(values, Bf16Bits{0x7fc0});  // NaN
     std::vector<Bf16Bits> gpu_out(values, Bf16Bits{0x7fc0});
     ASSERT_OK(gpu_->forward_layer_from_host(gpu_step, layer, x.data(), gpu_out.data()));
-    SelectedRows selection;
+    TopkRows selection;
     if (EngineInspector(*gpu_).layer_spec(layer).indexer) {
       selection = EngineInspector(*gpu_).last_selection(layer, gpu_step.valid_tokens).value();
     }
@@ -199,7 +199,7 @@ class EnginePair {
     totals.norm += norm;
   }
 
-  static void compare_selections(const SelectedRows& cpu, const SelectedRows& gpu, LayerTotals& totals) {
+  static void compare_selections(const TopkRows& cpu, const TopkRows& gpu, LayerTotals& totals) {
     ASSERT_EQ(cpu.counts, gpu.counts);
     for (std::size_t t = 0; t < gpu.counts.size(); ++t) {
       const auto* own = cpu.rows.data() + t * static_cast<std::size_t>(cpu.top_k);

@@ -12,24 +12,24 @@ namespace dsv4rt::test {
 class ForcedSelectionOps : public RecordingOps {
  public:
   // `inner` works on host memory.
-  ForcedSelectionOps(Ops& inner, const SelectedRows& forced) : RecordingOps(&inner), forced_(forced) {}
+  ForcedSelectionOps(Ops& inner, const TopkRows& forced) : RecordingOps(&inner), forced_(forced) {}
 
   // What the inner operations chose.
-  SelectedRows own;
+  TopkRows own;
 
-  Status select_rows(const SelectRowsParams& p) override {
-    const Status status = RecordingOps::select_rows(p);
+  Status indexer_topk(const IndexerTopkParams& p) override {
+    const Status status = RecordingOps::indexer_topk(p);
     if (!status.ok()) return status;
     own.top_k = p.top_k;
-    own.rows.assign(p.selected, p.selected + forced_.rows.size());
-    own.counts.assign(p.selected_count, p.selected_count + forced_.counts.size());
-    std::ranges::copy(forced_.rows, p.selected);
-    std::ranges::copy(forced_.counts, p.selected_count);
+    own.rows.assign(p.topk_indices, p.topk_indices + forced_.rows.size());
+    own.counts.assign(p.topk_count, p.topk_count + forced_.counts.size());
+    std::ranges::copy(forced_.rows, p.topk_indices);
+    std::ranges::copy(forced_.counts, p.topk_count);
     return {};
   }
 
  private:
-  const SelectedRows& forced_;
+  const TopkRows& forced_;
 };
 
 }  // namespace dsv4rt::test

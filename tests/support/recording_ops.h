@@ -17,11 +17,11 @@ class RecordingOps : public Ops {
   // Parameters of the last call of each kind.
   std::vector<std::vector<LinearCall>> linears;
   std::vector<CompressParams> compressions;
-  UpdateRowsParams update_params;
-  // What update_rows was asked, part by part.
+  WriteKvParams update_params;
+  // What write_kv was asked, part by part.
   QueryParams query_params;
   IndexQueryParams index_query_params;
-  SelectRowsParams select_params;
+  IndexerTopkParams select_params;
   AttendParams attend_params;
   // The call with this number fails (-1: none).
   int failing_call = -1;
@@ -34,20 +34,20 @@ class RecordingOps : public Ops {
     linears.emplace_back(c.begin(), c.end());
     return pass("normed_linear*" + std::to_string(c.size()), [&] { return inner_->normed_linear(norm, c); });
   }
-  Status window_store(const WindowStoreParams& p) override {
-    return pass("window_store", [&] { return inner_->window_store(p); });
+  Status swa_cache_write(const SwaCacheWriteParams& p) override {
+    return pass("swa_cache_write", [&] { return inner_->swa_cache_write(p); });
   }
-  Status update_rows(const UpdateRowsParams& p) override {
+  Status write_kv(const WriteKvParams& p) override {
     update_params = p;
     query_params = p.query;
     if (p.index_query) index_query_params = *p.index_query;
     if (p.compress) compressions.push_back(*p.compress);
     if (p.index_compress) compressions.push_back(*p.index_compress);
-    return pass("update_rows", [&] { return inner_->update_rows(p); });
+    return pass("write_kv", [&] { return inner_->write_kv(p); });
   }
-  Status select_rows(const SelectRowsParams& p) override {
+  Status indexer_topk(const IndexerTopkParams& p) override {
     select_params = p;
-    return pass("select_rows", [&] { return inner_->select_rows(p); });
+    return pass("indexer_topk", [&] { return inner_->indexer_topk(p); });
   }
   Status attend(const AttendParams& p) override {
     attend_params = p;

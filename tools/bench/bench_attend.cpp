@@ -238,7 +238,7 @@ void attend(benchmark::State& state) {
   for (std::int32_t row = 0; row < tokens; ++row) fill(staged_shape, staged, row);
   const auto q = random_bf16(3, std::int64_t{tokens} * kHeads * kHeadDim, 4.0f);
   std::vector<float> sink(kHeads, 0.5f);
-  std::vector<std::int32_t> selected(static_cast<std::size_t>(tokens) * kTopK, -1);
+  std::vector<std::int32_t> topk_indices(static_cast<std::size_t>(tokens) * kTopK, -1);
   std::vector<std::int32_t> counts(static_cast<std::size_t>(tokens));
   double rows_total = 0;
   for (std::int32_t t = 0; t < tokens; ++t) {
@@ -246,7 +246,8 @@ void attend(benchmark::State& state) {
     const std::int32_t count = select ? std::min(visible, kTopK) : visible;
     counts[static_cast<std::size_t>(t)] = count;
     for (std::int32_t i = 0; select && i < count; ++i) {
-      selected[static_cast<std::size_t>(t * kTopK + i)] = static_cast<std::int32_t>(std::int64_t{i} * visible / count);
+      topk_indices[static_cast<std::size_t>(t * kTopK + i)] =
+          static_cast<std::int32_t>(std::int64_t{i} * visible / count);
     }
     rows_total += count + std::min(kWindow, start + t + 1);
   }
@@ -265,9 +266,9 @@ void attend(benchmark::State& state) {
                             .ratio = ratio,
                             .row_format = RowFormat::kFp8DsMla,
                             .rows = pool.paged(),
-                            .selected = select ? selected.data() : nullptr,
-                            .selected_count = counts.data(),
-                            .selected_stride = kTopK,
+                            .topk_indices = select ? topk_indices.data() : nullptr,
+                            .topk_count = counts.data(),
+                            .topk_stride = kTopK,
                             .output_rope = {},
                             .o = out.data()};
   const double best = timed_loop(state, [&] { benchmark::DoNotOptimize(ops.attend(params).ok()); });
@@ -281,7 +282,7 @@ void attend(benchmark::State& state) {
                old ? p % kWindow : p - start, rows.back().data());
   }
   for (std::int32_t i = 0; i < counts[static_cast<std::size_t>(last)]; ++i) {
-    rows.push_back(pool.row(select ? selected[static_cast<std::size_t>(last * kTopK + i)] : i));
+    rows.push_back(pool.row(select ? topk_indices[static_cast<std::size_t>(last * kTopK + i)] : i));
   }
   for (const std::int32_t head : {0, 37, 63}) {
     const std::size_t at = (static_cast<std::size_t>(last) * kHeads + static_cast<std::size_t>(head)) * kHeadDim;
@@ -307,7 +308,7 @@ BENCHMARK(attend)
     ->UseRealTime();
 
 // range(0): threads, range(1): rows; the last token stands at position 4 * rows - 1; range(2): tokens.
-void select_rows(benchmark::State& state) {
+void indexer_topk(benchmark::State& state) {
   const int threads = threads_of(state);
   const auto rows = static_cast<std::int32_t>(state.range(1));
   const auto tokens = static_cast<std::int32_t>(state.range(2));
@@ -315,24 +316,24 @@ void select_rows(benchmark::State& state) {
   Pool<IndexKeyFormat> keys(IndexKeyFormat::kMxfp4, kIndexHeadDim, rows, 5);
   const auto q = random_bf16(6, std::int64_t{tokens} * kHeads * kIndexHeadDim, 1.0f);
   const auto weight = random_bf16(7, std::int64_t{tokens} * kHeads, 1.0f);
-  std::vector<std::int32_t> selected(static_cast<std::size_t>(tokens) * kTopK);
+  std::vector<std::int32_t> topk_indices(static_cast<std::size_t>(tokens) * kTopK);
   std::vector<std::int32_t> counts(static_cast<std::size_t>(tokens));
   const cpu::ThreadTeam team(threads);
   const OpsScratch scratch;
   cpu::CpuOps ops(team, scratch.region, cpu::detect_isa_level());
-  const SelectRowsParams params{.step = sequence.view(),
-                                .heads = kHeads,
-                                .ratio = 4,
-                                .top_k = kTopK,
-                                .q = q.data(),
-                                .head_weight = weight.data(),
-                                .head_weight_stride = kHeads,
-                                .head_scale = 0.011f,
-                                .key_format = IndexKeyFormat::kMxfp4,
-                                .keys = keys.paged(),
-                                .selected = selected.data(),
-                                .selected_count = counts.data()};
-  const double best = timed_loop(state, [&] { benchmark::DoNotOptimize(ops.select_rows(params).ok()); });
+  const IndexerTopkParams params{.step = sequence.view(),
+                                 .heads = kHeads,
+                                 .ratio = 4,
+                                 .top_k = kTopK,
+                                 .q = q.data(),
+                                 .head_weight = weight.data(),
+                                 .head_weight_stride = kHeads,
+                                 .head_scale = 0.011f,
+                                 .key_format = IndexKeyFormat::kMxfp4,
+                                 .keys = keys.paged(),
+                                 .topk_indices = topk_indices.data(),
+                                 .topk_count = counts.data()};
+  const double best = timed_loop(state, [&] { benchmark::DoNotOptimize(ops.indexer_topk(params).ok()); });
 
   const std::size_t last = static_cast<std::size_t>(tokens) - 1;
   std::vector<double> scores;
@@ -351,12 +352,12 @@ void select_rows(benchmark::State& state) {
   auto sorted = scores;
   std::nth_element(sorted.begin(), sorted.begin() + kTopK - 1, sorted.end(), std::greater<>());
   for (std::size_t i = 0; i < kTopK; ++i) {
-    const double score = scores[static_cast<std::size_t>(selected[last * kTopK + i])];
+    const double score = scores[static_cast<std::size_t>(topk_indices[last * kTopK + i])];
     if (score < sorted[kTopK - 1] - 1e-4) state.SkipWithError("a row below the top-k was selected");
   }
   report(state, best, static_cast<double>(rows) * tokens * kHeads * kIndexHeadDim / (multiply_add_rate() * threads));
 }
-BENCHMARK(select_rows)
+BENCHMARK(indexer_topk)
     ->ArgNames({"threads", "rows", "tokens"})
     ->Args({1, 2048, 1})
     ->Args({0, 2048, 1})

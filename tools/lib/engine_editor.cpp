@@ -87,7 +87,7 @@ Status EngineEditor::write_ring(LayerId layer, CacheRole role, SequenceId sequen
   DSV4RT_ASSIGN_OR_RETURN(const int number, ring_number(layer, role));
   const CacheRings& rings = impl_.cache.rings()[static_cast<std::size_t>(number)];
   DSV4RT_RETURN_IF_ERROR(check_size(layer, role, bytes.size(), rings.slot_bytes));
-  DSV4RT_ASSIGN_OR_RETURN(const SlotId slot, impl_.manager->slot(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const StateSlotId slot, impl_.manager->slot(sequence));
   return impl_.backend->upload(rings.base + slot.value * rings.slot_bytes, bytes.data(), bytes.size());
 }
 
@@ -99,7 +99,7 @@ Status EngineEditor::write_table_entry(LayerId layer, CacheRole role, SequenceId
     return {StatusCode::kInvalidArgument, place(layer, role) + ": table entry " + std::to_string(index) +
                                               "; accepted: 0 to " + std::to_string(table.stride - 1)};
   }
-  DSV4RT_ASSIGN_OR_RETURN(const SlotId slot, impl_.manager->slot(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const StateSlotId slot, impl_.manager->slot(sequence));
   return impl_.backend->upload(table.block_table + slot.value * table.stride + index, &block, sizeof(block));
 }
 

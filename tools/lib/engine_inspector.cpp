@@ -77,7 +77,7 @@ Result<std::vector<std::byte>> EngineInspector::block_bytes(int pool, BlockId bl
 }
 
 Result<std::vector<std::byte>> EngineInspector::ring_bytes(int slot_spec, SequenceId sequence) {
-  DSV4RT_ASSIGN_OR_RETURN(const SlotId slot, impl_.manager->slot(sequence));
+  DSV4RT_ASSIGN_OR_RETURN(const StateSlotId slot, impl_.manager->slot(sequence));
   const CacheRings& rings = impl_.cache.rings()[static_cast<std::size_t>(slot_spec)];
   std::vector<std::byte> bytes(static_cast<std::size_t>(rings.slot_bytes));
   DSV4RT_RETURN_IF_ERROR(
@@ -129,17 +129,17 @@ Result<std::vector<float>> EngineInspector::window_values(LayerId layer, Sequenc
   return values;
 }
 
-Result<SelectedRows> EngineInspector::last_selection(LayerId layer, std::int32_t tokens) {
+Result<TopkRows> EngineInspector::last_selection(LayerId layer, std::int32_t tokens) {
   DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
   if (!impl_.schedule.layers()[local].indexer) return no_such_role(layer, CacheRole::kIndexK);
-  SelectedRows selection;
+  TopkRows selection;
   selection.top_k = static_cast<std::int32_t>(impl_.settings.config.index_topk);
   const auto count = static_cast<std::size_t>(tokens);
   selection.rows.resize(count * static_cast<std::size_t>(selection.top_k));
   selection.counts.resize(count);
-  DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.rows.data(), impl_.workspace.selected,
+  DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.rows.data(), impl_.workspace.topk_indices,
                                                  selection.rows.size() * sizeof(std::int32_t)));
-  DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.counts.data(), impl_.workspace.selected_count,
+  DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.counts.data(), impl_.workspace.topk_count,
                                                  selection.counts.size() * sizeof(std::int32_t)));
   return selection;
 }

@@ -13,7 +13,7 @@
 namespace dsv4rt {
 
 // Compressed rows that each token of a step attended to in one layer.
-struct SelectedRows {
+struct TopkRows {
   std::int32_t top_k = 0;
   std::vector<std::int32_t> rows;    // [tokens, top_k], ascending, -1 after the count
   std::vector<std::int32_t> counts;  // [tokens]
@@ -53,7 +53,7 @@ class EngineInspector {
   // The sequence's blocks in one pool, in row order.
   Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
   // Selection of the layer that ran last in a step (the workspace is shared by all layers).
-  Result<SelectedRows> last_selection(LayerId layer, std::int32_t tokens);
+  Result<TopkRows> last_selection(LayerId layer, std::int32_t tokens);
 
   // Tells `observer` (null: nobody) of the stages of eagerly run layers from now on; returns who was told.
   StageObserver* observe_stages(StageObserver* observer) noexcept;

@@ -110,7 +110,7 @@ std::vector<bool> selection_differences(const LayerTrace& recorded, const LayerR
       const std::int32_t row = (*recorded.topk)[static_cast<std::size_t>(t * recorded.top_k + i)];
       if (row >= 0) reference.insert(row);
     }
-    const auto* begin = run.selected.data() + t * run.top_k;
+    const auto* begin = run.topk_indices.data() + t * run.top_k;
     const std::set<std::int32_t> ours(begin, begin + run.selected_counts[static_cast<std::size_t>(t)]);
     differs[static_cast<std::size_t>(t)] = ours != reference;
   }

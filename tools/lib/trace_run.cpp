@@ -15,9 +15,9 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 Status keep_selection(EngineInspector& inspector, LayerRun& run, std::int32_t tokens) {
-  DSV4RT_ASSIGN_OR_RETURN(const SelectedRows selection, inspector.last_selection(run.layer, tokens));
+  DSV4RT_ASSIGN_OR_RETURN(const TopkRows selection, inspector.last_selection(run.layer, tokens));
   run.top_k = selection.top_k;
-  run.selected.insert(run.selected.end(), selection.rows.begin(), selection.rows.end());
+  run.topk_indices.insert(run.topk_indices.end(), selection.rows.begin(), selection.rows.end());
   run.selected_counts.insert(run.selected_counts.end(), selection.counts.begin(), selection.counts.end());
   return {};
 }

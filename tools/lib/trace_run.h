@@ -21,8 +21,8 @@ struct TraceRunOptions {
 // What one layer produced, next to what it took.
 struct LayerRun {
   LayerId layer;
-  std::vector<bf16> output;            // [n, d]
-  std::vector<std::int32_t> selected;  // [n, top_k] where the layer has an indexer
+  std::vector<bf16> output;                // [n, d]
+  std::vector<std::int32_t> topk_indices;  // [n, top_k] where the layer has an indexer
   std::vector<std::int32_t> selected_counts;
   std::int32_t top_k = 0;
   double prefill_ms = 0;

@@ -24,13 +24,14 @@ static_assert(kMaxGroupHeads % kHeadLanes == 0);
 // The rows of one token in their order: window oldest first, then compressed rows ascending.
 class TokenRows {
  public:
-  TokenRows(const AttendParams& params, std::int64_t token) : params_(params), place_(token_place(params.step, token)) {
+  TokenRows(const AttendParams& params, std::int64_t token)
+      : params_(params), place_(token_position(params.step, token)) {
     if (!place_.real) return;
     window_ = std::min(params.window, place_.position + 1);
     if (params.ratio == 0) return;
-    if (params.selected != nullptr) {
-      selected_ = params.selected + token * params.selected_stride;
-      compressed_ = params.selected_count[token];
+    if (params.topk_indices != nullptr) {
+      selected_ = params.topk_indices + token * params.topk_stride;
+      compressed_ = params.topk_count[token];
     } else {
       compressed_ = visible_rows(place_.position, params.ratio);
     }
@@ -55,7 +56,7 @@ class TokenRows {
       kernels.decode_row(params_.ring.format, params_.staged_shape, params_.staged, place_.token_of(position), out);
       return;
     }
-    const WindowRing& ring = params_.ring;
+    const SwaRing& ring = params_.ring;
     kernels.decode_row(ring.format, ring.shape, ring.base + place_.slot * ring.slot_bytes, position % ring.shape.rows,
                        out);
   }
@@ -68,7 +69,7 @@ class TokenRows {
   }
 
   const AttendParams& params_;
-  TokenPlace place_;
+  TokenPosition place_;
   std::int32_t window_ = 0;
   std::int32_t compressed_ = 0;
   const std::int32_t* selected_ = nullptr;

@@ -24,7 +24,7 @@ float* state_row(const StateRing& state, std::int32_t width, std::int32_t slot, 
 }
 
 // One position's values for a pool, `column` values into its row.
-PoolRow pool_row(const CompressParams& params, const TokenPlace& place, std::int32_t position, std::int32_t column) {
+PoolRow pool_row(const CompressParams& params, const TokenPosition& place, std::int32_t position, std::int32_t column) {
   const CompressorInput& input = params.input;
   if (position >= place.start) {
     const std::int64_t offset = place.token_of(position) * input.stride + column;
@@ -39,7 +39,7 @@ PoolRow pool_row(const CompressParams& params, const TokenPlace& place, std::int
 }
 
 // Pools the block that ends at the token into values [dim].
-void pool_completed_block(const CompressParams& params, const TokenPlace& place, float* values) {
+void pool_completed_block(const CompressParams& params, const TokenPosition& place, float* values) {
   const CompressorInput& input = params.input;
   const std::int32_t first = place.position + 1 - input.ratio;
   BlockPool pool(input.dim);
@@ -67,7 +67,7 @@ void finish_row(const CompressParams& params, std::int32_t anchor_position, floa
 }
 
 void compress_token(const CompressParams& params, std::int64_t token) {
-  const TokenPlace place = token_place(params.step, token);
+  const TokenPosition place = token_position(params.step, token);
   const std::int32_t ratio = params.input.ratio;
   const std::int32_t row = params.step.row_index[params.input.ratio_class][token];
   float values[kHeadDim];

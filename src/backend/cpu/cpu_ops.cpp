@@ -11,7 +11,7 @@ CpuOps::CpuOps(const ThreadTeam& team, const Scratch& scratch, IsaLevel isa)
 CpuOps::~CpuOps() = default;
 
 std::int64_t CpuOps::scratch_bytes(const StepShapes& shapes, int threads) {
-  std::int64_t bytes = std::max(select_rows_scratch_bytes(shapes, threads), attend_scratch_bytes(shapes, threads));
+  std::int64_t bytes = std::max(indexer_topk_scratch_bytes(shapes, threads), attend_scratch_bytes(shapes, threads));
   for (const LinearGroupShape& linear : shapes.linears) {
     bytes = std::max(bytes, LinearExecutor::most_scratch_bytes(linear, shapes.max_tokens, threads));
   }

@@ -32,16 +32,16 @@ class CpuOps final : public RowOps {
   Status rms_norm(const RmsNormParams& params) override;  // cpu_query.cpp
   Status query(const QueryParams& params) override;       // cpu_query.cpp
 
-  Status window_rows(const WindowRowsParams& params) override;    // cpu_window.cpp
-  Status window_store(const WindowStoreParams& params) override;  // cpu_window.cpp
+  Status swa_kv(const SwaKvParams& params) override;                   // cpu_swa.cpp
+  Status swa_cache_write(const SwaCacheWriteParams& params) override;  // cpu_swa.cpp
 
   Status compress(const CompressParams& params) override;       // cpu_compress.cpp
   Status state_store(const StateStoreParams& params) override;  // cpu_compress.cpp
 
-  Status index_query(const IndexQueryParams& params) override;  // cpu_index.cpp
-  Status select_rows(const SelectRowsParams& params) override;  // cpu_index.cpp
+  Status index_query(const IndexQueryParams& params) override;    // cpu_indexer_topk.cpp
+  Status indexer_topk(const IndexerTopkParams& params) override;  // cpu_indexer_topk.cpp
 
-  Status update_rows(const UpdateRowsParams& params) override;  // cpu_update_rows.cpp
+  Status write_kv(const WriteKvParams& params) override;  // cpu_write_kv.cpp
 
   Status attend(const AttendParams& params) override;  // cpu_attend.cpp
 
@@ -50,8 +50,8 @@ class CpuOps final : public RowOps {
                    std::span<const CacheRings> rings) override;  // cpu_cache_moves.cpp
 
  private:
-  static std::int64_t select_rows_scratch_bytes(const StepShapes& shapes, int threads);  // cpu_index.cpp
-  static std::int64_t attend_scratch_bytes(const StepShapes& shapes, int threads);       // cpu_attend.cpp
+  static std::int64_t indexer_topk_scratch_bytes(const StepShapes& shapes, int threads);  // cpu_indexer_topk.cpp
+  static std::int64_t attend_scratch_bytes(const StepShapes& shapes, int threads);        // cpu_attend.cpp
 
   const ThreadTeam& team_;
   const Scratch& scratch_;

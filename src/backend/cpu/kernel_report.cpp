@@ -9,11 +9,11 @@ std::vector<KernelUse> cpu_kernel_uses(cpu::IsaLevel isa) {
   const std::string slow =
       isa == cpu::IsaLevel::kPortable ? "the processor offers none of AVX2 (with FMA and F16C) and AVX-512" : "";
   std::vector<KernelUse> uses;
-  for (const char* operation : {"linear", "attend", "select_rows", "query", "index_query"}) {
+  for (const char* operation : {"linear", "attend", "indexer_topk", "query", "index_query"}) {
     uses.push_back({.operation = operation, .steps = {}, .kernel = name, .slow = slow});
   }
   // Plain C++, whatever the processor.
-  for (const char* operation : {"rms_norm", "window_rows", "compress", "cache moves"}) {
+  for (const char* operation : {"rms_norm", "swa_kv", "compress", "cache moves"}) {
     uses.push_back({.operation = operation, .steps = {}, .kernel = "portable", .slow = {}});
   }
   return uses;

@@ -7,7 +7,7 @@
 
 namespace dsv4rt::cpu {
 
-struct TokenPlace {
+struct TokenPosition {
   bool real = false;             // false: padding; the other fields are then zero
   std::int32_t position = 0;     // of the token in its sequence
   std::int32_t slot = 0;         // state slot and block-table row of its sequence
@@ -20,7 +20,7 @@ struct TokenPlace {
   }
 };
 
-inline TokenPlace token_place(const StepView& step, std::int64_t token) {
+inline TokenPosition token_position(const StepView& step, std::int64_t token) {
   const std::int32_t sequence = step.token_sequence[token];
   if (sequence < 0) return {};
   return {.real = true,

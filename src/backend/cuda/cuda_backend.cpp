@@ -18,7 +18,7 @@
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/device_ops.h"
-#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "base/try.h"
 
@@ -27,12 +27,12 @@ namespace {
 
 using cuda::CapturedGraph;
 using cuda::create_stream;
+using cuda::CublasLtLinear;
 using cuda::CudaDevice;
 using cuda::CudaOps;
 using cuda::CurrentDevice;
 using cuda::DeviceOps;
 using cuda::EventMarks;
-using cuda::LibraryLinear;
 using cuda::RowCopies;
 using cuda::Scratch;
 using cuda::StepUpload;
@@ -41,7 +41,7 @@ using cuda::Stream;
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, RowCopies copies,
-              std::unique_ptr<LibraryLinear> library, std::function<void(std::string_view)> warn)
+              std::unique_ptr<CublasLtLinear> library, std::function<void(std::string_view)> warn)
       : device_(std::move(device)),
         owned_stream_(std::move(owned)),
         stream_(stream),
@@ -127,7 +127,8 @@ class CudaBackend final : public Backend {
     std::int64_t bytes = cuda_scratch_bytes(shapes);
     if (row_copies_ == RowCopies::kNone) return bytes;
     for (const LinearGroupShape& linear : shapes.linears) {
-      bytes = std::max(bytes, LibraryLinear::scratch_bytes(shapes.max_tokens, linear.in_features, linear.out_features));
+      bytes =
+          std::max(bytes, CublasLtLinear::scratch_bytes(shapes.max_tokens, linear.in_features, linear.out_features));
     }
     return bytes;
   }
@@ -233,9 +234,9 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     stream = owned.get();
   }
   RowCopies copies = RowCopies::kNone;
-  std::unique_ptr<LibraryLinear> library;
+  std::unique_ptr<CublasLtLinear> library;
   if (!options.deterministic) {
-    auto created = LibraryLinear::create(device->facts().compute_major);
+    auto created = CublasLtLinear::create(device->facts().compute_major);
     if (!created.ok()) {
       return Status{created.status().code(), "backend cuda: deterministic = false: " + created.status().message()};
     }

@@ -6,7 +6,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/device/kernel_image.h"
-#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -22,7 +22,7 @@ std::string version_text(int version) {
 
 // Of the current device.
 std::vector<std::string> cublaslt_weights(int compute_major) {
-  const auto library = cuda::LibraryLinear::create(compute_major);
+  const auto library = cuda::CublasLtLinear::create(compute_major);
   if (!library.ok()) return {};
   switch ((*library)->row_copies()) {
     case cuda::RowCopies::kNone:

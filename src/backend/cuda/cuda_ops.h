@@ -13,7 +13,7 @@
 
 namespace dsv4rt::cuda {
 
-class LibraryLinear;
+class CublasLtLinear;
 
 class CudaOps final : public RowOps {
  public:
@@ -21,7 +21,7 @@ class CudaOps final : public RowOps {
   // null: nothing. warn: told of every reason for which an operation runs on slow kernels, once; may be empty.
   CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch,
           std::function<void(std::string_view)> warn = {});
-  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch, std::unique_ptr<LibraryLinear> library,
+  CudaOps(const CudaDevice& device, cudaStream_t stream, Scratch& scratch, std::unique_ptr<CublasLtLinear> library,
           std::function<void(std::string_view)> warn = {});
   ~CudaOps() override;
 
@@ -29,13 +29,13 @@ class CudaOps final : public RowOps {
   Status rms_norm(const RmsNormParams& params) override;
   Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override;
   Status query(const QueryParams& params) override;
-  Status window_rows(const WindowRowsParams& params) override;
-  Status window_store(const WindowStoreParams& params) override;
+  Status swa_kv(const SwaKvParams& params) override;
+  Status swa_cache_write(const SwaCacheWriteParams& params) override;
   Status compress(const CompressParams& params) override;
   Status state_store(const StateStoreParams& params) override;
   Status index_query(const IndexQueryParams& params) override;
-  Status update_rows(const UpdateRowsParams& params) override;
-  Status select_rows(const SelectRowsParams& params) override;
+  Status write_kv(const WriteKvParams& params) override;
+  Status indexer_topk(const IndexerTopkParams& params) override;
   Status attend(const AttendParams& params) override;
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
@@ -45,7 +45,7 @@ class CudaOps final : public RowOps {
   const CudaDevice& device_;
   cudaStream_t stream_;
   Scratch& scratch_;
-  std::unique_ptr<LibraryLinear> library_;
+  std::unique_ptr<CublasLtLinear> library_;
   SlowPathReport slow_paths_;
 };
 

@@ -25,14 +25,14 @@ Status DeviceOps::query(const QueryParams& params) {
   return ops_.query(params);
 }
 
-Status DeviceOps::window_rows(const WindowRowsParams& params) {
+Status DeviceOps::swa_kv(const SwaKvParams& params) {
   DSV4RT_ON_DEVICE(device_);
-  return ops_.window_rows(params);
+  return ops_.swa_kv(params);
 }
 
-Status DeviceOps::window_store(const WindowStoreParams& params) {
+Status DeviceOps::swa_cache_write(const SwaCacheWriteParams& params) {
   DSV4RT_ON_DEVICE(device_);
-  return ops_.window_store(params);
+  return ops_.swa_cache_write(params);
 }
 
 Status DeviceOps::compress(const CompressParams& params) {
@@ -50,14 +50,14 @@ Status DeviceOps::index_query(const IndexQueryParams& params) {
   return ops_.index_query(params);
 }
 
-Status DeviceOps::update_rows(const UpdateRowsParams& params) {
+Status DeviceOps::write_kv(const WriteKvParams& params) {
   DSV4RT_ON_DEVICE(device_);
-  return ops_.update_rows(params);
+  return ops_.write_kv(params);
 }
 
-Status DeviceOps::select_rows(const SelectRowsParams& params) {
+Status DeviceOps::indexer_topk(const IndexerTopkParams& params) {
   DSV4RT_ON_DEVICE(device_);
-  return ops_.select_rows(params);
+  return ops_.indexer_topk(params);
 }
 
 Status DeviceOps::attend(const AttendParams& params) {

@@ -15,13 +15,13 @@ class DeviceOps final : public RowOps {
   Status rms_norm(const RmsNormParams& params) override;
   Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override;
   Status query(const QueryParams& params) override;
-  Status window_rows(const WindowRowsParams& params) override;
-  Status window_store(const WindowStoreParams& params) override;
+  Status swa_kv(const SwaKvParams& params) override;
+  Status swa_cache_write(const SwaCacheWriteParams& params) override;
   Status compress(const CompressParams& params) override;
   Status state_store(const StateStoreParams& params) override;
   Status index_query(const IndexQueryParams& params) override;
-  Status update_rows(const UpdateRowsParams& params) override;
-  Status select_rows(const SelectRowsParams& params) override;
+  Status write_kv(const WriteKvParams& params) override;
+  Status indexer_topk(const IndexerTopkParams& params) override;
   Status attend(const AttendParams& params) override;
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,

@@ -7,9 +7,9 @@
 
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
-#include "backend/cuda/kernels/select_rows/stages.h"
-#include "backend/cuda/kernels/update_rows/launch.h"
+#include "backend/cuda/kernels/write_kv/launch.h"
 #include "backend/cuda/slow_path.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
@@ -53,11 +53,11 @@ class Reporter {
       DSV4RT_RETURN_IF_ERROR(add("attend " + name, [&](std::int32_t tokens) { return attend(*layer, tokens); }));
       if (layer->indexer) {
         DSV4RT_RETURN_IF_ERROR(
-            add("select_rows, decode", [&](std::int32_t tokens) { return select(*layer, tokens, 1); }));
+            add("indexer_topk, decode", [&](std::int32_t tokens) { return select(*layer, tokens, 1); }));
         DSV4RT_RETURN_IF_ERROR(
-            add("select_rows, prefill", [&](std::int32_t tokens) { return select(*layer, tokens, tokens); }));
+            add("indexer_topk, prefill", [&](std::int32_t tokens) { return select(*layer, tokens, tokens); }));
       }
-      DSV4RT_RETURN_IF_ERROR(add("update_rows " + name, [&](std::int32_t tokens) { return update(*layer, tokens); }));
+      DSV4RT_RETURN_IF_ERROR(add("write_kv " + name, [&](std::int32_t tokens) { return update(*layer, tokens); }));
       DSV4RT_RETURN_IF_ERROR(add_linear("x " + name, inputs_of(*layer)));
     }
     const ModelConfig& config = question_.config;
@@ -102,12 +102,12 @@ class Reporter {
 
   Status add_linear(const std::string& name, const std::vector<LinearShape>& shapes) {
     return add("linear " + name, [&](std::int32_t tokens) -> Result<Served> {
-      const bool in_tiles = shapes[0].tiles.has_value();
-      const auto count = in_tiles ? std::min(shapes.size(), static_cast<std::size_t>(most_problems(tokens))) : 1;
+      const bool wgmma_packed = shapes[0].tiles.has_value();
+      const auto count = wgmma_packed ? std::min(shapes.size(), static_cast<std::size_t>(most_problems(tokens))) : 1;
       DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
       DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, std::span(shapes).first(count)));
       return Served{.kernel = name_of(plan.variant),
-                    .slow = in_tiles ? SlowPath::kNone : slow_path_without_sm90a(device_.facts())};
+                    .slow = wgmma_packed ? SlowPath::kNone : slow_path_without_sm90a(device_.facts())};
     });
   }
 
@@ -160,8 +160,8 @@ class Reporter {
     params.ring.format = question_.row_format;
     if (layer.ratio > 0) params.rows = paged(question_.row_format, layer);
     if (layer.indexer) {
-      params.selected = memory<std::int32_t>();
-      params.selected_stride = question_.config.index_topk;
+      params.topk_indices = memory<std::int32_t>();
+      params.topk_stride = question_.config.index_topk;
     }
     DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
     Served served{.kernel = {}, .slow = plan.slow};
@@ -178,13 +178,13 @@ class Reporter {
   }
 
   Result<Served> select(const LayerSpec& layer, std::int32_t tokens, std::int32_t longest_entry) {
-    const SelectRowsParams params{.step = step(tokens, longest_entry),
-                                  .heads = static_cast<std::int32_t>(question_.config.index_n_heads),
-                                  .ratio = layer.ratio,
-                                  .top_k = static_cast<std::int32_t>(question_.config.index_topk),
-                                  .q = memory<bf16>(),
-                                  .key_format = question_.index_format,
-                                  .keys = paged(question_.index_format, layer)};
+    const IndexerTopkParams params{.step = step(tokens, longest_entry),
+                                   .heads = static_cast<std::int32_t>(question_.config.index_n_heads),
+                                   .ratio = layer.ratio,
+                                   .top_k = static_cast<std::int32_t>(question_.config.index_topk),
+                                   .q = memory<bf16>(),
+                                   .key_format = question_.index_format,
+                                   .keys = paged(question_.index_format, layer)};
     const Scratch scratch(memory<std::byte>(), kScratchBytes);
     DSV4RT_ASSIGN_OR_RETURN(const ScoreBatch batch, plan_scores(params, scratch));
     DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
@@ -211,15 +211,15 @@ class Reporter {
   }
 
   Result<Served> update(const LayerSpec& layer, std::int32_t tokens) {
-    UpdateRowsParams params;
+    WriteKvParams params;
     params.query.step = step(tokens, 1);
     std::string pooling;
     if (layer.ratio > 0) {
       params.compress = compressor(layer, tokens, kHeadDim);
       if (layer.indexer) params.index_compress = compressor(layer, tokens, kIndexHeadDim);
       pooling = ", rows pooled by single blocks";
-      if (!few_rows(*params.compress)) {
-        DSV4RT_ASSIGN_OR_RETURN(const int at_once, many_rows_clusters(device_, kHeadDim));
+      if (!pools_in_registers(*params.compress)) {
+        DSV4RT_ASSIGN_OR_RETURN(const int at_once, pool_clusters(device_, kHeadDim));
         pooling = ", rows pooled by clusters (" + std::to_string(at_once) + " at once)";
       }
     }

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
-#include "backend/cuda/kernels/select_rows/tile_keys.h"
+#include "backend/cuda/kernels/indexer_topk/tile_keys.h"
 
 namespace dsv4rt::cuda {
 
@@ -20,19 +20,19 @@ std::string slow_path_text(SlowPath reason) {
              "fp8_ds_mla";
     case SlowPath::kAttendWindow:
       return "attend: this window takes the slow portable kernel; the one for Hopper takes windows of up to " +
-             std::to_string(kPlacedWindow) + " tokens";
+             std::to_string(kMappedWindow) + " tokens";
     case SlowPath::kAttendBlockRows:
       return "attend: blocks of this many compressed rows take the slow portable kernel; the one for Hopper takes "
              "powers "
              "of two";
     case SlowPath::kAttendTopK:
       return "attend: this many selected rows take the slow portable kernel; the one for Hopper takes up to " +
-             std::to_string(kPlacedRows);
+             std::to_string(kMappedRows);
     case SlowPath::kAttendLongTokens:
       return "attend: contexts that give a token more than " + std::to_string(kWarpgroupRows) +
              " rows take the slow portable kernel as well, for those tokens";
     case SlowPath::kSelectBlockRows:
-      return "select_rows: blocks of this many index keys take the slow portable kernel; the ones for Hopper take "
+      return "indexer_topk: blocks of this many index keys take the slow portable kernel; the ones for Hopper take "
              "multiples of " +
              std::to_string(kTileKeys);
   }

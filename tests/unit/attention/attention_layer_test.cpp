@@ -42,9 +42,9 @@ TEST_F(AttentionLayerTest, WindowLayersOnlyAttend) {
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
   EXPECT_EQ(ops.calls,
-            (Calls{"linear*2", "normed_linear*1", "update_rows", "attend", "window_store", "linear*2", "linear*1"}));
+            (Calls{"linear*2", "normed_linear*1", "write_kv", "attend", "swa_cache_write", "linear*2", "linear*1"}));
   EXPECT_EQ(ops.attend_params.ratio, 0);
-  EXPECT_EQ(ops.attend_params.selected, nullptr);
+  EXPECT_EQ(ops.attend_params.topk_indices, nullptr);
 }
 
 TEST_F(AttentionLayerTest, HeavyLayersCompressAndReadEveryRow) {
@@ -52,9 +52,9 @@ TEST_F(AttentionLayerTest, HeavyLayersCompressAndReadEveryRow) {
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
   EXPECT_EQ(ops.calls,
-            (Calls{"linear*4", "normed_linear*1", "update_rows", "attend", "window_store", "linear*2", "linear*1"}));
+            (Calls{"linear*4", "normed_linear*1", "write_kv", "attend", "swa_cache_write", "linear*2", "linear*1"}));
   EXPECT_EQ(ops.attend_params.ratio, 128);
-  EXPECT_EQ(ops.attend_params.selected, nullptr);
+  EXPECT_EQ(ops.attend_params.topk_indices, nullptr);
   EXPECT_FALSE(ops.compressions.at(0).input.overlap);
   EXPECT_EQ(ops.compressions[0].input.dim, kHeadDim);
 }
@@ -63,7 +63,7 @@ TEST_F(AttentionLayerTest, SparseLayersCompressTwiceAndSelect) {
   LayerRig layer(golden_, kSparseLayer, kLimits);
   RecordingOps ops;
   ASSERT_OK(forward(layer, ops));
-  EXPECT_EQ(ops.calls, (Calls{"linear*7", "normed_linear*2", "update_rows", "select_rows", "attend", "window_store",
+  EXPECT_EQ(ops.calls, (Calls{"linear*7", "normed_linear*2", "write_kv", "indexer_topk", "attend", "swa_cache_write",
                               "linear*2", "linear*1"}));
   // Each compressor has a state of its own.
   ASSERT_EQ(ops.compressions.size(), 2U);
@@ -73,7 +73,7 @@ TEST_F(AttentionLayerTest, SparseLayersCompressTwiceAndSelect) {
   EXPECT_TRUE(ops.compressions[1].is_index_key);
   EXPECT_EQ(ops.compressions[1].input.dim, kIndexHeadDim);
   // The rows that were selected are the rows that are read, through the keys' own pool.
-  EXPECT_EQ(ops.select_params.selected, ops.attend_params.selected);
+  EXPECT_EQ(ops.select_params.topk_indices, ops.attend_params.topk_indices);
   EXPECT_EQ(ops.select_params.keys.blocks, ops.compressions[1].rows.blocks);
   EXPECT_EQ(ops.attend_params.rows.blocks, ops.compressions[0].rows.blocks);
   EXPECT_FLOAT_EQ(ops.select_params.head_scale, 1.0F / 32);  // (128 * 8)^-0.5
@@ -166,8 +166,8 @@ TEST_F(AttentionLayerTest, WindowRowsEnterTheRingAtOnceWhereTheTokensReadNothing
   LayerRig layer(golden_, kWindowLayer, kLimits);
   RecordingOps chunk;
   ASSERT_OK(forward(layer, chunk));
-  EXPECT_FALSE(chunk.update_params.window_ring.has_value());
-  EXPECT_EQ(std::count(chunk.calls.begin(), chunk.calls.end(), "window_store"), 1);
+  EXPECT_FALSE(chunk.update_params.swa_ring.has_value());
+  EXPECT_EQ(std::count(chunk.calls.begin(), chunk.calls.end(), "swa_cache_write"), 1);
   layer.rig().commit();
 
   ASSERT_OK(layer.rig().manager().release(sequence_));
@@ -175,9 +175,9 @@ TEST_F(AttentionLayerTest, WindowRowsEnterTheRingAtOnceWhereTheTokensReadNothing
   const StepView step = layer.rig().begin({&entry, 1});
   RecordingOps single;
   ASSERT_OK(layer.forward(single, step, x(), out_.data()));
-  ASSERT_TRUE(single.update_params.window_ring.has_value());
-  EXPECT_EQ(single.update_params.window_ring->base, layer.layer().cache().window.base);
-  EXPECT_EQ(std::count(single.calls.begin(), single.calls.end(), "window_store"), 0);
+  ASSERT_TRUE(single.update_params.swa_ring.has_value());
+  EXPECT_EQ(single.update_params.swa_ring->base, layer.layer().cache().window.base);
+  EXPECT_EQ(std::count(single.calls.begin(), single.calls.end(), "swa_cache_write"), 0);
 }
 
 TEST_F(AttentionLayerTest, TheFirstFailureEndsTheLayer) {

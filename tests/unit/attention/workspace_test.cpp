@@ -29,8 +29,8 @@ std::vector<Region> regions(const WorkspaceShape& shape, const Workspace& ws) {
           {"index_score", ws.index_score, t * shape.index_width * 4},
           {"index_q", ws.index_q, t * shape.index_heads * kIndexHeadDim * 2},
           {"index_head_weight", ws.index_head_weight, t * shape.index_heads * 2},
-          {"selected", ws.selected, t * shape.top_k * 4},
-          {"selected_count", ws.selected_count, t * 4},
+          {"selected", ws.topk_indices, t * shape.top_k * 4},
+          {"topk_count", ws.topk_count, t * 4},
           {"o", ws.o, t * shape.heads * kHeadDim * 2},
           {"o_latent", ws.o_latent, t * shape.output_rank * 2}};
 }

@@ -23,7 +23,7 @@ class AttendSetup {
         ring_shape(block_shape(format, ring_rows)),
         rows_shape(block_shape(format, 16)),
         stride(ratio > 0 ? positions / ratio / 16 + 1 : 1) {
-    window_rows = random_rows(101, positions);
+    swa_kv = random_rows(101, positions);
     q = random_bf16(103, static_cast<std::size_t>(positions * heads) * kHeadDim);
     sink = random_floats(104, static_cast<std::size_t>(heads), 2.0f);
     const std::int32_t compressed = ratio > 0 ? positions / ratio : 0;
@@ -36,7 +36,7 @@ class AttendSetup {
       compressed_values.push_back(decoded(rows_shape, block, row % 16));
     }
     const BlockShape single = block_shape(format, 1);
-    for (const auto& row : window_rows) {
+    for (const auto& row : swa_kv) {
       std::vector<std::byte> block(static_cast<std::size_t>(single.block_bytes));
       encode_row(format, single, row.data(), block.data(), 0);
       window_values.push_back(decoded(single, block.data(), 0));
@@ -54,12 +54,11 @@ class AttendSetup {
     std::vector<std::byte> staged(static_cast<std::size_t>(staged_shape.block_bytes));
     std::vector<std::byte> ring = poisoned(static_cast<std::size_t>(2 * ring_shape.block_bytes), 105);
     for (std::int32_t p = 0; p < start; ++p) {
-      encode_row(format, ring_shape, window_rows[static_cast<std::size_t>(p)].data(),
-                 ring.data() + ring_shape.block_bytes, p % ring_shape.rows);
+      encode_row(format, ring_shape, swa_kv[static_cast<std::size_t>(p)].data(), ring.data() + ring_shape.block_bytes,
+                 p % ring_shape.rows);
     }
     for (std::int32_t i = 0; i < count; ++i) {
-      encode_row(format, staged_shape, window_rows[static_cast<std::size_t>(start + i)].data(), staged.data(),
-                 first + i);
+      encode_row(format, staged_shape, swa_kv[static_cast<std::size_t>(start + i)].data(), staged.data(), first + i);
     }
     const std::size_t token_values = static_cast<std::size_t>(heads) * kHeadDim;
     std::vector<bf16> queries(static_cast<std::size_t>(step.tokens()) * token_values);
@@ -87,9 +86,9 @@ class AttendSetup {
                                        .ratio = ratio,
                                        .row_format = format,
                                        .rows = {blocks.data(), rows_shape, table.data(), stride},
-                                       .selected = select ? chosen.data() : nullptr,
-                                       .selected_count = select ? counts.data() : nullptr,
-                                       .selected_stride = static_cast<std::int64_t>(kSelectStride),
+                                       .topk_indices = select ? chosen.data() : nullptr,
+                                       .topk_count = select ? counts.data() : nullptr,
+                                       .topk_stride = static_cast<std::int64_t>(kSelectStride),
                                        .output_rope = output_rope,
                                        .o = out.data()});
     EXPECT_TRUE(status.ok()) << status.to_string();
@@ -165,7 +164,7 @@ class AttendSetup {
   RopeParams output_rope;
   BlockShape ring_shape, rows_shape;
   std::int64_t stride;
-  std::vector<std::vector<float>> window_rows;
+  std::vector<std::vector<float>> swa_kv;
   std::vector<std::vector<double>> window_values, compressed_values;
   std::vector<bf16> q;
   std::vector<float> sink;

@@ -1,5 +1,5 @@
 // A layer between its projections and its reads of the cache: random inputs, rings and pools in one range of
-// memory, for the tests of update_rows on any backend.
+// memory, for the tests of write_kv on any backend.
 #pragma once
 
 #include <optional>
@@ -77,15 +77,15 @@ class RowsMemory {
   [[nodiscard]] std::int64_t ring_slot_bytes() const { return ring_shape().block_bytes + 64; }
 
   // The call over this memory at `base`. Inputs of the step's first token are those of token `first_input`.
-  [[nodiscard]] UpdateRowsParams params(const StepView& step, std::byte* base, std::int64_t first_input = 0) const {
+  [[nodiscard]] WriteKvParams params(const StepView& step, std::byte* base, std::int64_t first_input = 0) const {
     const RopeParams rope{.inverse_frequency = at<float>(base, frequencies_), .inverse = false};
     const BlockShape staged = block_shape(layer_.row_format, std::max(1, step.counts.tokens));
-    UpdateRowsParams p{
+    WriteKvParams p{
         .query = {step, layer_.heads, at<bf16>(base, q_) + first_input * layer_.heads * kHeadDim, kEps, rope},
         .index_query = {},
         .window = {step, at<bf16>(base, kv_) + first_input * kHeadDim, at<bf16>(base, norm_), kEps, rope,
                    layer_.row_format, staged, base + staged_},
-        .window_ring = WindowRing{base + ring_, ring_slot_bytes(), ring_shape(), layer_.row_format},
+        .swa_ring = SwaRing{base + ring_, ring_slot_bytes(), ring_shape(), layer_.row_format},
         .compress = {},
         .index_compress = {}};
     for (const Compressor& c : compressors_) {
@@ -233,12 +233,12 @@ class RowsMemory {
   std::vector<Compressor> compressors_;
 };
 
-inline Status update_rows_one_by_one(RowOps& ops, const UpdateRowsParams& p) {
+inline Status write_kv_one_by_one(RowOps& ops, const WriteKvParams& p) {
   DSV4RT_RETURN_IF_ERROR(ops.query(p.query));
   if (p.index_query) DSV4RT_RETURN_IF_ERROR(ops.index_query(*p.index_query));
-  DSV4RT_RETURN_IF_ERROR(ops.window_rows(p.window));
-  if (p.window_ring) {
-    DSV4RT_RETURN_IF_ERROR(ops.window_store({p.window.step, p.window.staged_shape, p.window.staged, *p.window_ring}));
+  DSV4RT_RETURN_IF_ERROR(ops.swa_kv(p.window));
+  if (p.swa_ring) {
+    DSV4RT_RETURN_IF_ERROR(ops.swa_cache_write({p.window.step, p.window.staged_shape, p.window.staged, *p.swa_ring}));
   }
   for (const auto& one : {p.compress, p.index_compress}) {
     if (!one) continue;

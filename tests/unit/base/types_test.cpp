@@ -12,7 +12,7 @@ namespace {
 static_assert(!std::is_convertible_v<int, LayerId>);
 static_assert(!std::is_convertible_v<LayerId, int>);
 static_assert(!std::is_convertible_v<LayerId, BlockId>);
-static_assert(!std::is_constructible_v<BlockId, SlotId>);
+static_assert(!std::is_constructible_v<BlockId, StateSlotId>);
 static_assert(sizeof(BlockId) == sizeof(std::int32_t));
 static_assert(std::is_trivially_copyable_v<SequenceId> && sizeof(SequenceId) == 8);
 
@@ -20,7 +20,7 @@ TEST(StrongId, ComparesByValue) {
   EXPECT_EQ(LayerId(3), LayerId(3));
   EXPECT_NE(LayerId(3), LayerId(4));
   EXPECT_LT(BlockId(-1), BlockId(0));
-  EXPECT_EQ(SlotId().value, 0);
+  EXPECT_EQ(StateSlotId().value, 0);
 }
 
 TEST(SequenceId, GenerationsOfOneIndexDiffer) {

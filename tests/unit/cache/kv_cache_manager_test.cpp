@@ -238,7 +238,7 @@ TEST(KVCacheManager, RollbackBeforeTheStartRestoresEverything) {
 }
 
 // Lesson 5: what a fork needs besides shared rows is its own: slot and rings, as far as they were written.
-TEST(KVCacheManager, Lesson5ForkHasItsOwnWindowRing) {
+TEST(KVCacheManager, Lesson5ForkHasItsOwnSwaRing) {
   TestCache cache = small_cache(4, 2048, 4);
   const SequenceId parent = cache.create();
   ASSERT_TRUE(cache.append(parent, 300).ok());

@@ -44,8 +44,8 @@ AttendParams params_of(const Case& c) {
     params.rows.table_stride = (c.context / c.ratio + c.block_rows) / c.block_rows;
   }
   if (c.top_k > 0) {
-    params.selected = &kSelection;
-    params.selected_stride = c.top_k;
+    params.topk_indices = &kSelection;
+    params.topk_stride = c.top_k;
   }
   return params;
 }
@@ -143,9 +143,9 @@ TEST(AttendPlan, EveryReasonForThePortableKernelIsNamed) {
   const std::pair<Case, SlowPath> cases[] = {
       {Case{.format = RowFormat::kBf16}, SlowPath::kAttendFormat},
       {Case{.format = RowFormat::kNvfp4}, SlowPath::kAttendFormat},
-      {Case{.window = cuda::kPlacedWindow + 1}, SlowPath::kAttendWindow},
+      {Case{.window = cuda::kMappedWindow + 1}, SlowPath::kAttendWindow},
       {Case{.ratio = 4, .block_rows = 48}, SlowPath::kAttendBlockRows},
-      {Case{.ratio = 4, .top_k = cuda::kPlacedRows + 1}, SlowPath::kAttendTopK},
+      {Case{.ratio = 4, .top_k = cuda::kMappedRows + 1}, SlowPath::kAttendTopK},
   };
   for (const auto& [c, reason] : cases) {
     const AttendPlan plan = planned(FakeDevice{}, c);

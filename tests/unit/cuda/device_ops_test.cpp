@@ -23,13 +23,13 @@ class WatchingOps final : public RowOps {
   Status rms_norm(const RmsNormParams&) override { return note(); }
   Status normed_linear(const RmsNormParams&, std::span<const LinearCall>) override { return note(); }
   Status query(const QueryParams&) override { return note(); }
-  Status window_rows(const WindowRowsParams&) override { return note(); }
-  Status window_store(const WindowStoreParams&) override { return note(); }
+  Status swa_kv(const SwaKvParams&) override { return note(); }
+  Status swa_cache_write(const SwaCacheWriteParams&) override { return note(); }
   Status compress(const CompressParams&) override { return note(); }
   Status state_store(const StateStoreParams&) override { return note(); }
   Status index_query(const IndexQueryParams&) override { return note(); }
-  Status update_rows(const UpdateRowsParams&) override { return note(); }
-  Status select_rows(const SelectRowsParams&) override { return note(); }
+  Status write_kv(const WriteKvParams&) override { return note(); }
+  Status indexer_topk(const IndexerTopkParams&) override { return note(); }
   Status attend(const AttendParams&) override { return note(); }
   Status begin_step(const StepView&, std::span<const CacheTable>) override { return note(); }
   Status copy_slot(std::int32_t, std::int32_t, std::span<const CacheTable>, std::span<const CacheRings>) override {
@@ -45,13 +45,20 @@ class WatchingOps final : public RowOps {
 };
 
 const std::vector<std::function<Status(RowOps&)>> kCalls = {
-    [](RowOps& ops) { return ops.linear(1, {}); },         [](RowOps& ops) { return ops.rms_norm({}); },
-    [](RowOps& ops) { return ops.normed_linear({}, {}); }, [](RowOps& ops) { return ops.query({}); },
-    [](RowOps& ops) { return ops.window_rows({}); },       [](RowOps& ops) { return ops.window_store({}); },
-    [](RowOps& ops) { return ops.compress({}); },          [](RowOps& ops) { return ops.state_store({}); },
-    [](RowOps& ops) { return ops.index_query({}); },       [](RowOps& ops) { return ops.update_rows({}); },
-    [](RowOps& ops) { return ops.select_rows({}); },       [](RowOps& ops) { return ops.attend({}); },
-    [](RowOps& ops) { return ops.begin_step({}, {}); },    [](RowOps& ops) { return ops.copy_slot(0, 1, {}, {}); },
+    [](RowOps& ops) { return ops.linear(1, {}); },
+    [](RowOps& ops) { return ops.rms_norm({}); },
+    [](RowOps& ops) { return ops.normed_linear({}, {}); },
+    [](RowOps& ops) { return ops.query({}); },
+    [](RowOps& ops) { return ops.swa_kv({}); },
+    [](RowOps& ops) { return ops.swa_cache_write({}); },
+    [](RowOps& ops) { return ops.compress({}); },
+    [](RowOps& ops) { return ops.state_store({}); },
+    [](RowOps& ops) { return ops.index_query({}); },
+    [](RowOps& ops) { return ops.write_kv({}); },
+    [](RowOps& ops) { return ops.indexer_topk({}); },
+    [](RowOps& ops) { return ops.attend({}); },
+    [](RowOps& ops) { return ops.begin_step({}, {}); },
+    [](RowOps& ops) { return ops.copy_slot(0, 1, {}, {}); },
 };
 
 TEST(DeviceOps, RunOnTheirDeviceAndGiveTheCallersBack) {

@@ -54,11 +54,10 @@ std::vector<std::string> operations_of(const std::vector<KernelUse>& uses) {
 
 TEST(KernelReport, HopperServesFlashByItsOwnKernels) {
   const auto uses = uses_on(FakeDevice{}, question_of("deepseek-v4-flash.json"));
-  EXPECT_EQ(
-      operations_of(uses),
-      (std::vector<std::string>{"attend swa", "update_rows swa", "linear x swa", "attend csa", "select_rows, decode",
-                                "select_rows, prefill", "update_rows csa", "linear x csa", "attend hca",
-                                "update_rows hca", "linear x hca", "linear wq_b", "linear wo_a", "linear wo_b"}));
+  EXPECT_EQ(operations_of(uses), (std::vector<std::string>{
+                                     "attend swa", "write_kv swa", "linear x swa", "attend csa", "indexer_topk, decode",
+                                     "indexer_topk, prefill", "write_kv csa", "linear x csa", "attend hca",
+                                     "write_kv hca", "linear x hca", "linear wq_b", "linear wo_a", "linear wo_b"}));
   expect_whole_ranges(uses, 8192);
   for (const KernelUse& use : uses) {
     EXPECT_TRUE(use.slow.empty()) << use.operation << ": " << use.slow;
@@ -93,7 +92,7 @@ TEST(KernelReport, LongContextsAndOtherFormatsSayWhatIsSlow) {
   question.row_format = RowFormat::kNvfp4;
   EXPECT_NE(slow_of("attend csa").find("fp8_ds_mla"), std::string::npos);
   question.csa_rows_per_block = 48;
-  EXPECT_NE(slow_of("select_rows, decode").find("multiples of 64"), std::string::npos);
+  EXPECT_NE(slow_of("indexer_topk, decode").find("multiples of 64"), std::string::npos);
 }
 
 TEST(KernelReport, OtherDevicesHaveNothingSlow) {

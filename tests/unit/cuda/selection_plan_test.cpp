@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/select_rows/stages.h"
-#include "backend/cuda/kernels/update_rows/launch.h"
+#include "backend/cuda/kernels/indexer_topk/stages.h"
+#include "backend/cuda/kernels/write_kv/launch.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
 
@@ -23,8 +23,8 @@ using cuda::SlowPath;
 
 float scores = 0;  // its address stands for the scratch region
 
-SelectRowsParams selection(std::int32_t block_rows = 128) {
-  SelectRowsParams params;
+IndexerTopkParams selection(std::int32_t block_rows = 128) {
+  IndexerTopkParams params;
   params.heads = 64;
   params.ratio = 4;
   params.top_k = 512;
@@ -37,7 +37,7 @@ ScoreBatch batch_of(std::int32_t tokens, std::int32_t rows) {
   return {.tokens = tokens, .most_rows = rows, .stride = (rows + 255) / 256 * 256, .scores = &scores};
 }
 
-SelectionPlan planned(FakeDeviceDriver& driver, const SelectRowsParams& params, const ScoreBatch& batch) {
+SelectionPlan planned(FakeDeviceDriver& driver, const IndexerTopkParams& params, const ScoreBatch& batch) {
   const auto device = CudaDevice::create(0, driver);
   EXPECT_OK(device);
   const auto plan = plan_selection(**device, params, batch);
@@ -98,9 +98,9 @@ TEST(SelectionPlan, FailuresOfTheDriverAreReturned) {
 // An H200 runs 30 clusters that pool many rows; 28 of them were measured to be fastest.
 TEST(RowPlan, ClustersOfAnH200AreAsMeasured) {
   for (std::int32_t tokens = 1; tokens < 2000; ++tokens) {
-    EXPECT_EQ(cuda::many_rows_tokens(tokens, 30), std::clamp((tokens + 27) / 28, 1, 32)) << tokens;
+    EXPECT_EQ(cuda::pool_cluster_tokens(tokens, 30), std::clamp((tokens + 27) / 28, 1, 32)) << tokens;
   }
-  EXPECT_EQ(cuda::many_rows_tokens(5, 0), 5);  // a device without a place for two
+  EXPECT_EQ(cuda::pool_cluster_tokens(5, 0), 5);  // a device without a place for two
 }
 
 TEST(SlowPathReport, TellsEachReasonOnce) {

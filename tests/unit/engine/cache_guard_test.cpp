@@ -1,4 +1,4 @@
-// Lesson 6: freed blocks are poisoned and edges are watched. Nobody may notice but those who err.
+// Lesson 6: freed blocks are poisoned and guard bytes are watched. Nobody may notice but those who err.
 #include "engine/cache_guard.h"
 
 #include <cmath>

@@ -190,7 +190,7 @@ TEST_F(EngineStepTest, AFailedLayerHasNotRun) {
   ASSERT_OK(plain->commit(undisturbed));
 
   for (const std::string_view operation :
-       {"linear", "normed_linear", "update_rows", "select_rows", "attend", "window_store"}) {
+       {"linear", "normed_linear", "write_kv", "indexer_topk", "attend", "swa_cache_write"}) {
     for (const std::int32_t failing : {0, 1, 2}) {
       for (const bool throws : {false, true}) {
         SCOPED_TRACE(std::string(operation) + " of layer " + std::to_string(failing));

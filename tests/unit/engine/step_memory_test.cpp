@@ -34,14 +34,14 @@ class CountingOps final : public Ops {
   Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> c) override {
     return count([&] { return inner_.normed_linear(norm, c); });
   }
-  Status update_rows(const UpdateRowsParams& p) override {
-    return count([&] { return inner_.update_rows(p); });
+  Status write_kv(const WriteKvParams& p) override {
+    return count([&] { return inner_.write_kv(p); });
   }
-  Status window_store(const WindowStoreParams& p) override {
-    return count([&] { return inner_.window_store(p); });
+  Status swa_cache_write(const SwaCacheWriteParams& p) override {
+    return count([&] { return inner_.swa_cache_write(p); });
   }
-  Status select_rows(const SelectRowsParams& p) override {
-    return count([&] { return inner_.select_rows(p); });
+  Status indexer_topk(const IndexerTopkParams& p) override {
+    return count([&] { return inner_.indexer_topk(p); });
   }
   Status attend(const AttendParams& p) override {
     return count([&] { return inner_.attend(p); });

@@ -16,7 +16,7 @@ namespace {
 // What a layer's kind leaves out. A single token's window row enters the ring with the other rows.
 bool has_stage(const LayerSpec& spec, Stage stage, std::int32_t tokens) {
   if (stage == Stage::kStoreWindow) return tokens > 1;
-  if (stage == Stage::kSelectRows) return spec.indexer;
+  if (stage == Stage::kIndexerTopk) return spec.indexer;
   return true;
 }
 

@@ -32,7 +32,7 @@ class TraceCheck : public testing::Test {
     layer.compressed_kv = to_bf16s(inspector.paged_values(LayerId(kLayer), CacheRole::kCsaKv, run_.sequence).value());
     layer.index_k = to_bf16s(inspector.paged_values(LayerId(kLayer), CacheRole::kIndexK, run_.sequence).value());
     layer.window_kv_last = to_bf16s(inspector.window_values(LayerId(kLayer), run_.sequence).value());
-    layer.topk = run_.layers[0].selected;
+    layer.topk = run_.layers[0].topk_indices;
     layer.top_k = run_.layers[0].top_k;
     layer.topk_margin = std::vector<float>(kTokens, 1.0F);
   }

@@ -77,12 +77,11 @@ std::vector<std::vector<float>> rows_of(const AttendInputs& in, const AttendPool
   }
   if (in.shape.ratio == 0) return rows;
   const bool selects = in.shape.top_k > 0;
-  const std::int32_t count =
-      selects ? in.selected_count[static_cast<std::size_t>(token)] : (position + 1) / in.shape.ratio;
+  const std::int32_t count = selects ? in.topk_count[static_cast<std::size_t>(token)] : (position + 1) / in.shape.ratio;
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t row =
-        selects ? in.selected[static_cast<std::size_t>(token) * static_cast<std::size_t>(in.shape.top_k) +
-                              static_cast<std::size_t>(i)]
+        selects ? in.topk_indices[static_cast<std::size_t>(token) * static_cast<std::size_t>(in.shape.top_k) +
+                                  static_cast<std::size_t>(i)]
                 : i;
     const auto block = pool.table[static_cast<std::size_t>(slot * pool.stride + row / pool.rows_shape.rows)];
     add(pool.rows_shape, pool.bytes.data() + block * pool.rows_shape.block_bytes, row % pool.rows_shape.rows);

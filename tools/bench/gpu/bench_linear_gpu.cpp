@@ -4,7 +4,8 @@
 // FILE gets a line for every problem, T and family.
 //
 // Every problem runs twice, rounding of x included: with the exact products, and by cuBLASLt where it can take the
-// weight. The crossover gives LibraryLinear::kLeastWork, from which EngineOptions::deterministic = false uses cuBLASLt.
+// weight. The crossover gives CublasLtLinear::kLeastWork, from which EngineOptions::deterministic = false uses
+// cuBLASLt.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -21,7 +22,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "base/bfloat16.h"
@@ -193,7 +194,7 @@ class LinearBench {
     if (!backend.ok()) fail(backend.status().to_string());
     prepare_machine(exact_, std::move(backend).value(), nullptr);
     auto fast = create_cuda_backend({.device = 0, .stream = nullptr, .deterministic = false});
-    auto library = cuda::LibraryLinear::create(exact_.device->facts().compute_major, 0);
+    auto library = cuda::CublasLtLinear::create(exact_.device->facts().compute_major, 0);
     if (fast.ok() && library.ok()) {
       prepare_machine(fast_, std::move(fast).value(), std::move(library).value());
     } else {
@@ -221,7 +222,7 @@ class LinearBench {
   static constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
 
   void prepare_machine(Machine& machine, std::unique_ptr<Backend> backend,
-                       std::unique_ptr<cuda::LibraryLinear> library) {
+                       std::unique_ptr<cuda::CublasLtLinear> library) {
     machine.backend = std::move(backend);
     machine.scratch = cuda::Scratch(static_cast<std::byte*>(scratch_memory_), kScratchBytes);
     auto device = cuda::CudaDevice::create(0);

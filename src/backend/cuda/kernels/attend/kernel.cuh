@@ -1,12 +1,12 @@
 // Attention of up to 64 query heads of one token over its rows.
 //
-// A cluster of thread blocks takes a token; block r of it takes strand r (token_rows.cuh). A strand of one
+// A cluster of thread blocks takes a token; block r of it takes KV split r (token_rows.cuh). A KV split of one
 // chunk, which is every CSA and window layer, decodes each row once: scores stay in registers until the
-// cluster has agreed on the maximum, rows stay in shared memory as values. Longer strands go over their
+// cluster has agreed on the maximum, rows stay in shared memory as values. Longer KV splits go over their
 // rows twice. Scores, probabilities and sums come out the same for every number of heads per block.
 //
 //   shared memory   q [heads][512] BF16, later p [heads][kProbabilityStride] BF16 and sums per 8 rows
-//                   rows [kChunkRows][512] BF16, at the end this strand's sums [heads][kSumStride] FP32
+//                   rows [kChunkRows][512] BF16, at the end this split's sums [heads][kSumStride] FP32
 //                   addresses of the chunk's rows, maxima, denominators
 #pragma once
 
@@ -47,8 +47,8 @@ struct AttendShared {
     float sums[kHeads * kSumStride];
   } rows;
   RowAddresses<kChunkRows> address;
-  float strand_max[kHeads];
-  float denominator[kHeads];  // of the strand
+  float split_max[kHeads];
+  float denominator[kHeads];  // of the KV split
   float max[kHeads];          // of the token
   float total[kHeads];        // denominator of the token
 };
@@ -165,7 +165,7 @@ class AttendBlock {
     }
   }
 
-  // Maximum of the strand from the lanes' maxima. Between barriers; the queries are gone afterwards.
+  // Maximum of the KV split from the lanes' maxima. Between barriers; the queries are gone afterwards.
   __device__ void reduce_max(float (&largest)[kWarpHeadTiles][2]) {
     __syncthreads();
 #pragma unroll
@@ -182,7 +182,7 @@ class AttendBlock {
     if (thread_ < kHeads) {
       float value = shared_.queries.warp_max[0][thread_];
       for (int w = 1; w < kRowWarps; ++w) value = fmaxf(value, shared_.queries.warp_max[w][thread_]);
-      shared_.strand_max[thread_] = value;
+      shared_.split_max[thread_] = value;
       shared_.denominator[thread_] = 0.0f;
     }
   }
@@ -251,7 +251,7 @@ class AttendBlock {
     }
   }
 
-  // This strand's sums to where the cluster reads them; the rows are gone afterwards.
+  // This split's sums to where the cluster reads them; the rows are gone afterwards.
   __device__ void publish(const Sums& sums) {
     __syncthreads();
 #pragma unroll
@@ -269,22 +269,22 @@ class AttendBlock {
     }
   }
 
-  // The token's maximum, from all strands. After a cluster barrier.
+  // The token's maximum, from all KV splits. After a cluster barrier.
   template <class Cluster>
-  __device__ void gather_max(const Cluster& cluster, int strands) {
+  __device__ void gather_max(const Cluster& cluster, int splits) {
     if (thread_ < kHeads) {
       float value = -INFINITY;
-      for (int r = 0; r < strands; ++r) value = fmaxf(value, *remote(cluster, shared_.strand_max + thread_, r));
+      for (int r = 0; r < splits; ++r) value = fmaxf(value, *remote(cluster, shared_.split_max + thread_, r));
       shared_.max[thread_] = value;
     }
   }
 
   // o = sums / denominator for this block's share of the values. After a cluster barrier.
   template <class Cluster>
-  __device__ void finish(const Cluster& cluster, int strand, int strands) {
+  __device__ void finish(const Cluster& cluster, int split, int splits) {
     if (thread_ < kHeads) {
       float value = 0.0f;
-      for (int r = 0; r < strands; ++r) value += *remote(cluster, shared_.denominator + thread_, r);
+      for (int r = 0; r < splits; ++r) value += *remote(cluster, shared_.denominator + thread_, r);
       const float sink = first_head_ + thread_ < p_.heads ? p_.sink[first_head_ + thread_] : 0.0f;
       shared_.total[thread_] = value + expf(sink - shared_.max[thread_]);
     }
@@ -296,11 +296,11 @@ class AttendBlock {
     constexpr int kQuads = kHeadDim / 4;
     const int heads = min(kHeads, p_.heads - first_head_);
     bf16* out = p_.o + (token_ * p_.heads + first_head_) * kHeadDim;
-    for (int i = strand * kAttendThreads + thread_; i < heads * kQuads; i += strands * kAttendThreads) {
+    for (int i = split * kAttendThreads + thread_; i < heads * kQuads; i += splits * kAttendThreads) {
       const int head = i / kQuads;
       float* at = shared_.rows.sums + head * kSumStride + i % kQuads * 4;
       float4 sum = *reinterpret_cast<const float4*>(remote(cluster, at, 0));
-      for (int r = 1; r < strands; ++r) {
+      for (int r = 1; r < splits; ++r) {
         const float4 more = *reinterpret_cast<const float4*>(remote(cluster, at, r));
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
@@ -362,7 +362,7 @@ class AttendBlock {
 };
 
 // Grid: x = tokens * cluster, y = groups of 16 * kHeadTiles heads; clusters of `cluster` blocks along x,
-// at least as many as the longest token has strands. Tokens with at most `more_than_rows` rows belong to another
+// at least as many as the longest token has KV splits. Tokens with at most `more_than_rows` rows belong to another
 // kernel, padding too unless it is 0.
 template <int kHeadTiles>
 __global__ void __launch_bounds__(kAttendThreads, 1)
@@ -371,11 +371,11 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   using Block = AttendBlock<kHeadTiles>;
   auto& shared = *reinterpret_cast<typename Block::Shared*>(attend_shared);
   const std::int64_t token = static_cast<int>(blockIdx.x) / cluster_blocks;
-  const int strand = static_cast<int>(blockIdx.x) % cluster_blocks;
+  const int split = static_cast<int>(blockIdx.x) % cluster_blocks;
   const int first_head = static_cast<int>(blockIdx.y) * Block::kHeads;
   const TokenRows rows = token_rows(p, token);
   if (rows.count <= more_than_rows) {
-    if (strand != 0 || more_than_rows > 0) return;
+    if (split != 0 || more_than_rows > 0) return;
     const int units = min(Block::kHeads, p.heads - first_head) * kRowUnits;
     auto* out = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
     for (int i = static_cast<int>(threadIdx.x); i < units; i += kAttendThreads) out[i] = uint4{};
@@ -383,9 +383,9 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   }
   const int chunks = rows.chunks();
   const int chunk_rows = rows.chunk_rows();
-  const int strands = min(chunks, cluster_blocks);
-  // Blocks without a strand leave; barriers of the cluster do not wait for threads that have.
-  if (strand >= strands) return;
+  const int splits = min(chunks, cluster_blocks);
+  // Blocks without a KV split leave; barriers of the cluster do not wait for threads that have.
+  if (split >= splits) return;
 
   const auto cluster = cooperative_groups::this_cluster();
   Block block(p, rows, token, first_head, shared);
@@ -394,15 +394,15 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
 #pragma unroll
   for (int m = 0; m < Block::kWarpHeadTiles; ++m) largest[m][0] = largest[m][1] = -INFINITY;
   int count = 0;
-  for (int chunk = strand; chunk < chunks; chunk += strands) {
+  for (int chunk = split; chunk < chunks; chunk += splits) {
     __syncthreads();
-    count = block.load(chunk, chunk_rows, chunk == strand);
+    count = block.load(chunk, chunk_rows, chunk == split);
     block.score(count, s);
     Block::raise(s, largest);
   }
   block.reduce_max(largest);
   cluster.sync();
-  block.gather_max(cluster, strands);
+  block.gather_max(cluster, splits);
 
   typename Block::Sums sums;
 #pragma unroll
@@ -413,8 +413,8 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
       for (int e = 0; e < 4; ++e) sums[m][n][e] = 0.0f;
     }
   }
-  const bool resident = chunks == strands;  // one chunk a strand: its scores and rows are still there
-  for (int chunk = strand; chunk < chunks; chunk += strands) {
+  const bool resident = chunks == splits;  // one chunk a KV split: its scores and rows are still there
+  for (int chunk = split; chunk < chunks; chunk += splits) {
     if (!resident) {
       __syncthreads();
       count = block.load(chunk, chunk_rows, true);
@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   }
   block.publish(sums);
   cluster.sync();
-  block.finish(cluster, strand, strands);
+  block.finish(cluster, split, splits);
   cluster.sync();
 }
 

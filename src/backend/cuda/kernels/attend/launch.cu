@@ -83,18 +83,18 @@ SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& p) {
   if (p.ring.format != kFormat || (p.ratio > 0 && p.row_format != kFormat)) return SlowPath::kAttendFormat;
   const std::int32_t block_rows = p.rows.shape.rows;
   if (p.ratio > 0 && (block_rows & (block_rows - 1)) != 0) return SlowPath::kAttendBlockRows;
-  if (p.selected != nullptr && p.selected_stride > kPlacedRows) return SlowPath::kAttendTopK;
-  return p.window > kPlacedWindow ? SlowPath::kAttendWindow : SlowPath::kNone;
+  if (p.topk_indices != nullptr && p.topk_stride > kMappedRows) return SlowPath::kAttendTopK;
+  return p.window > kMappedWindow ? SlowPath::kAttendWindow : SlowPath::kNone;
 }
 
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& p, std::int64_t most_rows) {
   const std::int64_t tokens = p.step.counts.tokens;
   const std::int64_t most_chunks = (most_rows + kChunkRows - 1) / kChunkRows;
   PortablePlan plan;
-  plan.cluster_blocks = static_cast<int>(std::clamp<std::int64_t>(most_chunks, 1, kMostStrands));
+  plan.cluster_blocks = static_cast<int>(std::clamp<std::int64_t>(most_chunks, 1, kMostKvSplits));
   // Heads share a block as long as the blocks still fill the machine: fewer rows are decoded twice. The
   // number of heads changes no result. Of the multiprocessors, whole clusters of the largest size count.
-  const std::int64_t full_machine = facts.multiprocessors / kMostStrands * kMostStrands;
+  const std::int64_t full_machine = facts.multiprocessors / kMostKvSplits * kMostKvSplits;
   const auto fills = [&](std::int64_t heads, std::size_t shared_bytes) {
     return shared_bytes <= static_cast<std::size_t>(facts.block_shared_bytes) && p.heads > heads / 2 &&
            tokens * plan.cluster_blocks * ((p.heads + heads - 1) / heads) >= full_machine;

@@ -1,5 +1,5 @@
 // Which kernels serve an attention, from the device and the operation's parameters alone. Nothing here launches; the
-// addresses of the parameters are not looked at, but whether `selected` is null.
+// addresses of the parameters are not looked at, but whether `topk_indices` is null.
 #pragma once
 
 #include <cstdint>

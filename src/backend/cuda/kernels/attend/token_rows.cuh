@@ -1,34 +1,34 @@
-// The rows that one token attends to, in their order, and how they divide into chunks and strands.
+// The rows that one token attends to, in their order, and how they divide into chunks and KV splits.
 //
 // Window rows oldest first, then compressed rows ascending. A chunk is what shared memory holds decoded;
-// strand s takes the chunks s, s + strands, .. one after the other. Both follow from the token's own row
-// count alone, so that the order of summation does: per head, the strands are summed in order, each of them
+// KV split s takes the chunks s, s + KV splits, .. one after the other. Both follow from the token's own row
+// count alone, so that the order of summation does: per head, the KV splits are summed in order, each of them
 // a chain over its chunks.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/row_decode.cuh"
-#include "backend/cuda/kernels/common/token_place.cuh"
+#include "backend/cuda/kernels/common/token_position.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kChunkRows = 160;  // a multiple of 16
-inline constexpr int kMostStrands = 8;  // what a thread block cluster can be on every device
+inline constexpr int kChunkRows = 160;   // a multiple of 16
+inline constexpr int kMostKvSplits = 8;  // what a thread block cluster can be on every device
 
 // Rows a token can have at most, from what the host knows.
 __host__ __device__ inline std::int64_t most_compressed_rows(const AttendParams& p) {
   if (p.ratio == 0) return 0;
   const std::int64_t paged = p.rows.table_stride * p.rows.shape.rows;
-  return p.selected != nullptr && p.selected_stride < paged ? p.selected_stride : paged;
+  return p.topk_indices != nullptr && p.topk_stride < paged ? p.topk_stride : paged;
 }
 
 struct TokenRows {
-  TokenPlace place;
+  TokenPosition place;
   std::int32_t window = 0;
   std::int32_t count = 0;  // window + compressed; 0: padding
-  const std::int32_t* selected = nullptr;
+  const std::int32_t* topk_indices = nullptr;
 
   // Chunks of chunk_rows rows, the last one shorter; never an empty one.
   [[nodiscard]] __device__ int chunks() const { return (count + kChunkRows - 1) / kChunkRows; }
@@ -41,13 +41,13 @@ struct TokenRows {
 __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token) {
   TokenRows rows;
   // Read with the token's place, not after it; used whatever the place is, so that the read stays there.
-  const std::int32_t selected_count = p.selected != nullptr ? __ldg(p.selected_count + token) : 0;
-  rows.place = token_place(p.step, token);
+  const std::int32_t topk_count = p.topk_indices != nullptr ? __ldg(p.topk_count + token) : 0;
+  rows.place = token_position(p.step, token);
   std::int32_t compressed = 0;
   if (p.ratio > 0) {
-    compressed = p.selected != nullptr ? selected_count : (rows.place.position + 1) / p.ratio;
+    compressed = p.topk_indices != nullptr ? topk_count : (rows.place.position + 1) / p.ratio;
     compressed = max(0, min(compressed, static_cast<std::int32_t>(most_compressed_rows(p))));
-    if (p.selected != nullptr) rows.selected = p.selected + token * p.selected_stride;
+    if (p.topk_indices != nullptr) rows.topk_indices = p.topk_indices + token * p.topk_stride;
   }
   rows.window = rows.place.real ? min(p.window, rows.place.position + 1) : 0;
   rows.count = rows.place.real ? rows.window + compressed : 0;
@@ -64,7 +64,7 @@ __device__ inline RowAddress window_address(const AttendParams& p, const TokenRo
 
 __device__ inline RowAddress compressed_address(const AttendParams& p, const TokenRows& rows, std::int32_t index) {
   const PagedRows& paged = p.rows;
-  const std::int32_t row = rows.selected != nullptr ? rows.selected[index] : index;
+  const std::int32_t row = rows.topk_indices != nullptr ? rows.topk_indices[index] : index;
   const std::int32_t block = paged.block_table[rows.place.slot * paged.table_stride + row / paged.shape.rows];
   return row_address(paged.shape, paged.blocks + block * paged.shape.block_bytes, row % paged.shape.rows);
 }

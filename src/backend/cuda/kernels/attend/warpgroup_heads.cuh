@@ -36,14 +36,14 @@ template <int kBlocks>
 class HeadConsumer {
  public:
   using Shared = WarpgroupShared<kBlocks>;
-  static constexpr int kWarpgroupTiles = kShareTiles / 2;
+  static constexpr int kWarpgroupTiles = kSplitTiles / 2;
   static constexpr int kProducts = kTileRows / 16;  // of a tile with values, each of 16 rows
   static constexpr int kProductBytes = kWeightStepBytes / 2;
-  static constexpr int kColumns = Share<kBlocks>::kSliceValues / 2;  // of a warpgroup's output
-  static constexpr int kParts = kColumns > 128 ? 2 : 1;              // products that these columns take
+  static constexpr int kColumns = KvSplit<kBlocks>::kSliceValues / 2;  // of a warpgroup's output
+  static constexpr int kParts = kColumns > 128 ? 2 : 1;                // products that these columns take
   static constexpr int kPartTiles = kColumns / kParts / 8;
-  static constexpr int kPartBytes = kColumns / kParts / kCellValues * kCellBytes;
-  static constexpr int kOutputStride = Share<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
+  static constexpr int kPartBytes = kColumns / kParts / kAtomValues * kAtomBytes;
+  static constexpr int kOutputStride = KvSplit<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
   using Scores = float[kWarpgroupTiles][32];
 
   // `token`: of shared.work and what belongs to it.
@@ -65,21 +65,21 @@ class HeadConsumer {
   }
 
  private:
-  // --- scores of the share -------------------------------------------------------------------------------
+  // --- scores of the split -------------------------------------------------------------------------------
 
   // Tile of this warpgroup's `j`-th score product; negative: none.
-  [[nodiscard]] __device__ int tile_of(const Share<kBlocks>& share, int j) const {
-    return share.tiles() - 1 - (2 * j + group_);
+  [[nodiscard]] __device__ int tile_of(const KvSplit<kBlocks>& split, int j) const {
+    return split.tiles() - 1 - (2 * j + group_);
   }
-  [[nodiscard]] __device__ Share<kBlocks> share() const {
+  [[nodiscard]] __device__ KvSplit<kBlocks> split() const {
     return {shared_.work[token_], static_cast<int>(blockIdx.x) % kBlocks};
   }
 
-  // Scaled scores, -infinity past the share's end, and their maxima in max_. Every product is made in s's last
+  // Scaled scores, -infinity past the split's end, and their maxima in max_. Every product is made in s's last
   // tile and moved away.
   __device__ void score(Scores& s) {
-    const std::uint64_t q = cell_descriptor(shared_address(shared_.q), 16);
-    const std::uint64_t k = cell_descriptor(shared_address(shared_.slot[group_]), 16);
+    const std::uint64_t q = atom_descriptor(shared_address(shared_.q), 16);
+    const std::uint64_t k = atom_descriptor(shared_address(shared_.slot[group_]), 16);
     float(&product)[32] = s[kWarpgroupTiles - 1];
     // Otherwise they would count as values of the previous token, to be kept while its outputs need the registers.
 #pragma unroll
@@ -89,28 +89,28 @@ class HeadConsumer {
     }
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      const Share<kBlocks> share = this->share();
-      const int tile = tile_of(share, j);
+      const KvSplit<kBlocks> split = this->split();
+      const int tile = tile_of(split, j);
       if (tile < 0) break;
-      barrier_wait(shared_address(&shared_.full[group_]), (share.filled_before(group_) + j) & 1);
+      barrier_wait(shared_address(&shared_.full[group_]), (split.filled_before(group_) + j) & 1);
       fence_async_proxy();
       wgmma_hold(product);
 #pragma unroll 1
-      for (int cell = 0; cell < kCells; ++cell) {
+      for (int atom = 0; atom < kAtoms; ++atom) {
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < kCellValues / 16; ++i) {
-          const int step = (cell * kCellBytes + i * 32) / 16;
-          Wgmma<kTileRows>::bf16(product, q + step, k + step, cell + i > 0);
+        for (int i = 0; i < kAtomValues / 16; ++i) {
+          const int step = (atom * kAtomBytes + i * 32) / 16;
+          Wgmma<kTileRows>::bf16(product, q + step, k + step, atom + i > 0);
         }
         wgmma_commit();
       }
       wgmma_wait<0>();
       wgmma_hold(product);
-      if (tile >= share.resident()) release(shared_.empty[group_], 2);
+      if (tile >= split.resident()) release(shared_.empty[group_], 2);
       constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
       static_assert(kHeadDim == 512);
-      const int rows = share.end() - share.begin() - tile * kTileRows - lane_ % 4 * 2;
+      const int rows = split.end() - split.begin() - tile * kTileRows - lane_ % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         s[j][i] = __fmul_rn(product[i], kScale);
@@ -120,16 +120,16 @@ class HeadConsumer {
     }
   }
 
-  // Of this warp; `share` of the eight arrivals that free a slot.
-  __device__ void release(std::uint64_t& empty, int share) {
-    if (lane_ == 0) barrier_arrive_several(shared_address(&empty), share);
+  // Of this warp; `arrivals` of the eight that free a slot.
+  __device__ void release(std::uint64_t& empty, int arrivals) {
+    if (lane_ == 0) barrier_arrive_several(shared_address(&empty), arrivals);
   }
 
   // --- the token's maximum -------------------------------------------------------------------------------
 
   // From the thread's maxima in max_ to the token's.
   __device__ void agree_on_max() {
-    const int rank = this->share().rank;
+    const int rank = this->split().rank;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = max_[half];
@@ -148,7 +148,7 @@ class HeadConsumer {
         for (int i = 0; i < kHeadsEach; ++i) {
           largest[i] = fmaxf(shared_.row_max[0][h + i], shared_.row_max[1][h + i]);
         }
-        store_cluster(block_address(shared_address(&shared_.share_max[rank][h]), block),
+        store_cluster(block_address(shared_address(&shared_.split_max[rank][h]), block),
                       make_float4(largest[0], largest[1], largest[2], largest[3]),
                       block_address(shared_address(&shared_.max_ready), block));
       }
@@ -158,7 +158,7 @@ class HeadConsumer {
     for (int half = 0; half < 2; ++half) {
       if constexpr (kBlocks > 1) {
         max_[half] = -INFINITY;
-        for (int b = 0; b < kBlocks; ++b) max_[half] = fmaxf(max_[half], shared_.share_max[b][head(half)]);
+        for (int b = 0; b < kBlocks; ++b) max_[half] = fmaxf(max_[half], shared_.split_max[b][head(half)]);
       } else {
         max_[half] = fmaxf(shared_.row_max[0][head(half)], shared_.row_max[1][head(half)]);
       }
@@ -170,10 +170,10 @@ class HeadConsumer {
   // p = exp(s - max): sums of steps unrounded, weights rounded and in the layout of a register operand: 16
   // bytes for each (16 rows, thread). In place of the queries.
   __device__ void weigh(Scores& s) {
-    const Share<kBlocks> share = this->share();
+    const KvSplit<kBlocks> split = this->split();
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      const int tile = tile_of(share, j);
+      const int tile = tile_of(split, j);
       if (tile < 0) break;
 #pragma unroll
       for (int i = 0; i < 32; ++i) s[j][i] = exp_fast(s[j][i] - max_[i % 4 / 2]);
@@ -187,15 +187,15 @@ class HeadConsumer {
           sum += __shfl_xor_sync(0xffffffffu, sum, 1);
           sum += __shfl_xor_sync(0xffffffffu, sum, 2);
           const int at = 2 * tile + step;
-          if (lane_ % 4 == 0 && at < share.own_steps()) shared_.step_sum[share.own_step() + at][head(half)] = sum;
+          if (lane_ % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
         }
       }
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
         const float* v = &s[j][8 * i];
         const int at = tile * kProducts + i;
-        if (at < 2 * share.own_steps()) {  // beyond lie the next block's
-          *reinterpret_cast<uint4*>(weights(2 * share.own_step() + at)) =
+        if (at < 2 * split.own_steps()) {  // beyond lie the next block's
+          *reinterpret_cast<uint4*>(weights(2 * split.own_step() + at)) =
               make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
         }
       }
@@ -208,20 +208,20 @@ class HeadConsumer {
   }
 
   __device__ void publish_weights() {
-    const Share<kBlocks> share = this->share();
-    if (kBlocks > 1 && share.gathers()) {
+    const KvSplit<kBlocks> split = this->split();
+    if (kBlocks > 1 && split.gathers()) {
       fence_async_proxy();
       named_sync(kConsumersBarrier, kConsumers);
-      const int step = share.first_step(share.rank);
-      const int steps = share.own_steps();
+      const int step = split.first_step(split.rank);
+      const int steps = split.own_steps();
       constexpr int kSumBytes = kTileHeads * 4;
       const std::uint32_t here = shared_address(&shared_.weights_here);
       // Of 16 rows and the heads that exist, 16 for a warp; with 64 of them they lie side by side.
       int product_bytes = kProductBytes;
       if constexpr (splits_heads<kBlocks>())
         product_bytes = (shared_.work[token_].heads + 15) / 16 * (kProductBytes / 4);
-      if (thread_ == share.rank) {
-        barrier_arrive_expect(here, (share.steps - steps) * (kSumBytes + 2 * product_bytes));
+      if (thread_ == split.rank) {
+        barrier_arrive_expect(here, (split.steps - steps) * (kSumBytes + 2 * product_bytes));
       } else if (thread_ < kBlocks && steps > 0) {
         if (product_bytes == kProductBytes) {
           copy_bulk_cluster(shared_address(shared_.q + step * kWeightStepBytes), steps * kWeightStepBytes, here,
@@ -232,7 +232,7 @@ class HeadConsumer {
       if (product_bytes < kProductBytes) {
         for (int i = thread_; i < 2 * steps * kBlocks; i += kConsumers) {
           const std::byte* weights = shared_.q + (2 * step + i / kBlocks) * kProductBytes;
-          if (i % kBlocks != share.rank) copy_bulk_cluster(shared_address(weights), product_bytes, here, i % kBlocks);
+          if (i % kBlocks != split.rank) copy_bulk_cluster(shared_address(weights), product_bytes, here, i % kBlocks);
         }
       }
       barrier_wait_cluster(shared_address(&shared_.weights_here), 0);
@@ -248,15 +248,15 @@ class HeadConsumer {
   // --- outputs -------------------------------------------------------------------------------------------
 
   // Weights of the token's rows [64 * tile, ..) against this warpgroup's columns.
-  __device__ void load_weights(const Share<kBlocks>& share, int tile, uint4 (&a)[kProducts]) {
+  __device__ void load_weights(const KvSplit<kBlocks>& split, int tile, uint4 (&a)[kProducts]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int step = 2 * tile + half;
-      if (step >= share.steps) {
+      if (step >= split.steps) {
         a[2 * half] = a[2 * half + 1] = uint4{};
-      } else if (kBlocks > 1 && !share.gathers()) {
-        const int owner = share.owner(step);
-        const std::uint32_t from = block_address(shared_address(weights(2 * (step - share.first_step(owner)))), owner);
+      } else if (kBlocks > 1 && !split.gathers()) {
+        const int owner = split.owner(step);
+        const std::uint32_t from = block_address(shared_address(weights(2 * (step - split.first_step(owner)))), owner);
         a[2 * half] = load_cluster_unit(from);
         a[2 * half + 1] = load_cluster_unit(from + kProductBytes);
       } else {
@@ -267,14 +267,14 @@ class HeadConsumer {
   }
 
   // Sum of p over the token's rows: four chains of steps, by step % 4, and their tree.
-  __device__ float sum_weights(const Share<kBlocks>& share, int half) {
+  __device__ float sum_weights(const KvSplit<kBlocks>& split, int half) {
     float sum = 0.0f;
 #pragma unroll 4
-    for (int step = lane_ % 4; step < share.steps; step += 4) {
-      if (kBlocks > 1 && !share.gathers()) {
-        const int owner = share.owner(step);
+    for (int step = lane_ % 4; step < split.steps; step += 4) {
+      if (kBlocks > 1 && !split.gathers()) {
+        const int owner = split.owner(step);
         sum += load_cluster(
-            block_address(shared_address(&shared_.step_sum[step - share.first_step(owner)][head(half)]), owner));
+            block_address(shared_address(&shared_.step_sum[step - split.first_step(owner)][head(half)]), owner));
       } else {
         sum += shared_.step_sum[step][head(half)];
       }
@@ -286,7 +286,7 @@ class HeadConsumer {
 
   template <class Next>
   __device__ void sum_values(const Next& next) {
-    const Share<kBlocks> share = this->share();
+    const KvSplit<kBlocks> split = this->split();
     float sink[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -294,7 +294,7 @@ class HeadConsumer {
       sink[half] = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
     }
     uint4 next_weights[kProducts];
-    load_weights(share, 0, next_weights);
+    load_weights(split, 0, next_weights);
     float factor[2];
     float o[kParts][kColumns / kParts / 2];
 #pragma unroll
@@ -302,19 +302,19 @@ class HeadConsumer {
 #pragma unroll
       for (float& value : o[part]) value = 0.0f;
     }
-    constexpr int kPieceTiles = Share<kBlocks>::kPieceTiles;
-    constexpr int kGroups = kCells / kBlocks;
-    // The warpgroup's columns start in a cell of their own, or in the middle of the only one.
-    constexpr int kGroupBytes = kColumns >= kCellValues ? kColumns / kCellValues * kCellBytes : kColumns * 2;
-    const int tiles = (share.count + kTileRows - 1) / kTileRows;
+    constexpr int kPieceTiles = KvSplit<kBlocks>::kPieceTiles;
+    constexpr int kGroups = kAtoms / kBlocks;
+    // The warpgroup's columns start in an atom of their own, or in the middle of the only one.
+    constexpr int kGroupBytes = kColumns >= kAtomValues ? kColumns / kAtomValues * kAtomBytes : kColumns * 2;
+    const int tiles = (split.count + kTileRows - 1) / kTileRows;
     int slot = 0;
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
       const int piece = tile / kPieceTiles;
       if (tile % kPieceTiles == 0) {
-        slot = kBlocks == 1 ? share.slot_of(piece) : piece % 2;
+        slot = kBlocks == 1 ? split.slot_of(piece) : piece % 2;
         barrier_wait(shared_address(kBlocks == 1 ? &shared_.full[slot] : &shared_.piece_full[slot]),
-                     (kBlocks == 1 ? share.fill_of(piece) : piece / 2) & 1);
+                     (kBlocks == 1 ? split.fill_of(piece) : piece / 2) & 1);
         fence_async_proxy();
       }
       uint4 a[kProducts];
@@ -325,12 +325,13 @@ class HeadConsumer {
       }
       // Before the products: registers that they read count as free as soon as they are issued, so that a
       // later load could be given the same ones.
-      load_weights(share, tile + 1, next_weights);
+      load_weights(split, tile + 1, next_weights);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) wgmma_hold(o[part]);
-      const std::byte* cells = kBlocks == 1 ? shared_.slot[slot] : shared_.slot[1] + slot * Share<kBlocks>::kPieceBytes;
-      const std::uint64_t v = cell_descriptor(
-          shared_address(cells) + tile % kPieceTiles * kGroups * kCellBytes + group_ * kGroupBytes, kCellBytes);
+      const std::byte* atoms =
+          kBlocks == 1 ? shared_.slot[slot] : shared_.slot[1] + slot * KvSplit<kBlocks>::kPieceBytes;
+      const std::uint64_t v = atom_descriptor(
+          shared_address(atoms) + tile % kPieceTiles * kGroups * kAtomBytes + group_ * kGroupBytes, kAtomBytes);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
@@ -338,14 +339,14 @@ class HeadConsumer {
         for (int part = 0; part < kParts; ++part) {
           const std::uint32_t weights[4] = {a[i].x, a[i].y, a[i].z, a[i].w};
           Wgmma<kColumns / kParts>::template bf16_registers<1>(
-              o[part], weights, v + (i * 16 * kCellRowBytes + part * kPartBytes) / 16, true);
+              o[part], weights, v + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16, true);
         }
       }
       wgmma_commit();
       if (tile == 0) {  // while the first products run
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          factor[half] = reciprocal(sum_weights(share, half) + expf(sink[half] - max_[half]));
+          factor[half] = reciprocal(sum_weights(split, half) + expf(sink[half] - max_[half]));
         }
       }
       wgmma_wait<0>();
@@ -368,15 +369,15 @@ class HeadConsumer {
   __device__ void write_rows(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
     const WorkItem work = shared_.work[token_];
     const bool rotates = p_.output_rope.inverse_frequency != nullptr;
-    constexpr int kStagedBytes = 16 * kCellRowBytes;
+    constexpr int kStagedBytes = 16 * kAtomRowBytes;
     static_assert(sizeof(shared_.more_weights) >= kConsumers / 32 * kStagedBytes || kBlocks > 1);
     std::byte* staged = shared_.more_weights + warp_ * kStagedBytes;
 #pragma unroll
-    for (int cell = 0; cell < kColumns / kCellValues; ++cell) {
-      const bool turned = rotates && group_ * kColumns + cell * kCellValues == kNopeDim;
+    for (int atom = 0; atom < kColumns / kAtomValues; ++atom) {
+      const bool turned = rotates && group_ * kColumns + atom * kAtomValues == kNopeDim;
 #pragma unroll
-      for (int unit = 0; unit < kCellValues / kUnitValues; ++unit) {
-        const int i = cell * kCellValues / kUnitValues + unit;
+      for (int unit = 0; unit < kAtomValues / kUnitValues; ++unit) {
+        const int i = atom * kAtomValues / kUnitValues + unit;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float* pair = &o[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
@@ -387,7 +388,7 @@ class HeadConsumer {
             rotate_pair(shared_.rotation[token_][unit * 4 + lane_ % 4], even, odd);
             values = pack_bf16(even, odd);
           }
-          *reinterpret_cast<std::uint32_t*>(staged + cell_offset(half * 8 + lane_ / 4, unit) + lane_ % 4 * 4) = values;
+          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane_ / 4, unit) + lane_ % 4 * 4) = values;
         }
       }
       __syncwarp();
@@ -397,9 +398,9 @@ class HeadConsumer {
         const int h = work.first_head + warp_ % 4 * 16 + row;
         if (h < p_.heads) {
           bf16* to =
-              p_.o + (std::int64_t{work.token} * p_.heads + h) * kHeadDim + group_ * kColumns + cell * kCellValues;
+              p_.o + (std::int64_t{work.token} * p_.heads + h) * kHeadDim + group_ * kColumns + atom * kAtomValues;
           reinterpret_cast<uint4*>(to)[lane_ % 8] =
-              *reinterpret_cast<const uint4*>(staged + cell_offset(row, lane_ % 8));
+              *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane_ % 8));
         }
       }
       __syncwarp();
@@ -408,7 +409,7 @@ class HeadConsumer {
 
   // o * factor, rounded, turned, and out through slot 1.
   __device__ void write_slice(const float (&o)[kParts][kColumns / kParts / 2], const float (&factor)[2]) {
-    const Share<kBlocks> share = this->share();
+    const KvSplit<kBlocks> split = this->split();
     const WorkItem& work = shared_.work[token_];
     named_sync(kOutputBarrier, kConsumers + 32);
     std::byte* out = shared_.slot[1];  // slot 0 may hold weights that are still on their way to others
@@ -422,16 +423,16 @@ class HeadConsumer {
             pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
       }
     }
-    if (share.rank == kBlocks - 1 && p_.output_rope.inverse_frequency != nullptr) {
+    if (split.rank == kBlocks - 1 && p_.output_rope.inverse_frequency != nullptr) {
       named_sync(kConsumersBarrier, kConsumers);
-      rotate(out + (Share<kBlocks>::kSliceValues - kRopeDim) * 2);
+      rotate(out + (KvSplit<kBlocks>::kSliceValues - kRopeDim) * 2);
     }
     fence_async_proxy();
     named_sync(kConsumersBarrier, kConsumers);
     if (thread_ < work.heads) {
       bulk_store(p_.o + (std::int64_t{work.token} * p_.heads + work.first_head + thread_) * kHeadDim +
-                     share.rank * Share<kBlocks>::kSliceValues,
-                 shared_address(out) + thread_ * kOutputStride, Share<kBlocks>::kSliceValues * 2);
+                     split.rank * KvSplit<kBlocks>::kSliceValues,
+                 shared_address(out) + thread_ * kOutputStride, KvSplit<kBlocks>::kSliceValues * 2);
       bulk_store_wait();
     }
   }

@@ -15,15 +15,15 @@ inline constexpr int kWarpgroupThreads = kConsumers + kProducers;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Starts the copy of 64 query heads to cells, by one thread. Rows beyond the token's heads are other tokens' or zero;
+// Starts the copy of 64 query heads to atoms, by one thread. Rows beyond the token's heads are other tokens' or zero;
 // nobody looks at what becomes of them.
 template <class Shared>
 __device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared& shared) {
   const std::uint32_t full = shared_address(&shared.q_full);
   barrier_arrive_expect(full, sizeof(shared.q));
 #pragma unroll
-  for (int cell = 0; cell < kCells; ++cell) {
-    copy_box(shared_address(shared.q) + cell * kCellBytes, &queries, cell * kCellValues, row, full);
+  for (int atom = 0; atom < kAtoms; ++atom) {
+    copy_box(shared_address(shared.q) + atom * kAtomBytes, &queries, atom * kAtomValues, row, full);
   }
 }
 
@@ -31,37 +31,37 @@ __device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared&
 // token's place is known. With several blocks the rows start on their way from device memory.
 template <int kBlocks, int kThreads>
 __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
-                                       RowPlace* shared_place) {
-  constexpr int kPlaced = WarpgroupShared<kBlocks>::kPlaced;
-  constexpr int kPerThread = (kPlaced + kThreads - 1) / kThreads;
+                                       RowSlot* shared_slots) {
+  constexpr int kMapped = WarpgroupShared<kBlocks>::kMapped;
+  constexpr int kPerThread = (kMapped + kThreads - 1) / kThreads;
   std::int32_t row[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const int index = thread + i * kThreads;
     row[i] = index;
-    if (p.selected != nullptr && index < p.selected_stride) {
-      row[i] = load_index(p.selected + token * p.selected_stride + index);
+    if (p.topk_indices != nullptr && index < p.topk_stride) {
+      row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
     }
   }
   const TokenRows rows = token_rows(p, token);
-  const int compressed = min(rows.count - rows.window, kPlaced);
+  const int compressed = min(rows.count - rows.window, kMapped);
   if (thread < rows.window) {
     const std::int32_t position = rows.place.position - rows.window + 1 + thread;
-    const RowPlace place = position >= rows.place.start
-                               ? kStagedRow | static_cast<RowPlace>(rows.place.token_of(position))
-                               : static_cast<RowPlace>(position % p.ring.shape.rows);
-    shared_place[thread] = place;
+    const RowSlot place = position >= rows.place.start
+                              ? kStagedRow | static_cast<RowSlot>(rows.place.token_of(position))
+                              : static_cast<RowSlot>(position % p.ring.shape.rows);
+    shared_slots[thread] = place;
     if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
   }
-  RowPlace place[kPerThread] = {};  // otherwise the previous token's would be kept
+  RowSlot place[kPerThread] = {};  // otherwise the previous token's would be kept
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kThreads < compressed) place[i] = place_of(p, rows.place.slot, row[i]);
+    if (thread + i * kThreads < compressed) place[i] = row_slot(p, rows.place.slot, row[i]);
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kThreads < compressed) {
-      shared_place[kPlacedWindow + thread + i * kThreads] = place[i];
+      shared_slots[kMappedWindow + thread + i * kThreads] = place[i];
       if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
     }
   }
@@ -72,10 +72,10 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
 template <int kBlocks>
 __device__ inline void write_zeros(const AttendParams& p, std::int64_t token, int first_head, int heads, int rank,
                                    int threads) {
-  constexpr int kUnits = Share<kBlocks>::kSliceValues / kUnitValues;
+  constexpr int kUnits = KvSplit<kBlocks>::kSliceValues / kUnitValues;
   for (int i = static_cast<int>(threadIdx.x); i < heads * kUnits; i += threads) {
     bf16* head = p.o + (token * p.heads + first_head + i / kUnits) * kHeadDim;
-    reinterpret_cast<uint4*>(head + rank * Share<kBlocks>::kSliceValues)[i % kUnits] = uint4{};
+    reinterpret_cast<uint4*>(head + rank * KvSplit<kBlocks>::kSliceValues)[i % kUnits] = uint4{};
   }
 }
 
@@ -97,7 +97,7 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   }
   __syncthreads();
   cluster_wait();
-  if (rows.count == 0 || rows.count > kBlocks * kShareRows) {
+  if (rows.count == 0 || rows.count > kBlocks * kSplitRows) {
     barrier_wait(shared_address(&shared.q_full), 0);
     if (rows.count == 0) write_zeros<kBlocks>(p, token, first_head, heads, rank, kWarpgroupThreads);
     return;
@@ -107,8 +107,8 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
     HeadConsumer<kBlocks>(p, 0, shared).run([](const WorkItem&) {});
   } else {
     give_registers<80>();
-    const Share<kBlocks> share({.rows = rows.count}, rank);
-    RowProducer<kBlocks>(p, rows, share, shared.place[0], shared).run();
+    const KvSplit<kBlocks> split({.rows = rows.count}, rank);
+    RowProducer<kBlocks>(p, rows, split, shared.place[0], shared).run();
     if (threadIdx.x < kConsumers + kRotatedPairs) {
       const int pair = static_cast<int>(threadIdx.x) - kConsumers;
       if (p.output_rope.inverse_frequency != nullptr) {
@@ -123,7 +123,7 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
 }
 
 // Tokens one after the other, by a block. Item i is the group i % groups of 64 heads of token i / groups. Tokens with
-// more rows than a share holds have none here.
+// more rows than a split holds have none here.
 __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int items,
                                       WarpgroupShared<1>& shared) {
   const auto copy = [&](int item) {
@@ -162,12 +162,12 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
     int thread = 0;  // read for every token: what follows from it would otherwise be kept in registers, or spilled
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kConsumers;
-    RowPlace* place = shared.place[n % 2];
+    RowSlot* place = shared.place[n % 2];
     const TokenRows rows = place_rows<1, kProducers>(p, item / groups, 0, thread, place);
     work.token = item / groups;
     work.first_head = item % groups * kTileHeads;
     work.heads = min(kTileHeads, p.heads - work.first_head);
-    work.rows = rows.count <= kShareRows ? rows.count : -1;
+    work.rows = rows.count <= kSplitRows ? rows.count : -1;
     work.parity = n & 1;
     if (thread >= kProducers - 32) {
       if (n >= 2) barrier_wait(shared_address(&shared.token_empty[n % 2]), (n / 2 - 1) & 1);
@@ -181,9 +181,9 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
     }
     named_sync(kProducersBarrier, kProducers);
     if (work.rows > 0) {
-      const Share<1> share(work, 0);
-      RowProducer<1>(p, rows, share, place, shared).run();
-      for (int slot = 0; slot < 2; ++slot) work.filled[slot] += share.fills(slot);
+      const KvSplit<1> split(work, 0);
+      RowProducer<1>(p, rows, split, place, shared).run();
+      for (int slot = 0; slot < 2; ++slot) work.filled[slot] += split.fills(slot);
     }
   }
 }
@@ -192,7 +192,7 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
 
 // `queries`: rows of a head's values, in boxes of 64 x 64. One block: any grid of one dimension. Several: grid x =
 // tokens * kBlocks in clusters of kBlocks, y = groups of group_heads heads, 64 at most. Tokens with more rows than the
-// blocks' shares hold are left to another kernel.
+// blocks' splits hold are left to another kernel.
 template <int kBlocks>
 __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     barrier_init(shared_address(&shared.weights_ready), kBlocks * kConsumers / 32);
     barrier_init(shared_address(&shared.weights_here), 1);
     barrier_init_fence();
-    barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.share_max));
+    barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.split_max));
   }
   allow_dependents();
   wait_for_predecessors();

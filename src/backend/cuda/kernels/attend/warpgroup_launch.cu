@@ -31,7 +31,7 @@ Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPl
                                          .columns = kHeadDim,
                                          .rows = std::int64_t{p.step.counts.tokens} * p.heads,
                                          .row_bytes = kHeadDim * 2,
-                                         .box_columns = kCellValues,
+                                         .box_columns = kAtomValues,
                                          .box_rows = kTileHeads},
                                         queries));
   return launch_pdl(kernel,
@@ -64,7 +64,7 @@ Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParam
   const std::int64_t tokens = p.step.counts.tokens;
   const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };
   WarpgroupPlan plan{.group_heads = kTileHeads, .groups = groups_of(kTileHeads)};
-  const std::int64_t needed = std::min<std::int64_t>((most_rows + kShareRows - 1) / kShareRows, kMostClusterBlocks);
+  const std::int64_t needed = std::min<std::int64_t>((most_rows + kSplitRows - 1) / kSplitRows, kMostClusterBlocks);
   const std::int64_t useful = (most_rows + kStepRows - 1) / kStepRows;
   for (const int blocks : {8, 4, 2}) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t at_once, warpgroup_clusters_at_once(device, blocks));

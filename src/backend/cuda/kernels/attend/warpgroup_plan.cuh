@@ -1,17 +1,17 @@
 // How one token's attention divides among the blocks of a cluster and the warps of a block, on Hopper.
 //
-// Every block of the cluster scores a share of the rows against all heads, the cluster agrees on the maximum,
+// Every block of the cluster scores one KV split against all heads, the cluster agrees on the maximum,
 // every block turns its scores into weights, then every block sums weights times values over all rows for its
 // slice of the 512 values. A score is one chain over the values and an output one chain over the rows, in
 // order, whatever the number of blocks: results do not depend on it.
 //
 //   warps 0..7   two consumer warpgroups: matrix instructions, softmax, output
-//   warps 8..15  producers: packed rows from global memory to BF16 cells in shared memory
+//   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory
 //
 // With few tokens several of the largest clusters share one, each with some of its heads: what the blocks of a cluster
 // send each other then takes less time, and rows, which all of them read, come from the level-2 cache.
 //
-// Rows pass through two slots of eight cells (64 rows x 64 values). First the share: a slot holds one tile of
+// Rows pass through two slots of eight atoms (64 rows x 64 values). First the split: a slot holds one tile of
 // 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces.
 //
 //   one block    a piece is a tile; the first two are still in their slots. The block takes one token after the
@@ -24,8 +24,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
-#include "backend/cuda/kernels/attend/warpgroup_cells.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "dsv4rt/model.h"
@@ -33,18 +33,18 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kTileRows = 64;  // columns of a score product
-inline constexpr int kCellBytes = kTileRows * kCellRowBytes;
-inline constexpr int kCells = kHeadDim / kCellValues;
-inline constexpr int kSlotBytes = kCells * kCellBytes;
+inline constexpr int kAtomBytes = kTileRows * kAtomRowBytes;
+inline constexpr int kAtoms = kHeadDim / kAtomValues;
+inline constexpr int kSlotBytes = kAtoms * kAtomBytes;
 inline constexpr int kConsumers = 256;
 inline constexpr int kProducers = 256;
-inline constexpr int kShareTiles = 10;  // scores of a share stay in registers: 5 tiles a warpgroup
-static_assert(kShareRows == kShareTiles * kTileRows);
+inline constexpr int kSplitTiles = 10;  // scores of a split stay in registers: 5 tiles a warpgroup
+static_assert(kSplitRows == kSplitTiles * kTileRows);
 
 // Where a row lies. Compressed: its number in the pool, block * rows of a block + row; fewer than 2^32 rows exist.
 // Window: the row of the ring, or of the staged rows with this flag.
-using RowPlace = std::uint32_t;
-inline constexpr RowPlace kStagedRow = 0x80000000u;
+using RowSlot = std::uint32_t;
+inline constexpr RowSlot kStagedRow = 0x80000000u;
 
 // Whether clusters of this size may share a token.
 template <int kBlocks>
@@ -66,17 +66,17 @@ inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
 
 template <int kBlocks>
 struct WarpgroupShared {
-  static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kShareTiles : 36;
+  static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kSplitTiles : 36;
   static constexpr int kTokens = kBlocks == 1 ? 2 : 1;  // whose rows the producers know: the next token's early
-  static constexpr int kPlaced = kBlocks == 1 ? kShareRows : kPlacedRows;  // compressed rows; one block has no others
+  static constexpr int kMapped = kBlocks == 1 ? kSplitRows : kMappedRows;  // compressed rows; one block has no others
   // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
-  alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // cells; later weights, with what follows
-  std::byte more_weights[2 * kShareTiles * kWeightStepBytes - sizeof(q)];
+  alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms; later weights, with what follows
+  std::byte more_weights[2 * kSplitTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
   // Of a token: window rows from the first entry on, compressed rows after them.
-  RowPlace place[kTokens][kPlacedWindow + kPlaced];
+  RowSlot place[kTokens][kMappedWindow + kMapped];
   float row_max[2][kTileHeads];                // of a warpgroup's rows
-  float share_max[kBlocks][kTileHeads];        // of every block's share, written by that block
+  float split_max[kBlocks][kTileHeads];        // of every block's split, written by that block
   float step_sum[kGatheredSteps][kTileHeads];  // of p; of the same rows as the weights
   Rotation rotation[kTokens][kRotatedPairs];
   WorkItem work[kTokens];
@@ -91,12 +91,12 @@ struct WarpgroupShared {
   std::uint64_t weights_ready;
   std::uint64_t weights_here;
 };
-static_assert(sizeof(WarpgroupShared<1>::q) == kCells * kCellBytes);
+static_assert(sizeof(WarpgroupShared<1>::q) == kAtoms * kAtomBytes);
 static_assert(36 * kWeightStepBytes <= (kTileHeads * kHeadDim * 2) + 16384 + kSlotBytes);
 
 // Of one token in one block.
 template <int kBlocks>
-struct Share {
+struct KvSplit {
   static constexpr int kSliceValues = kHeadDim / kBlocks;
   static constexpr int kPieceTiles = kBlocks == 1 ? 1 : kBlocks / 2;
   static constexpr int kPieceRows = kTileRows * kPieceTiles;
@@ -107,7 +107,7 @@ struct Share {
   std::int32_t rank;
   int filled[2];
 
-  __device__ Share(const WorkItem& work, int block_rank)
+  __device__ KvSplit(const WorkItem& work, int block_rank)
       : count(work.rows),
         steps((work.rows + kStepRows - 1) / kStepRows),
         rank(block_rank),
@@ -117,7 +117,7 @@ struct Share {
   // every block keeps its own, and the others read them.
   [[nodiscard]] __device__ bool gathers() const { return steps <= WarpgroupShared<kBlocks>::kGatheredSteps; }
   [[nodiscard]] __device__ std::int32_t own_steps() const { return first_step(rank + 1) - first_step(rank); }
-  // Number of the share's first step in the block's own arrays.
+  // Number of the split's first step in the block's own arrays.
   [[nodiscard]] __device__ std::int32_t own_step() const { return gathers() ? first_step(rank) : 0; }
 
   [[nodiscard]] __device__ std::int32_t first_step(int block) const { return block * steps / kBlocks; }
@@ -129,7 +129,7 @@ struct Share {
 
   // Fills of slot `slot` by earlier tokens. Indexed by what is known late, the numbers would lie in local memory.
   [[nodiscard]] __device__ int filled_before(int slot) const { return slot == 0 ? filled[0] : filled[1]; }
-  // Fills of slot `slot` while the share is scored.
+  // Fills of slot `slot` while the split is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
 

@@ -1,8 +1,8 @@
-// The producers of warpgroup_plan.cuh: packed rows from global memory to BF16 cells in the slots.
+// The producers of warpgroup_plan.cuh: packed rows from global memory to BF16 atoms in the slots.
 //
-// A thread takes the 16-byte unit t % 4 of some rows of every cell, so that neighbouring threads read 64 bytes of a
-// row and write cells without bank conflicts. A slot of tiles has four warps of its own: while they wait for rows or
-// for the slot, the other slot's warps decode. Consumers make the cells visible to matrix instructions.
+// A thread takes the 16-byte unit t % 4 of some rows of every atom, so that neighbouring threads read 64 bytes of a
+// row and write atoms without bank conflicts. A slot of tiles has four warps of its own: while they wait for rows or
+// for the slot, the other slot's warps decode. Consumers make the atoms visible to matrix instructions.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
 }
 
 // Of a compressed row of a sequence; blocks have a power of two rows.
-__device__ inline RowPlace place_of(const AttendParams& p, std::int32_t slot, std::int32_t row) {
+__device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std::int32_t row) {
   const int shift = __ffs(p.rows.shape.rows) - 1;
   const auto block =
       static_cast<std::uint32_t>(load_index(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
@@ -91,12 +91,12 @@ __device__ inline RowSource row_source(const std::byte* block, std::int32_t rows
   return {block + std::int64_t{row} * Fp8DsMlaRow::kDataBytes,
           block + std::int64_t{rows} * Fp8DsMlaRow::kDataBytes + std::int64_t{row} * Fp8DsMlaRow::kScaleBytes};
 }
-__device__ inline RowSource compressed_source(const AttendParams& p, RowPlace place) {
+__device__ inline RowSource compressed_source(const AttendParams& p, RowSlot place) {
   const std::int32_t rows = p.rows.shape.rows;
   const std::byte* block = p.rows.blocks + (place >> (__ffs(rows) - 1)) * p.rows.shape.block_bytes;
   return row_source(block, rows, place & static_cast<std::uint32_t>(rows - 1));
 }
-__device__ inline RowSource window_source(const AttendParams& p, std::int32_t slot, RowPlace place) {
+__device__ inline RowSource window_source(const AttendParams& p, std::int32_t slot, RowSlot place) {
   const bool staged = place >= kStagedRow;
   return row_source(staged ? p.staged : p.ring.base + slot * p.ring.slot_bytes,
                     staged ? p.staged_shape.rows : p.ring.shape.rows, place & ~kStagedRow);
@@ -126,19 +126,19 @@ class RowProducer {
   using Shared = WarpgroupShared<kBlocks>;
 
   // `place`: of the token's rows.
-  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const Share<kBlocks>& share,
-                         const RowPlace* place, Shared& shared)
+  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const KvSplit<kBlocks>& split,
+                         const RowSlot* place, Shared& shared)
       : p_(params),
         slot_(rows.place.slot),
         window_(rows.window),
         first_(rows.place.position == rows.place.start),
-        share_(share),
+        split_(split),
         place_(place),
         shared_(shared) {}
 
   __device__ void run() {
     run_tiles();
-    if constexpr (kBlocks > 1) run_slices(share_.pieces());
+    if constexpr (kBlocks > 1) run_slices(split_.pieces());
   }
 
  private:
@@ -162,32 +162,32 @@ class RowProducer {
     row = min(row, rows.end - 1);
     const std::int32_t compressed = row - window_;
     if (compressed < 0) return window_source(p_, slot_, place_[row]);
-    const bool placed = kBlocks == 1 || compressed < Shared::kPlaced;
-    return compressed_source(p_, placed ? place_[kPlacedWindow + compressed] : place_of(p_, slot_, compressed));
+    const bool placed = kBlocks == 1 || compressed < Shared::kMapped;
+    return compressed_source(p_, placed ? place_[kMappedWindow + compressed] : row_slot(p_, slot_, compressed));
   }
 
-  __device__ void store_cell(std::byte* slot, int cell, int row, const uint4& first, const uint4& second) const {
-    std::byte* to = slot + cell * kCellBytes;
-    *reinterpret_cast<uint4*>(to + cell_offset(row, 2 * unit_)) = first;
-    *reinterpret_cast<uint4*>(to + cell_offset(row, 2 * unit_ + 1)) = second;
+  __device__ void store_atom(std::byte* slot, int atom, int row, const uint4& first, const uint4& second) const {
+    std::byte* to = slot + atom * kAtomBytes;
+    *reinterpret_cast<uint4*>(to + atom_offset(row, 2 * unit_)) = first;
+    *reinterpret_cast<uint4*>(to + atom_offset(row, 2 * unit_ + 1)) = second;
   }
   // Scale of a row's group of 64 values.
-  [[nodiscard]] __device__ static std::uint32_t scale_of(const uint2& scales, int cell) {
-    return (cell < 4 ? scales.x : scales.y) >> (8 * (cell % 4)) & 0xffu;
+  [[nodiscard]] __device__ static std::uint32_t scale_of(const uint2& scales, int atom) {
+    return (atom < 4 ? scales.x : scales.y) >> (8 * (atom % 4)) & 0xffu;
   }
   // Products that were made with kGreatestFactor, by what is missing.
   __device__ void correct_row(std::byte* slot, int row, const uint2& scales) const {
 #pragma unroll 1
-    for (int cell = 0; cell < kCells - 1; ++cell) {
-      if (scale_of(scales, cell) > kGreatestFactor) correct_cell(slot, cell, row, scale_of(scales, cell));
+    for (int atom = 0; atom < kAtoms - 1; ++atom) {
+      if (scale_of(scales, atom) > kGreatestFactor) correct_atom(slot, atom, row, scale_of(scales, atom));
     }
   }
-  __device__ void correct_cell(std::byte* slot, int cell, int row, std::uint32_t scale) const {
+  __device__ void correct_atom(std::byte* slot, int atom, int row, std::uint32_t scale) const {
     const std::uint32_t rest = scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
 #pragma unroll 1
     for (int i = 0; i < 8; ++i) {
       auto* pair =
-          reinterpret_cast<std::uint32_t*>(slot + cell * kCellBytes + cell_offset(row, 2 * unit_ + i / 4)) + i % 4;
+          reinterpret_cast<std::uint32_t*>(slot + atom * kAtomBytes + atom_offset(row, 2 * unit_ + i / 4)) + i % 4;
       *pair = multiply_bf16_pair(*pair, rest);
     }
   }
@@ -203,16 +203,16 @@ class RowProducer {
 
   // Tile that fills slot group_ for the `fill`-th time.
   [[nodiscard]] __device__ Rows tile_rows(int fill) const {
-    const int scored = share_.score_fills(group_);
+    const int scored = split_.score_fills(group_);
     if (fill < scored) {
-      return {share_.begin() + (share_.tiles() - 1 - (2 * fill + group_)) * kTileRows, share_.end()};
+      return {split_.begin() + (split_.tiles() - 1 - (2 * fill + group_)) * kTileRows, split_.end()};
     }
-    return {(share_.first_piece(group_) + 2 * (fill - scored)) * kTileRows, share_.count};
+    return {(split_.first_piece(group_) + 2 * (fill - scored)) * kTileRows, split_.count};
   }
 
   // The thread's units of a row in registers; those of the first half are loaded while the slot is still in use.
   struct LoadedRow {
-    uint4 raw[kCells - 1];
+    uint4 raw[kAtoms - 1];
     uint4 rope[2];
     uint2 scales;
   };
@@ -221,7 +221,7 @@ class RowProducer {
     loaded.scales = load_scales(source.scales);
     const std::byte* from = source.data + unit_ * kUnitBytes;
 #pragma unroll
-    for (int cell = 0; cell < kCells - 1; ++cell) loaded.raw[cell] = load_unit(from + cell * kCellValues);
+    for (int atom = 0; atom < kAtoms - 1; ++atom) loaded.raw[atom] = load_unit(from + atom * kAtomValues);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       loaded.rope[i] = load_unit(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
@@ -233,12 +233,12 @@ class RowProducer {
     const uint2 scales = exists ? loaded.scales : uint2{};
     std::uint32_t greatest = 0;
 #pragma unroll
-    for (int cell = 0; cell < kCells - 1; ++cell) {
-      const std::uint32_t scale = scale_of(scales, cell);
+    for (int atom = 0; atom < kAtoms - 1; ++atom) {
+      const std::uint32_t scale = scale_of(scales, atom);
       greatest = max(greatest, scale);
       uint4 values[2];
-      decode_e4m3_unit_by_bits(loaded.raw[cell], e4m3_factor(scale) & present, values);
-      store_cell(slot, cell, tile_row, values[0], values[1]);
+      decode_e4m3_unit_by_bits(loaded.raw[atom], e4m3_factor(scale) & present, values);
+      store_atom(slot, atom, tile_row, values[0], values[1]);
     }
     uint4 rope[2];
 #pragma unroll
@@ -246,7 +246,7 @@ class RowProducer {
       const uint4& values = loaded.rope[i];
       rope[i] = make_uint4(values.x & present, values.y & present, values.z & present, values.w & present);
     }
-    store_cell(slot, kCells - 1, tile_row, rope[0], rope[1]);
+    store_atom(slot, kAtoms - 1, tile_row, rope[0], rope[1]);
     if (greatest > kGreatestFactor) correct_row(slot, tile_row, scales);
   }
 
@@ -264,40 +264,40 @@ class RowProducer {
     const bool exists = row < rows.end;  // otherwise codes and scales are zero
     scales = exists ? load_scales(source.scales) : uint2{};
     const std::byte* from = source.data + unit_ * kUnitBytes;
-    const std::uint32_t first = shared_address(slot) + cell_offset(kHalfRows + half_row_, 2 * unit_);
-    const std::uint32_t second = shared_address(slot) + cell_offset(kHalfRows + half_row_, 2 * unit_ + 1);
+    const std::uint32_t first = shared_address(slot) + atom_offset(kHalfRows + half_row_, 2 * unit_);
+    const std::uint32_t second = shared_address(slot) + atom_offset(kHalfRows + half_row_, 2 * unit_ + 1);
 #pragma unroll
-    for (int cell = 0; cell < kCells - 1; ++cell) {
-      copy_unit(first + cell * kCellBytes, from + cell * kCellValues, exists);
+    for (int atom = 0; atom < kAtoms - 1; ++atom) {
+      copy_unit(first + atom * kAtomBytes, from + atom * kAtomValues, exists);
     }
-    constexpr int kRopeCell = (kCells - 1) * kCellBytes;
+    constexpr int kRopeAtom = (kAtoms - 1) * kAtomBytes;
     const std::byte* rope = from + Fp8DsMlaRow::kRopeOffset + unit_ * kUnitBytes;
-    copy_unit(first + kRopeCell, rope, exists);
-    copy_unit(second + kRopeCell, rope + kUnitBytes, exists);
+    copy_unit(first + kRopeAtom, rope, exists);
+    copy_unit(second + kRopeAtom, rope + kUnitBytes, exists);
   }
   __device__ void decode_staged(const uint2& scales, std::byte* slot) const {
     wait_for_copies();
     const int row = kHalfRows + half_row_;
     std::uint32_t greatest = 0;
 #pragma unroll
-    for (int cell = 0; cell < kCells - 1; ++cell) {
-      const std::uint32_t scale = scale_of(scales, cell);
+    for (int atom = 0; atom < kAtoms - 1; ++atom) {
+      const std::uint32_t scale = scale_of(scales, atom);
       greatest = max(greatest, scale);
       uint4 values[2];
-      const std::byte* codes = slot + cell * kCellBytes + cell_offset(row, 2 * unit_);
+      const std::byte* codes = slot + atom * kAtomBytes + atom_offset(row, 2 * unit_);
       decode_e4m3_unit_by_bits(*reinterpret_cast<const uint4*>(codes), e4m3_factor(scale), values);
-      store_cell(slot, cell, row, values[0], values[1]);
+      store_atom(slot, atom, row, values[0], values[1]);
     }
     if (greatest > kGreatestFactor) correct_row(slot, row, scales);
   }
 
   __device__ void run_tiles() {
-    const int fills = share_.fills(group_);
-    const int filled = share_.filled_before(group_);
+    const int fills = split_.fills(group_);
+    const int filled = split_.filled_before(group_);
     std::byte* slot = shared_.slot[group_];
     LoadedRow loaded{};  // otherwise the previous token's would be kept while the next one's rows are placed
     if (fills > 0) load_row(tile_rows(0), half_row_, loaded);
-    const int brought = kAhead > 0 && first_ ? share_.score_fills(group_) : 0;  // later fills are of the same rows
+    const int brought = kAhead > 0 && first_ ? split_.score_fills(group_) : 0;  // later fills are of the same rows
 #pragma unroll
     for (int fill = 0; fill < kAhead; ++fill) {
       if (fill < brought) prefetch_tile(tile_rows(fill), fill == 0 ? kHalfRows : 0);
@@ -322,20 +322,20 @@ class RowProducer {
 
   // --- slices: several rows a thread, some of their values -----------------------------------------------
 
-  static constexpr int kPieceTiles = Share<kBlocks>::kPieceTiles;
-  static constexpr int kPieceCells = Share<kBlocks>::kPieceBytes / kCellBytes;
-  static constexpr int kGroups = kPieceCells / kPieceTiles;  // of a slice
+  static constexpr int kPieceTiles = KvSplit<kBlocks>::kPieceTiles;
+  static constexpr int kPieceAtoms = KvSplit<kBlocks>::kPieceBytes / kAtomBytes;
+  static constexpr int kGroups = kPieceAtoms / kPieceTiles;  // of a slice
   struct LoadedPiece {
-    uint4 raw[kPieceCells];
-    std::uint32_t scale[kPieceCells];
+    uint4 raw[kPieceAtoms];
+    std::uint32_t scale[kPieceAtoms];
   };
 
-  [[nodiscard]] __device__ bool is_rope(int cell) const {
-    return share_.rank == kBlocks - 1 && cell % kGroups == kGroups - 1;
+  [[nodiscard]] __device__ bool is_rope(int atom) const {
+    return split_.rank == kBlocks - 1 && atom % kGroups == kGroups - 1;
   }
 
   [[nodiscard]] __device__ Rows piece_rows(int piece) const {
-    return {piece * Share<kBlocks>::kPieceRows, share_.count};
+    return {piece * KvSplit<kBlocks>::kPieceRows, split_.count};
   }
 
   // Rotated values: copy_rope.
@@ -346,26 +346,26 @@ class RowProducer {
       const RowSource source = locate(rows, rows.begin + tile * kTileRows + row_);
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
-        const int cell = tile * kGroups + i;
-        if (is_rope(cell)) continue;
-        const int group = share_.rank * kGroups + i;
-        loaded.raw[cell] = load_unit(source.data + group * kCellValues + unit_ * kUnitBytes);
-        loaded.scale[cell] = load_scale(source.scales + group);
+        const int atom = tile * kGroups + i;
+        if (is_rope(atom)) continue;
+        const int group = split_.rank * kGroups + i;
+        loaded.raw[atom] = load_unit(source.data + group * kAtomValues + unit_ * kUnitBytes);
+        loaded.scale[atom] = load_scale(source.scales + group);
       }
     }
   }
 
   __device__ void copy_rope(const Rows& rows, std::uint32_t slot) {
-    if (share_.rank != kBlocks - 1) return;
+    if (split_.rank != kBlocks - 1) return;
 #pragma unroll 1
     for (int tile = 0; tile < kPieceTiles; ++tile) {
       const std::int32_t row = rows.begin + tile * kTileRows + row_;
       const std::byte* from = locate(rows, row).data + Fp8DsMlaRow::kRopeOffset;
-      const std::uint32_t cell = slot + ((tile + 1) * kGroups - 1) * kCellBytes;
+      const std::uint32_t atom = slot + ((tile + 1) * kGroups - 1) * kAtomBytes;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int unit = 2 * unit_ + i;
-        copy_unit(cell + cell_offset(row_, unit), from + unit * kUnitBytes, row < rows.end);
+        copy_unit(atom + atom_offset(row_, unit), from + unit * kUnitBytes, row < rows.end);
       }
     }
   }
@@ -373,17 +373,17 @@ class RowProducer {
   __device__ void store_slice(int piece, const LoadedPiece& loaded) {
     const Rows rows = piece_rows(piece);
     wait_empty(shared_.piece_empty[piece % 2], piece / 2);
-    std::byte* slot = shared_.slot[1] + piece % 2 * Share<kBlocks>::kPieceBytes;
+    std::byte* slot = shared_.slot[1] + piece % 2 * KvSplit<kBlocks>::kPieceBytes;
     copy_rope(rows, shared_address(slot));
 #pragma unroll
-    for (int cell = 0; cell < kPieceCells; ++cell) {
-      if (is_rope(cell)) continue;
-      const bool exists = rows.begin + cell / kGroups * kTileRows + row_ < rows.end;
-      const std::uint32_t scale = loaded.scale[cell];
+    for (int atom = 0; atom < kPieceAtoms; ++atom) {
+      if (is_rope(atom)) continue;
+      const bool exists = rows.begin + atom / kGroups * kTileRows + row_ < rows.end;
+      const std::uint32_t scale = loaded.scale[atom];
       uint4 values[2];
-      decode_e4m3_unit_by_bits(loaded.raw[cell], exists ? e4m3_factor(scale) : 0, values);
-      store_cell(slot, cell, row_, values[0], values[1]);
-      if (scale > kGreatestFactor) correct_cell(slot, cell, row_, scale);
+      decode_e4m3_unit_by_bits(loaded.raw[atom], exists ? e4m3_factor(scale) : 0, values);
+      store_atom(slot, atom, row_, values[0], values[1]);
+      if (scale > kGreatestFactor) correct_atom(slot, atom, row_, scale);
     }
     wait_for_copies();
     announce(shared_.piece_full[piece % 2]);
@@ -395,7 +395,7 @@ class RowProducer {
     load_slice(piece_rows(0), even);
     load_slice(piece_rows(1), odd);
     // Only its own warps know how often slot 1 has been used.
-    if (group_ == 1) wait_empty(shared_.empty[1], share_.score_fills(1));
+    if (group_ == 1) wait_empty(shared_.empty[1], split_.score_fills(1));
     named_sync(kProducersBarrier, kProducers);
 #pragma unroll 1
     for (int k = 0; k < count; k += 2) {
@@ -411,14 +411,14 @@ class RowProducer {
   std::int32_t slot_;
   std::int32_t window_;
   bool first_;  // of its sequence's tokens in the step
-  const Share<kBlocks>& share_;
-  const RowPlace* place_;
+  const KvSplit<kBlocks>& split_;
+  const RowSlot* place_;
   Shared& shared_;
   int thread_ = static_cast<int>(threadIdx.x) - kConsumers;
   int group_ = __shfl_sync(0xffffffffu, thread_ / 128, 0);
   int half_row_ = thread_ % 128 / 4;  // of half a tile
-  int row_ = thread_ / 4;             // of a cell of slices
-  int unit_ = thread_ % 4;            // of a cell's 64 codes
+  int row_ = thread_ / 4;             // of an atom of slices
+  int unit_ = thread_ % 4;            // of an atom's 64 codes
 };
 
 }  // namespace dsv4rt::cuda

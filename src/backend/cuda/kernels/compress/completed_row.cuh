@@ -25,7 +25,7 @@ __device__ inline unsigned completing_tokens(const CompressParams& p, std::int64
 class CompletedRow {
  public:
   CompletedRow() = default;
-  __device__ CompletedRow(const CompressParams& p, const TokenPlace& place, std::int64_t token, int quad)
+  __device__ CompletedRow(const CompressParams& p, const TokenPosition& place, std::int64_t token, int quad)
       : row_(p.step.row_index[p.input.ratio_class][token]),
         table_index_(place.slot * p.rows.table_stride + row_ / p.rows.shape.rows),
         block_row_(row_ % p.rows.shape.rows),

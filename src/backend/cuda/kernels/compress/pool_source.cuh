@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cuda/kernels/common/token_place.cuh"
+#include "backend/cuda/kernels/common/token_position.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -36,7 +36,7 @@ struct PoolRow {
 // worked out once, by one thread for all, before the predecessor kernel has finished.
 class PoolSource {
  public:
-  __device__ PoolSource(const CompressParams& params, const TokenPlace& place) {
+  __device__ PoolSource(const CompressParams& params, const TokenPosition& place) {
     const CompressorInput& input = params.input;
     end = pooled_rows(input);
     const std::int32_t first_position = place.position + 1 - end;  // negative without a previous block

@@ -11,7 +11,7 @@ namespace dsv4rt::cuda {
 // kv and score + ape of `token`, if it is one of its sequence's last ring_rows tokens, by `threads` threads.
 __device__ inline void store_state_row(const CompressParams& p, std::int64_t token, int thread, int threads) {
   if (token >= p.step.counts.tokens) return;
-  const TokenPlace place = token_place(p.step, token);
+  const TokenPosition place = token_position(p.step, token);
   const CompressorInput& input = p.input;
   const StateRing& state = p.state;
   if (!place.real || token < std::int64_t{place.end_token} - state.ring_rows) return;

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/common/launch_check.h"
-#include "backend/cuda/kernels/linear/cublaslt/library_linear.h"
+#include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "backend/cuda/kernels/linear/portable/portable_launch.h"
@@ -50,7 +50,7 @@ Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearC
   for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
   const bool together = norm.tokens > 0 && std::all_of(calls.begin(), calls.end(), [&](const LinearCall& call) {
                           const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
-                          return weight.in_tiles() && weight.in_features() == norm.width && call.x == norm.y &&
+                          return weight.wgmma_packed() && weight.in_features() == norm.width && call.x == norm.y &&
                                  (library_ == nullptr || !library_->takes(norm.tokens, call));
                         });
   if (together) {

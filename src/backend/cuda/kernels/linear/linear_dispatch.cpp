@@ -266,12 +266,12 @@ std::string name_of(LinearVariant variant) {
 
 Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& device, std::int32_t tokens,
                                 std::span<const LinearShape> shapes, bool normed) {
-  const bool in_tiles = shapes[0].tiles.has_value();
+  const bool wgmma_packed = shapes[0].tiles.has_value();
   if (variant.family == LinearFamily::kPortable) {
-    if (in_tiles || normed) return does_not_fit(variant);
+    if (wgmma_packed || normed) return does_not_fit(variant);
     return plan_portable(tokens, shapes[0]);
   }
-  if (!in_tiles || !device.facts.has_sm90a) return does_not_fit(variant);
+  if (!wgmma_packed || !device.facts.has_sm90a) return does_not_fit(variant);
   if (variant.family == LinearFamily::kGemv) return plan_gemv(device.facts, tokens, shapes, normed);
   if (normed) return does_not_fit(variant);
   switch (variant.family) {

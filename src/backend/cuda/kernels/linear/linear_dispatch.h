@@ -19,7 +19,7 @@
 
 namespace dsv4rt::cuda {
 
-// LibraryLinear::takes() decides apart from these, where results need not be deterministic.
+// CublasLtLinear::takes() decides apart from these, where results need not be deterministic.
 enum class LinearFamily : std::uint8_t {
   kPortable,  // mma.sync, weights packed in lanes: every device, encoding and shape
   kGemv,      // a few tokens: inputs are rounded and normed in the kernel, a block for each segment
@@ -35,10 +35,10 @@ std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, 
 
 // What the choice depends on of one call.
 struct LinearShape {
-  std::int64_t outputs = 0;       // N
-  std::int64_t inputs = 0;        // K
+  std::int64_t outputs = 0;                      // N
+  std::int64_t inputs = 0;                       // K
   std::optional<TileKind> tiles = std::nullopt;  // nothing: packed in lanes
-  bool rounds = false;            // its inputs, to E4M3
+  bool rounds = false;                           // its inputs, to E4M3
 };
 
 // kUnsupported for inputs that the weight's kernels cannot read: lanes take pairs, tiles whole 16-byte units.

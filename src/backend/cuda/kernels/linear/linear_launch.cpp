@@ -127,7 +127,7 @@ void set_rows(LinearParams& params, std::span<const LinearCall* const> calls) {
 LinearShape shape_of(const LinearCall& call) {
   const CudaPackedLinear& weight = packed(call);
   LinearShape shape{.outputs = weight.out_features(), .inputs = weight.in_features()};
-  if (weight.in_tiles()) shape.tiles = weight.tile_kind();
+  if (weight.wgmma_packed()) shape.tiles = weight.tile_kind();
   shape.rounds = weight.activation() == ActivationRounding::kFp8Block128;
   return shape;
 }

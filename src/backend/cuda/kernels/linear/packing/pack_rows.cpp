@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "backend/cuda/kernels/linear/cublaslt/library_product.h"
+#include "backend/cuda/kernels/linear/cublaslt/cublaslt_product.h"
 #include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
 #include "backend/cuda/kernels/linear/packing/packed_bytes.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"

@@ -28,8 +28,8 @@ struct PackedBytes {
 std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight);
 
 // All throw std::bad_alloc. The stored arrays are long enough.
-PackedBytes pack_tiles(const HostLinear& weight, TileKind kind);
-PackedBytes pack_lanes(const HostLinear& weight);
+PackedBytes pack_wgmma(const HostLinear& weight, TileKind kind);
+PackedBytes pack_mma(const HostLinear& weight);
 PackedBytes pack_rows(const HostLinear& weight);
 
 }  // namespace dsv4rt::cuda

@@ -76,7 +76,7 @@ Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDe
   DSV4RT_RETURN_IF_ERROR(check_stored(weight));
   const std::optional<TileKind> tiles = tile_kind_of(device.has_sm90a(), weight);
   try {
-    const PackedBytes packed = tiles ? pack_tiles(weight, *tiles) : pack_lanes(weight);
+    const PackedBytes packed = tiles ? pack_wgmma(weight, *tiles) : pack_mma(weight);
     DSV4RT_ASSIGN_OR_RETURN(Buffer codes, upload_bytes(backend, packed.codes, weight.name));
     Buffer scales;
     if (packed.scales.size > 0) {

@@ -62,10 +62,10 @@ class CudaPackedLinear final : public PackedLinear {
   [[nodiscard]] float global_scale() const noexcept { return global_scale_; }
   [[nodiscard]] float input_scale() const noexcept { return input_scale_; }  // 0: none
 
-  [[nodiscard]] bool in_tiles() const noexcept { return tiles_.has_value(); }
-  // Precondition: in_tiles().
+  [[nodiscard]] bool wgmma_packed() const noexcept { return tiles_.has_value(); }
+  // Precondition: wgmma_packed().
   [[nodiscard]] TileKind tile_kind() const noexcept { return *tiles_; }
-  // Precondition: not in_tiles().
+  // Precondition: not wgmma_packed().
   [[nodiscard]] std::int64_t padded_inputs() const noexcept;
 
   void hold_rows(Buffer codes, Buffer scales);

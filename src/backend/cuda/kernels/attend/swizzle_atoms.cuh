@@ -1,0 +1,28 @@
+// Operands of Hopper's matrix instructions (common/wgmma.cuh) as this kernel lays them out.
+//
+// An atom is [rows][64 values] BF16, a row 128 bytes, the 16-byte unit u of row r at unit u ^ (r % 8) (the hardware's
+// 128-byte swizzle; atoms are 1024-byte aligned). The same atom serves as K-major operand (scores: rows are columns
+// of the product, values its depth) and as MN-major operand (outputs: rows are the depth, values the columns).
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kAtomValues = 64;
+inline constexpr int kAtomRowBytes = 2 * kAtomValues;
+
+// Offset of 16-byte unit `unit` of row `row` in an atom.
+__device__ inline int atom_offset(int row, int unit) {
+  return row * kAtomRowBytes + ((unit ^ (row & 7)) * 16);
+}
+
+// Descriptor of an operand in atoms: `leading` bytes between atoms side by side (MN-major only), eight rows
+// of an atom 1024 bytes apart.
+__device__ inline std::uint64_t atom_descriptor(std::uint32_t address, std::uint32_t leading) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62U;
+  constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4U} << 32U;
+  return kSwizzle128 | kEightRows | (std::uint64_t{leading >> 4U} << 16U) | ((address & 0x3ffffU) >> 4U);
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,32 @@
+// What the two kernels of indexer_topk share beside the operation's own parameters.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kKeyTileRows = 256;  // keys that a block scores at a time
+inline constexpr int kMostIndexHeads = 128;
+
+// The tokens whose scores are held at the same time.
+struct ScoreBatch {
+  std::int64_t first_token = 0;
+  std::int32_t tokens = 0;
+  std::int32_t group_tokens = 1;  // consecutive tokens that a block takes over the same keys
+  std::int32_t most_rows = 0;     // bound of a token's visible rows
+  std::int64_t stride = 0;        // of `scores`: most_rows in whole tiles
+  float* scores = nullptr;        // [tokens, stride]
+};
+
+// Index rows that a token sees; 0 for padding.
+__host__ __device__ inline std::int32_t visible_index_rows(const IndexerTopkParams& p, std::int64_t token,
+                                                           std::int32_t most_rows) {
+  if (p.step.token_sequence[token] < 0) return 0;
+  const std::int32_t rows = (p.step.token_position[token] + 1) / p.ratio;
+  return rows < most_rows ? rows : most_rows;
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,154 @@
+// How the scores of a batch are divided: runs of consecutive tokens that share their keys, each over the
+// key tiles that the run's last token sees, laid end to end and cut into parts that take equally long, one for a block.
+//
+// A run ends where the sequence changes or the batch's group of tokens does. The division decides who computes
+// a score and nothing else.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/indexer_topk/key_operand.cuh"
+#include "backend/cuda/kernels/indexer_topk/params.h"
+
+namespace dsv4rt::cuda {
+
+// What fetching the queries of a run of several tokens takes, in tiles.
+inline constexpr std::int32_t kRunStartTiles = 6;
+
+struct ScoreRun {
+  std::int32_t first;  // tokens of the batch [first, end)
+  std::int32_t end;
+  std::int32_t tiles;
+  std::int32_t sequence;
+};
+
+class ScoreRuns {
+ public:
+  __device__ ScoreRuns(const IndexerTopkParams& params, const ScoreBatch& batch) : p_(params), batch_(batch) {}
+
+  [[nodiscard]] __device__ std::int32_t sequence(std::int32_t index) const {
+    return p_.step.token_sequence[batch_.first_token + index];
+  }
+  // Rows to score for a token of a sequence: none where all are selected.
+  [[nodiscard]] __device__ std::int32_t rows(std::int32_t index) const {
+    const std::int32_t position = p_.step.token_position[batch_.first_token + index];
+    const std::int32_t visible = min((position + 1) / p_.ratio, batch_.most_rows);
+    return visible > p_.top_k ? visible : 0;
+  }
+  // Tiles of the run that ends with this token, 0 where none does.
+  [[nodiscard]] __device__ std::int32_t tiles_ending(std::int32_t index) const {
+    const std::int32_t own = sequence(index);
+    const std::int32_t next = index + 1 < batch_.tokens ? sequence(index + 1) : -1;
+    const std::int32_t tiles = (rows(index) + kTileKeys - 1) / kTileKeys;
+    return own < 0 || (own == next && (index + 1) % batch_.group_tokens != 0) ? 0 : tiles;
+  }
+  // Before the first tile of a run, in tiles. Runs of one token begin too fast to count.
+  [[nodiscard]] __device__ std::int32_t start_tiles() const { return batch_.group_tokens > 1 ? kRunStartTiles : 0; }
+  // The run that ends with this token.
+  [[nodiscard]] __device__ ScoreRun run_ending(std::int32_t index, std::int32_t tiles) const {
+    ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = sequence(index)};
+    const std::int32_t group = index - index % batch_.group_tokens;
+#pragma unroll 1
+    while (run.first > group && sequence(run.first - 1) == run.sequence) --run.first;
+    return run;
+  }
+  // The next run with tiles. There is one.
+  [[nodiscard]] __device__ ScoreRun run_after(const ScoreRun& run) const {
+    std::int32_t index = run.end;
+    std::int32_t tiles = 0;
+#pragma unroll 1
+    while ((tiles = tiles_ending(index)) == 0) ++index;
+    return run_ending(index, tiles);
+  }
+
+ private:
+  const IndexerTopkParams& p_;
+  const ScoreBatch& batch_;
+};
+
+// A block's part: `tiles` tiles from tile `first_tile` of `run` on.
+struct ScorePart {
+  std::int32_t tiles;
+  std::int32_t first_tile;
+  ScoreRun run;
+};
+
+// Sums over runs.
+struct RunSum {
+  std::int32_t cost = 0;  // of starts and tiles
+  std::int32_t tiles = 0;
+
+  __device__ void add(std::int32_t run_tiles, std::int32_t start_tiles) {
+    if (run_tiles > 0) cost += start_tiles + run_tiles;
+    tiles += run_tiles;
+  }
+};
+
+// Called by all kThreads threads; `part` is valid after the next barrier.
+template <int kThreads>
+__device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t tokens, RunSum (&warp_total)[kThreads / 32],
+                                       ScorePart& part) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int32_t share = (tokens + kThreads - 1) / kThreads;
+  const std::int32_t begin = min(thread * share, tokens);
+  const std::int32_t end = min(begin + share, tokens);
+  const std::int32_t start_tiles = runs.start_tiles();
+  RunSum own;
+#pragma unroll 1
+  for (std::int32_t i = begin; i < end; ++i) own.add(runs.tiles_ending(i), start_tiles);
+  RunSum sum = own;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const std::int32_t cost = __shfl_up_sync(0xffffffffU, sum.cost, static_cast<unsigned>(distance));
+    const std::int32_t tiles = __shfl_up_sync(0xffffffffU, sum.tiles, static_cast<unsigned>(distance));
+    if (thread % 32 >= distance) {
+      sum.cost += cost;
+      sum.tiles += tiles;
+    }
+  }
+  if (thread % 32 == 31) warp_total[thread / 32] = sum;
+  if (thread == 0) part.tiles = 0;
+  __syncthreads();
+  RunSum before{.cost = sum.cost - own.cost, .tiles = sum.tiles - own.tiles};
+  RunSum total;
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < thread / 32) {
+      before.cost += warp_total[w].cost;
+      before.tiles += warp_total[w].tiles;
+    }
+    total.cost += warp_total[w].cost;
+    total.tiles += warp_total[w].tiles;
+  }
+  // found(a run's last token, its tiles, one of them, that tile's number) by the thread that added up the run into
+  // which the cut falls: for the first tile after it.
+  const auto find = [&](std::int32_t cut, const auto& found) {
+    if (cut < before.cost || cut >= before.cost + own.cost) return;
+    RunSum passed = before;
+#pragma unroll 1
+    for (std::int32_t i = begin; i < end; ++i) {
+      const std::int32_t run_tiles = runs.tiles_ending(i);
+      const RunSum earlier = passed;
+      passed.add(run_tiles, start_tiles);
+      if (cut >= passed.cost) continue;
+      const std::int32_t tile = max(cut - earlier.cost - start_tiles, 0);
+      found(i, run_tiles, tile, earlier.tiles + tile);
+      return;
+    }
+  };
+  const auto blocks = static_cast<std::int32_t>(gridDim.x);
+  const auto block = static_cast<std::int32_t>(blockIdx.x);
+  const std::int32_t each = total.cost / blocks;
+  const std::int32_t more = total.cost - each * blocks;  // so many blocks take one more
+  const std::int32_t from = each * block + min(block, more);
+  const std::int32_t to = from + each + (block < more ? 1 : 0);
+  find(from, [&](std::int32_t last, std::int32_t run_tiles, std::int32_t tile, std::int32_t number) {
+    part.first_tile = tile;
+    part.run = runs.run_ending(last, run_tiles);
+    atomicSub(&part.tiles, number);
+  });
+  find(to, [&](std::int32_t, std::int32_t, std::int32_t, std::int32_t number) { atomicAdd(&part.tiles, number); });
+  if (thread == 0 && from < to && to == total.cost) atomicAdd(&part.tiles, total.tiles);
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,74 @@
+// Launch of the index scores on Hopper.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/indexer_topk/stages.h"
+#include "backend/cuda/kernels/indexer_topk/wgmma_kernel.cuh"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
+
+// A block that changes from one token's queries to another's loses about the time of this many tiles.
+constexpr std::int64_t kChangeTiles = 12;
+
+// One block a processor; or as many for every token, so that tokens of equal length divide without a change of
+// queries within a block, where that costs less than the processors left idle would have done.
+std::int32_t grid_blocks(const ScoreBatch& batch, std::int32_t processors) {
+  const std::int32_t even = processors / batch.tokens * batch.tokens;
+  if (batch.group_tokens > 1 || even == 0) return processors;
+  const std::int64_t tiles = std::int64_t{batch.tokens} * ceil_div(batch.most_rows, kTileKeys);
+  return (processors - even) * tiles <= kChangeTiles * processors * processors ? even : processors;
+}
+
+template <IndexKeyFormat kFormat>
+Status launch_of(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& planned, cudaStream_t stream) {
+  using Layout = typename KeyOperand<kFormat>::Layout;
+  ScoreBatch batch = planned;
+  ScoreShape shape;
+  const std::int32_t budget = device.block_shared_bytes() - std::int32_t{sizeof(ScoreControl)};
+  shape.head_tiles = ceil_div(p.heads, kTileHeads);
+  shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
+  const std::int32_t token_bytes = shape.head_tiles * (kQueryTileBytes + kTileHeads * std::int32_t{sizeof(float)});
+  const std::int32_t most_tokens = (budget - kLeastStages * shape.stage_bytes) / token_bytes;
+  batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
+  const std::int32_t ring_bytes = budget - batch.group_tokens * token_bytes;
+  shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
+  const std::int32_t shared_bytes =
+      batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + std::int32_t{sizeof(ScoreControl)};
+  const auto kernel = batch.group_tokens == 1 && shape.head_tiles == 1 ? wgmma_score_kernel<kFormat, true>
+                                                                       : wgmma_score_kernel<kFormat, false>;
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, static_cast<std::size_t>(device.block_shared_bytes())));
+  return launch_pdl(kernel,
+                    {.grid = dim3(static_cast<unsigned>(grid_blocks(batch, device.multiprocessors()))),
+                     .threads = kWgmmaScoreThreads,
+                     .shared_bytes = static_cast<std::size_t>(shared_bytes)},
+                    stream, p, batch, shape);
+}
+
+}  // namespace
+
+Status launch_wgmma_scores(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch,
+                           cudaStream_t stream) {
+  switch (p.key_format) {
+    case IndexKeyFormat::kMxfp4:
+      return launch_of<IndexKeyFormat::kMxfp4>(device, p, batch, stream);
+    case IndexKeyFormat::kNvfp4:
+      return launch_of<IndexKeyFormat::kNvfp4>(device, p, batch, stream);
+    case IndexKeyFormat::kFp8:
+      return launch_of<IndexKeyFormat::kFp8>(device, p, batch, stream);
+    case IndexKeyFormat::kBf16:
+      return launch_of<IndexKeyFormat::kBf16>(device, p, batch, stream);
+  }
+  return refused(StatusCode::kUnsupported, "indexer_topk", "key_format", static_cast<std::int64_t>(p.key_format),
+                 "an IndexKeyFormat");
+}
+
+}  // namespace dsv4rt::cuda
