@@ -206,6 +206,9 @@ class Session {
     step({{a, 1}, {b, 1}}, 2, {});
     whole_step({{b, 2}, {a, 1}}, 3);
     const SequenceId c = value<SequenceId>("fork", [&] { return calls_.fork(a); });
+    const StepEntry copying_step[] = {{c, 200}, {b, 180}};  // would copy a block that the fork shares
+    refused("copying step without blocks", StatusCode::kResourceExhausted,
+            [&] { return calls_.prepare(copying_step).status(); });
     step({{c, 4}, {b, 2}}, 4, {1, 2});
     must("truncate", [&] { return calls_.truncate(c, 132); });
     refused("truncate too far", StatusCode::kFailedPrecondition, [&] { return calls_.truncate(c, 7); });
