@@ -568,7 +568,7 @@ void CacheMachine::verify_content(const ModelSequence& sequence) {
     if (step_) continue;  // the manager's tables are one step ahead of the device's
     const std::vector<BlockId> blocks = *manager_->blocks(sequence.id, static_cast<int>(pool));
     for (std::size_t column = 0; column < blocks.size(); ++column) {
-      expect(device_->table_entry(pool, sequence.slot, static_cast<std::int32_t>(column)) == blocks[column].value,
+      expect(device_->block_at(pool, sequence.slot, static_cast<std::int32_t>(column)) == blocks[column].value,
              "device table and manager disagree");
     }
   }

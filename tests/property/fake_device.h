@@ -100,7 +100,7 @@ class FakeDevice {
     return at(pool, table_entry(pool, slot, static_cast<std::int32_t>(row / rows)),
               static_cast<std::int32_t>(row % rows));
   }
-  [[nodiscard]] std::int32_t table_entry(std::size_t pool, std::int32_t slot, std::int32_t column) {
+  [[nodiscard]] std::int32_t block_at(std::size_t pool, std::int32_t slot, std::int32_t column) {
     return table_entry(pool, slot, column);
   }
   [[nodiscard]] RingRow ring_row(std::size_t ring, std::int32_t slot, std::int64_t position) const {
