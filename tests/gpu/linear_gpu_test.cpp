@@ -26,17 +26,19 @@ struct Encoding {
   const char* name;
   WeightEncoding weight;
   ActivationRounding activation;
-  double tolerance;  // relative L2 against the CPU, FP32 outputs
 };
 
-// FP8 products are summed in the tensor core with about 14 bits.
+// Relative L2 of FP32 outputs against the CPU: both multiply exactly and add in FP32, in another order. Twice the
+// largest distance measured on an H200 (2.0e-6, BF16); E4M3 products in the tensor core would be 2e-4 apart.
+constexpr double kTolerance = 4e-6;
+
 constexpr Encoding kEncodings[] = {
-    {"bf16", WeightEncoding::kBf16, ActivationRounding::kNone, 1e-5},
-    {"bf16_rounded", WeightEncoding::kBf16, ActivationRounding::kFp8Block128, 1e-5},
-    {"fp8", WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128, 1e-3},
-    {"fp8_wide", WeightEncoding::kFp8Block128, ActivationRounding::kNone, 1e-5},
-    {"nvfp4", WeightEncoding::kNvfp4, ActivationRounding::kNone, 1e-5},
-    {"nvfp4_rounded", WeightEncoding::kNvfp4, ActivationRounding::kFp8Block128, 1e-5},
+    {"bf16", WeightEncoding::kBf16, ActivationRounding::kNone},
+    {"bf16_rounded", WeightEncoding::kBf16, ActivationRounding::kFp8Block128},
+    {"fp8", WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128},
+    {"fp8_wide", WeightEncoding::kFp8Block128, ActivationRounding::kNone},
+    {"nvfp4", WeightEncoding::kNvfp4, ActivationRounding::kNone},
+    {"nvfp4_rounded", WeightEncoding::kNvfp4, ActivationRounding::kFp8Block128},
 };
 
 std::vector<bf16> random_inputs(std::int64_t count, std::uint32_t seed, int min_exponent = -6, int max_exponent = 3) {
@@ -57,12 +59,13 @@ double relative_l2(std::span<const float> value, std::span<const float> referenc
   return std::sqrt(error / norm);
 }
 
-// Prints what the tolerances of kEncodings rest on.
+double largest_distance = 0;  // of this run: what kTolerance rests on
+
 void expect_close(std::span<const float> value, std::span<const float> reference, const Encoding& encoding,
                   std::int32_t tokens) {
   const double distance = relative_l2(value, reference);
-  std::printf("[     INFO ] %s, %d tokens: %.2e\n", encoding.name, tokens, distance);
-  EXPECT_LE(distance, encoding.tolerance) << encoding.name << " T " << tokens;
+  largest_distance = std::max(largest_distance, distance);
+  EXPECT_LE(distance, kTolerance) << encoding.name << " T " << tokens;
 }
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
@@ -71,6 +74,8 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 class LinearGpuTest : public GpuTest {
  protected:
+  static void TearDownTestSuite() { std::printf("[     INFO ] largest distance %.2e\n", largest_distance); }
+
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;

@@ -89,7 +89,9 @@ class RunOfEngine {
   void advance() { feeder_.feed(sequence_, sequence_.length == 0 ? kPrompt : 1); }
   EngineRun finish() {
     while (more() && !testing::Test::HasFatalFailure()) advance();
-    return {.outputs = sequence_.outputs, .digests = feeder_.digests(sequence_)};
+    EngineRun run{.outputs = sequence_.outputs, .digests = feeder_.digests(sequence_)};
+    feeder_.release(sequence_);
+    return run;
   }
 
  private:
