@@ -50,9 +50,9 @@ struct GraphOptions {
   std::int32_t max_graphs = 64;
   // Steps of more tokens run eagerly: a long prefill gains nothing from a graph.
   std::int32_t max_tokens = 512;
-  // Memory that the graphs kept may take together, as estimated from their nodes (64 KiB each); the least recently
+  // Memory that the graphs kept may take together, as estimated from their nodes (20 KiB each); the least recently
   // used ones leave before it is passed. Part of the memory plan. The newest graph is kept even if it is larger.
-  std::int64_t max_bytes = std::int64_t{2} << 30;
+  std::int64_t max_bytes = std::int64_t{1} << 30;
 };
 
 struct EngineOptions {

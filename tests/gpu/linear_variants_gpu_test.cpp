@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -52,14 +53,16 @@ class LinearVariants : public GpuTest {
     scratch_ = cuda::Scratch(memory_.data(), memory_.size());
   }
 
-  // Their bytes are the first one's, which is the gemv kernel's for few tokens.
-  void expect_same(const Weights& weights, std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type) {
+  // Their bytes are the first one's, which is the gemv kernel's for few tokens. Variants of family `but` are left out.
+  void expect_same(const Weights& weights, std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type,
+                   std::optional<cuda::LinearFamily> but = {}) {
     TestMatrix matrix;
     fill_matrix(matrix, weights.encoding, weights.activation, out, in, 91);
     const auto weight = pack(gpu(), matrix.host);
     const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
     std::vector<float> expected;
     for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      if (variant.family == but) continue;
       const DeviceArray<float> y(gpu(), std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
       ASSERT_OK(gpu().synchronize());
       const LinearCall call{x.data(), in, weight.get(), y.data(), out, type};
@@ -105,10 +108,13 @@ TEST_F(LinearVariants, GiveTheSameBytes) {
   }
 }
 
-// The same with few launches, for tools that follow every access.
+// The same with few launches, for tools that follow every access. In the prefill kernel one lane of a warp arrives for
+// all of them behind __syncwarp(), which racecheck does not take for the other lanes' arrival: there it gets inputs of
+// which the ring holds all stages.
 TEST_F(LinearVariants, FewTileVariants) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
-  expect_same(kWeights[2], 192, 2304, 100, OutputType::kF32);
+  expect_same(kWeights[2], 192, 2304, 100, OutputType::kF32, cuda::LinearFamily::kPrefill);
+  expect_same(kWeights[2], 192, 384, 100, OutputType::kF32);
 }
 
 }  // namespace

@@ -163,11 +163,13 @@ struct SplitKConsumer {
     wgmma_hold(sum);
   }
 
-  // The scales of 32 blocks of 128 inputs from `first` on, one a lane.
+  // The scales of 32 blocks of 128 inputs from `first` on, one a lane. A row tile beyond the problem's last has those
+  // of the last one, as it has its weights.
   __device__ __forceinline__ float lane_scales(int first) const {
     const LinearProblem& q = *unit.q;
     if (q.kind == TileKind::kBf16 || first + lane >= unit.blocks) return 0.0F;
-    return __ldg(q.scales + std::int64_t{unit.row_tile} * q.scale_blocks + unit.first_block + first + lane);
+    const int row_tile = kRows > 1 ? min(unit.row_tile, q.row_tiles - 1) : unit.row_tile;
+    return __ldg(q.scales + std::int64_t{row_tile} * q.scale_blocks + unit.first_block + first + lane);
   }
 
   // Multiplies the segment and leaves the sums where the ring was.
