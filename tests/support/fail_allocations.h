@@ -2,6 +2,7 @@
 // of a test program, which must not run under ThreadSanitizer (it replaces operator new too).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
