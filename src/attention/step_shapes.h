@@ -7,7 +7,7 @@
 
 namespace dsv4rt {
 
-// Of steps within `limits` over the layers of `schedule`. Follows what AttentionLayer::forward calls.
+// The shapes of steps within `limits` over the layers of `schedule`. It follows what AttentionLayer::forward calls.
 StepShapes step_shapes(const ModelConfig& config, const LayerSchedule& schedule, const CacheLimits& limits);
 
 }  // namespace dsv4rt

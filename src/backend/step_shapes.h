@@ -17,7 +17,7 @@ struct LinearGroupShape {
 // What the layers of one compression ratio keep and read.
 struct CompressedRowsShape {
   std::int64_t ratio = 0;  // tokens per row
-  // Of layers with an indexer; 0 without.
+  // Heads of layers with an indexer; 0 without.
   std::int32_t index_heads = 0;
   std::int64_t top_k = 0;
 };

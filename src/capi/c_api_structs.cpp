@@ -9,7 +9,7 @@
 
 namespace dsv4rt::c_api {
 
-// Of the present version: tail padding would make struct_size ambiguous.
+// These are sizes of the present version: tail padding would make struct_size ambiguous.
 static_assert(sizeof(dsv4rt_engine_options) == 136);
 static_assert(sizeof(dsv4rt_memory) == 104);
 static_assert(sizeof(dsv4rt_memory_region) == kFirstBytes<dsv4rt_memory_region>);

@@ -21,7 +21,7 @@ class Sha256 {
 
   void update(std::span<const std::byte> bytes);
   using Digest = std::array<std::byte, 32>;
-  // Of everything fed so far. Feeding may continue afterwards.
+  // The digest of everything fed so far. Feeding may continue afterwards.
   [[nodiscard]] Digest bytes() const;
   // The same as 64 lower-case hex digits.
   [[nodiscard]] std::string hex() const { return hex_text(bytes()); }

@@ -11,7 +11,7 @@ namespace dsv4rt::test {
 
 enum class Failing : std::uint8_t { kNone, kNth, kFromNthOn };
 
-// Of the thread that runs the test: engines of these programs have one.
+// They concern the thread that runs the test: engines of these programs have one.
 struct AllocationFaults {
   Failing mode = Failing::kNone;
   bool paused = false;             // while the test itself allocates

@@ -34,7 +34,7 @@ inline Result<std::unique_ptr<Backend>> create_cpu_test_backend(const CpuBackend
   return with_test_scratch(create_cpu_backend(options), kCpuTestScratchBytes);
 }
 
-// Of one thread on the CPU, of device 0 on a GPU.
+// A backend of one thread on the CPU, of device 0 on a GPU.
 inline Result<std::unique_ptr<Backend>> create_test_backend() {
 #if defined(DSV4RT_HAVE_CUDA)
   if constexpr (kTestBackend == "cuda") return with_test_scratch(create_cuda_backend({.device = 0}), kTestScratchBytes);

@@ -102,7 +102,7 @@ class LinearExecutor {
   const Scratch& scratch_;
   LinearBlockFunction block_;
   std::vector<std::uint8_t> fp8_tables_;
-  // Of the call under way, all in scratch memory.
+  // These belong to the call under way and lie in scratch memory.
   float* worker_blocks_ = nullptr;
   bf16* rounded_ = nullptr;
   RoundedInput* inputs_ = nullptr;

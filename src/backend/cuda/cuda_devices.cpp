@@ -20,7 +20,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Of the current device.
+// What cuBLASLt multiplies on the current device.
 std::vector<std::string> cublaslt_weights(int compute_major) {
   const auto library = cuda::CublasLtLinear::create(compute_major);
   if (!library.ok()) return {};

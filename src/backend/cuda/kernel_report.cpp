@@ -199,7 +199,7 @@ class Reporter {
     return served;
   }
 
-  // Of decode steps, whose rings keep what is pooled.
+  // These are decode steps, whose rings keep what is pooled.
   [[nodiscard]] CompressParams compressor(const LayerSpec& layer, std::int32_t tokens, std::int32_t dim) const {
     CompressParams params;
     params.step = step(tokens, 1);

@@ -17,7 +17,7 @@ TEST(CudaError, WhatHarmsTheContextFaults) {
         cudaErrorCudartUnloading, cudaErrorInitializationError, cudaErrorUnknown}) {
     EXPECT_EQ(cuda_error_code(error), StatusCode::kFaulted) << cudaGetErrorName(error);
   }
-  // Of a runtime that is newer than this list.
+  // A code of a runtime that is newer than this list.
   EXPECT_EQ(cuda_error_code(static_cast<cudaError_t>(998)), StatusCode::kFaulted);
 }
 

@@ -76,7 +76,7 @@ class SequenceSnapshotTest : public testing::Test {
     feeder.release(sequence);
     return std::move(snapshot).value();
   }
-  // Of everything the engine caches, block tables and dead rows included.
+  // A digest of everything the engine caches, block tables and dead rows included.
   [[nodiscard]] std::string cache_digest() const {
     Sha256 digest;
     for (const CacheRegion& region : EngineInspector(*engine_).cache_memory().regions()) {

@@ -26,7 +26,7 @@ using MatmulDescriptor = CublasLtOwner<cublasLtMatmulDesc_t>;
 using MatrixLayout = CublasLtOwner<cublasLtMatrixLayout_t>;
 using MatmulPreference = CublasLtOwner<cublasLtMatmulPreference_t>;
 
-// Of the calling thread's current device.
+// The handle belongs to the calling thread's current device.
 inline Result<CublasLtHandle> create_cublaslt_handle(const CublasLt& lt) {
   cublasLtHandle_t handle = nullptr;
   DSV4RT_CUBLASLT_TRY(lt, cublasLtCreate, &handle);

@@ -10,12 +10,12 @@ class DeviceDriver {
  public:
   virtual ~DeviceDriver() = default;
 
-  // Of the calling thread.
+  // These concern the calling thread.
   virtual cudaError_t get_device(int& ordinal) = 0;
   virtual cudaError_t set_device(int ordinal) = 0;
   virtual cudaError_t attribute(int ordinal, cudaDeviceAttr attribute, int& value) = 0;
 
-  // Of a kernel on the calling thread's current device.
+  // These concern a kernel on the calling thread's current device.
   virtual cudaError_t kernel_attributes(const void* kernel, cudaFuncAttributes& attributes) = 0;
   virtual cudaError_t allow_shared_bytes(const void* kernel, int dynamic_bytes) = 0;
   virtual cudaError_t active_clusters(const void* kernel, const cudaLaunchConfig_t& config, int& clusters) = 0;

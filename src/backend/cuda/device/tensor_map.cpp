@@ -8,7 +8,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-// Of the driver's library, which is one for the process and all devices; null until it is found.
+// The driver's function, which is one for the process and all devices; null until it is found.
 std::atomic<PFN_cuTensorMapEncodeTiled_v12000> found_encoder = nullptr;
 
 // A function of the driver's library, which the process has loaded but is not linked against.

@@ -7,7 +7,7 @@
 
 namespace dsv4rt::cuda {
 
-// Of `threads` threads, whole warps; `id` in 1..15.
+// A barrier of `threads` threads, which are whole warps; `id` is in 1..15.
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }

@@ -120,7 +120,7 @@ class HeadConsumer {
     }
   }
 
-  // Of this warp; `arrivals` of the eight that free a slot.
+  // This warp arrives: `arrivals` of the eight that free a slot.
   __device__ void release(std::uint64_t& empty, int arrivals) {
     if (lane_ == 0) barrier_arrive_several(shared_address(&empty), arrivals);
   }
@@ -216,7 +216,7 @@ class HeadConsumer {
       const int steps = split.own_steps();
       constexpr int kSumBytes = kTileHeads * 4;
       const std::uint32_t here = shared_address(&shared_.weights_here);
-      // Of 16 rows and the heads that exist, 16 for a warp; with 64 of them they lie side by side.
+      // The bytes are those of 16 rows and the heads that exist, 16 for a warp; with 64 of them they lie side by side.
       int product_bytes = kProductBytes;
       if constexpr (splits_heads<kBlocks>())
         product_bytes = (shared_.work[token_].heads + 15) / 16 * (kProductBytes / 4);
@@ -451,7 +451,7 @@ class HeadConsumer {
     }
   }
 
-  // Of this thread's accumulators, the half given.
+  // The head that this thread's accumulators in the half given belong to.
   [[nodiscard]] __device__ int head(int half) const {
     return warp_ % 4 * 16 + half * 8 + lane_ / 4;
   }

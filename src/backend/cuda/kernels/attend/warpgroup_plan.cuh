@@ -73,7 +73,7 @@ struct WarpgroupShared {
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms; later weights, with what follows
   std::byte more_weights[2 * kSplitTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
-  // Of a token: window rows from the first entry on, compressed rows after them.
+  // A token's rows: those of the window from the first entry on, compressed rows after them.
   RowSlot place[kTokens][kMappedWindow + kMapped];
   float row_max[2][kTileHeads];                // of a warpgroup's rows
   float split_max[kBlocks][kTileHeads];        // of every block's split, written by that block
@@ -94,7 +94,7 @@ struct WarpgroupShared {
 static_assert(sizeof(WarpgroupShared<1>::q) == kAtoms * kAtomBytes);
 static_assert(36 * kWeightStepBytes <= (kTileHeads * kHeadDim * 2) + 16384 + kSlotBytes);
 
-// Of one token in one block.
+// The work of one block for one token.
 template <int kBlocks>
 struct KvSplit {
   static constexpr int kSliceValues = kHeadDim / kBlocks;

@@ -75,7 +75,7 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
   return (min(scale, kGreatestFactor) + 120) * 0x00800080u;
 }
 
-// Of a compressed row of a sequence; blocks have a power of two rows.
+// The slot of a compressed row of a sequence; blocks have a power of two rows.
 __device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std::int32_t row) {
   const int shift = __ffs(p.rows.shape.rows) - 1;
   const auto block =

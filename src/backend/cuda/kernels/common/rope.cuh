@@ -16,7 +16,7 @@ struct Rotation {
   float sine = 0.0F;
 };
 
-// Of the interleaved pair `pair` in [0, kRotatedPairs); rope.inverse_frequency is not null.
+// The rotation of the interleaved pair `pair` in [0, kRotatedPairs); rope.inverse_frequency is not null.
 __device__ inline Rotation rotation_of(const RopeParams& rope, std::int32_t position, int pair) {
   const float angle = __fmul_rn(static_cast<float>(position), rope.inverse_frequency[pair]);
   const SineCosine of_angle = sine_cosine(angle);

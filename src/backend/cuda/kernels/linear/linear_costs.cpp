@@ -8,8 +8,8 @@
 namespace dsv4rt::cuda {
 namespace {
 
-// Of the busiest of a resident kernel's clusters. All items alike: whole rounds. Otherwise the order of items evens out
-// what it can.
+// Stages of the busiest of a resident kernel's clusters. Items that are all alike come in whole rounds; otherwise the
+// order of items evens out what it can.
 double busiest_stages(const LinearPlan& plan, std::int32_t tokens, std::span<const LinearShape> shapes, int& items) {
   double all = 0;
   double most = 0;

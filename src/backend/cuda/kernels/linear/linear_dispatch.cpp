@@ -49,7 +49,7 @@ int segments_of(std::span<const LinearShape> shapes) {
 int scale_blocks(const LinearShape& shape) {
   return static_cast<int>(shape.inputs / kScaleBlockInputs);
 }
-// Of the longest segment.
+// Scale blocks of the longest segment.
 int longest_segment(const LinearShape& shape) {
   return ceil_div(scale_blocks(shape), tile_segments(shape.inputs));
 }

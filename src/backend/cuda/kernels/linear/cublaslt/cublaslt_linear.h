@@ -35,7 +35,7 @@ class CublasLtLinear {
   // The weights that it multiplies on its device.
   [[nodiscard]] RowCopies row_copies() const noexcept { return row_copies_; }
 
-  // Of run() with up to so many tokens, inputs that are rounded, and outputs.
+  // What run() takes with up to so many tokens, inputs that are rounded, and outputs.
   static std::int64_t scratch_bytes(std::int32_t tokens, std::int64_t inputs, std::int64_t outputs);
 
   // Whether run() computes the call: there is work enough, its weight is held as rows, and x, y and their rows are

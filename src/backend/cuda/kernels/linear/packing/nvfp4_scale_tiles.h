@@ -24,7 +24,7 @@ constexpr std::int64_t nvfp4_scale_bytes(std::int64_t rows, std::int64_t groups)
   return round_up(rows, kScaleTileRows) * round_up(groups, kScaleTileGroups);
 }
 
-// Of the scale of (row, group) in a matrix with so many groups a row. Also for places of the padding.
+// The offset of the scale of (row, group) in a matrix with so many groups a row. Also for places of the padding.
 constexpr std::int64_t nvfp4_scale_offset(std::int64_t row, std::int64_t group, std::int64_t groups) {
   const std::int64_t tile = row / kScaleTileRows * ceil_div(groups, kScaleTileGroups) + group / kScaleTileGroups;
   return tile * kScaleTileBytes + row % 32 * 16 + row % kScaleTileRows / 32 * 4 + group % kScaleTileGroups;

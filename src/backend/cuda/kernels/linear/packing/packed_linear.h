@@ -85,7 +85,7 @@ class CudaPackedLinear final : public PackedLinear {
 };
 
 bool held_as_rows(const HostLinear& weight, RowCopies copies);
-// Of the second copy; 0 without one.
+// The bytes of the second copy; 0 without one.
 std::int64_t row_copy_bytes(const HostLinear& weight, RowCopies copies);
 
 // Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16,

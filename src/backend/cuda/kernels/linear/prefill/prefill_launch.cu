@@ -10,7 +10,7 @@ namespace {
 
 using Kernel = void (*)(PrefillParams);
 
-// Of the variants in the order of their table.
+// These are the variants in the order of their table.
 template <std::size_t... kNumbers>
 constexpr std::array<Kernel, sizeof...(kNumbers)> kernels(std::index_sequence<kNumbers...>) {
   return {&linear_prefill_kernel<kPrefillVariants[kNumbers].tokens>...};

@@ -36,7 +36,7 @@ constexpr int prefill_box_tokens(int item_tokens, bool float_output) {
   return item_tokens / (float_output ? 8 : 4);
 }
 
-// Of an item of kTokens tokens.
+// The shape of an item of kTokens tokens.
 template <int kTokens>
 struct PrefillShape {
   static constexpr int kValues = kTokens / 2;                    // accumulators of a thread
@@ -47,7 +47,7 @@ struct PrefillShape {
   static constexpr int kBufferBytes = kRowTile * prefill_box_tokens(kTokens, false) * 2;
   static constexpr int box_tokens(bool float_output) { return prefill_box_tokens(kTokens, float_output); }
 
-  // Of a block's shared memory, besides the ring.
+  // Bytes of a block's shared memory besides the ring.
   static constexpr int kBarrierBytes = 2 * kMaxStages * 8;
   static constexpr int kAlignmentBytes = 1024;
   static constexpr int kOtherBytes = kPrefillBlockTiles * 2 * kBufferBytes + kBarrierBytes + kAlignmentBytes;

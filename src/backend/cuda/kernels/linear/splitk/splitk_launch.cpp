@@ -10,7 +10,7 @@ namespace {
 
 using Launch = Status (*)(const CudaDevice&, const LinearParams&, const LinearPlan&, cudaStream_t);
 
-// Of the variants in the order of their table.
+// These are the variants in the order of their table.
 template <std::size_t... kNumbers>
 constexpr std::array<Launch, sizeof...(kNumbers)> launches(std::index_sequence<kNumbers...>) {
   return {&launch_splitk_as<kSplitKVariants[kNumbers].tokens, kSplitKVariants[kNumbers].groups,

@@ -234,7 +234,7 @@ struct TileConsumer {
     return p.segments / blocks;
   }
 
-  // Of a segment that block 0 does not have, in the block that owns the warp's rows.
+  // The sums of a segment that block 0 does not have, in the block that owns the warp's rows.
   __device__ __forceinline__ std::uint32_t sums_at(int segment) const {
     return m.sums + tile * p.sum_bytes + ((segment - share()) * own_warps() + warp % own_warps()) * kWarpSumBytes +
            lane * 16;

@@ -7,7 +7,7 @@
 
 namespace dsv4rt::cuda {
 
-// Of a row tile: its output on the way, or the sums that the blocks of a cluster exchange.
+// Bytes of a row tile's output on its way, or of the sums that the blocks of a cluster exchange.
 constexpr int tile_sum_bytes(int tokens, int segments, int cluster_blocks) {
   if (cluster_blocks == 1) return kRowTile * tokens * 2;
   return (segments - segments / cluster_blocks) * (kRowTile / cluster_blocks) * tokens * 4;
