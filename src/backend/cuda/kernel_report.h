@@ -9,7 +9,8 @@
 
 namespace dsv4rt {
 
-// Reports the kernels of a device of this machine. Errors: as create_cuda_backend; kUnsupported for layers that no schedule has.
+// Reports the kernels of a device of this machine. Errors: as create_cuda_backend; kUnsupported for layers that no
+// schedule has.
 Result<std::vector<KernelUse>> cuda_kernel_uses(int device, const KernelQuestion& question);
 
 namespace cuda {

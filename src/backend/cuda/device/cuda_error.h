@@ -13,8 +13,8 @@ namespace dsv4rt::cuda {
 // kUnsupported where the machine and the build do not go together, kInternal for calls that should not have been made.
 StatusCode cuda_error_code(cudaError_t error) noexcept;
 
-// Returns a status of that code. Errors that do not fault are taken from the thread's last error, which the next launch would report
-// again. `call` is the source text of the failed call.
+// Returns a status of that code. Errors that do not fault are taken from the thread's last error, which the next launch
+// would report again. `call` is the source text of the failed call.
 Status cuda_failure(cudaError_t error, const char* call, const char* file, int line);
 
 // Ok, or cuda_failure.

@@ -19,8 +19,8 @@ namespace dsv4rt::cuda {
 inline constexpr int kMostClusterRows = 128;
 inline constexpr int kClusterPoolWarps = kBlockThreads / 32;
 inline constexpr int kWarpRows = kMostClusterRows / kClusterPoolWarps;
-// Channels of one block: a row of 512 takes 8 blocks, what every device allows. With 16, which the H200 allows too, barriers in
-// shared memory make compute-sanitizer's synccheck (CUDA 13.0) fault.
+// Channels of one block: a row of 512 takes 8 blocks, what every device allows. With 16, which the H200 allows too,
+// barriers in shared memory make compute-sanitizer's synccheck (CUDA 13.0) fault.
 inline constexpr int kClusterChannels = 64;
 static_assert(kClusterChannels == 2 * 32, "a lane pools two");
 
