@@ -178,7 +178,7 @@ CompressParams AttentionLayer::compress_rows(const StepView& step, const Workspa
           .rows = cache_.rows};
 }
 
-// As compress_rows, with the indexer's own compressor and rounding.
+// The same as compress_rows, with the indexer's own compressor and rounding.
 CompressParams AttentionLayer::compress_index_keys(const StepView& step, const Workspace& ws) const {
   const Profile& profile = settings_.profile;
   CompressParams params = compress_rows(step, ws);

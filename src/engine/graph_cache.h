@@ -39,7 +39,7 @@ class GraphCache {
   const CapturedWork& insert(const GraphKey& key, std::unique_ptr<CapturedWork> work);
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-  // By the estimate of kGraphNodeBytes.
+  // What the kept graphs take by the estimate of kGraphNodeBytes.
   [[nodiscard]] std::int64_t bytes() const noexcept { return nodes_ * kGraphNodeBytes; }
   // Whether nothing has to leave for the work.
   [[nodiscard]] bool has_room_for(const CapturedWork& work) const noexcept {

@@ -112,7 +112,7 @@ void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t oth
             << bytes_text(plan.total_bytes + whole.steps.total_bytes() + other_bytes) << "\n";
 }
 
-// As an engine with default options plans it.
+// The plan of an engine with default options.
 Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config, const LayerSchedule& schedule,
                               RowFormat rows, const CacheLimits& limits) {
   const StepShapes shapes = step_shapes(config, schedule, limits);

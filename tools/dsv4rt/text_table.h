@@ -9,7 +9,7 @@ namespace dsv4rt::cli {
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) : rows_{std::move(header)} {}
-  // As many cells as the header has.
+  // A row has as many cells as the header.
   void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
   [[nodiscard]] std::string to_string() const;
 

@@ -40,7 +40,7 @@ class StageTimer final : public StageObserver {
 
   // Takes in what has been marked; the first error of all marks.
   Status finish();
-  // By tokens, layer and stage, in the order they run.
+  // The times by tokens, layer and stage, in the order they run.
   [[nodiscard]] std::vector<StageTime> medians() const;
   // The last step of the fewest tokens as Chrome trace JSON (chrome://tracing, Perfetto).
   [[nodiscard]] std::string chrome_trace() const;

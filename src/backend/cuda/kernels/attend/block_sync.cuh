@@ -15,7 +15,7 @@ __device__ inline void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-// From any block of the cluster; addresses are block_address()'s.
+// These read from any block of the cluster; addresses are block_address()'s.
 __device__ inline float load_cluster(std::uint32_t address) {
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];\n" : "=f"(value) : "r"(address) : "memory");

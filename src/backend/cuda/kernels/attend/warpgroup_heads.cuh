@@ -127,7 +127,7 @@ class HeadConsumer {
 
   // --- the token's maximum -------------------------------------------------------------------------------
 
-  // From the thread's maxima in max_ to the token's.
+  // Turns the thread's maxima in max_ into the token's.
   __device__ void agree_on_max() {
     const int rank = this->split().rank;
 #pragma unroll

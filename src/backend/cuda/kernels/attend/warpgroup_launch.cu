@@ -59,7 +59,7 @@ Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blo
   }
 }
 
-// As many blocks a token as the machine holds at once, at least as many as the longest token needs.
+// A token gets as many blocks as the machine holds at once, and at least as many as the longest token needs.
 Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t most_rows) {
   const std::int64_t tokens = p.step.counts.tokens;
   const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };

@@ -9,8 +9,8 @@
 
 namespace dsv4rt::cuda {
 
-// By one thread; then a barrier of the block, then arrive_with_gather_barrier() and cluster_wait() by all threads of
-// all blocks.
+// Called by one thread; then a barrier of the block, then arrive_with_gather_barrier() and cluster_wait() by all
+// threads of all blocks.
 __device__ inline void init_gather_barrier(std::uint64_t* barrier) {
   barrier_init(shared_address(barrier), 1);
 }
@@ -22,7 +22,8 @@ __device__ inline void arrive_with_gather_barrier() {
   cluster_arrive_relaxed();
 }
 
-// By one thread of the block that gathers, once a phase: it completes when `bytes` have arrived, before or after this.
+// Called by one thread of the block that gathers, once a phase: it completes when `bytes` have arrived, before or after
+// this.
 __device__ inline void expect_gathered(std::uint64_t* barrier, std::uint32_t bytes) {
   barrier_arrive_expect(shared_address(barrier), bytes);
 }

@@ -5,8 +5,9 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// By all warps of a warpgroup; its threads have kRegisters, a multiple of 8, from here on. With DSV4RT_FIXED_REGISTERS
-// they keep what they were launched with, and the compiler spills the rest: for tools that stall otherwise.
+// Called by all warps of a warpgroup; its threads have kRegisters, a multiple of 8, from here on. With
+// DSV4RT_FIXED_REGISTERS they keep what they were launched with, and the compiler spills the rest: for tools that stall
+// otherwise.
 template <int kRegisters>
 __device__ inline void give_registers() {
 #if !defined(DSV4RT_FIXED_REGISTERS)

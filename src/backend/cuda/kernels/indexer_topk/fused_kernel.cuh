@@ -15,7 +15,7 @@ namespace dsv4rt::cuda {
 inline constexpr int kMostFusedTiles = 40;     // of a block
 inline constexpr int kFusedTopKThreads = 256;  // of the scores' workers
 
-// Beside the queries, the ring and the weights.
+// What lies in shared memory beside the queries, the ring and the weights.
 struct FusedControl {
   ScoreControl score;
   TopKShared<kFusedTopKThreads> top_k;

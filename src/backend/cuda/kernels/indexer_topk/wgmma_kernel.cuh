@@ -41,7 +41,7 @@ struct ScoreShape {
   std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
 };
 
-// Beside the queries, the ring and the weights.
+// What lies in shared memory beside the queries, the ring and the weights.
 struct ScoreControl {
   std::uint64_t full[kMostStages];
   std::uint64_t empty[kMostStages];

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int32_t kMostGemvTokens = 4;
 // Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
 constexpr std::int32_t kMostSplitKTokens = 64;
-// From these on the prefill kernel, which takes few problems at a time, is the fastest.
+// From these tokens on the prefill kernel, which takes few problems at a time, is the fastest.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
 // kPortable, then the tables of the families.

@@ -42,7 +42,7 @@ struct ProductOperands {
 // What NVIDIA recommends for Hopper.
 inline constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
 
-// From one row of 128x128 weight blocks to the next: their number in a row, rounded up to 4.
+// Scales from one row of 128x128 weight blocks to the next: the blocks of a row, rounded up to 4.
 constexpr std::int64_t product_scale_stride(std::int64_t inputs) {
   return (inputs / 128 + 3) / 4 * 4;
 }

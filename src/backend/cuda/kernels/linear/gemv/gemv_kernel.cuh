@@ -17,7 +17,7 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// By one thread: keeps the ring full.
+// Keeps the ring full; one thread calls it.
 __device__ __forceinline__ void load_weights(const GemvUnit& unit) {
   const std::uint64_t policy = evict_first_policy();
   const std::byte* weights = unit.q->codes + (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) *

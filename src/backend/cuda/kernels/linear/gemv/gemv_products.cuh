@@ -42,7 +42,7 @@ struct GemvProducts {
     return unit.inputs +
            static_cast<std::uint32_t>(lane / 8 * unit_tokens(p.tokens) + min(lane % 8, p.tokens - 1)) * kUnitBytes;
   }
-  // From 32 inputs to the next.
+  // The distance from 32 inputs to the next.
   __device__ __forceinline__ std::uint32_t next_columns() const {
     return static_cast<std::uint32_t>(4 * unit_tokens(p.tokens)) * kUnitBytes;
   }
