@@ -295,7 +295,7 @@ Status Engine::Impl::reclaim(std::span<const StateSlotId> slots) noexcept {
     for (std::size_t i = 0; i < slots.size() && status.ok(); ++i) status = guard->reclaim_slot(slots[i]);
     return status.ok() ? status : latch(std::move(status));
   } catch (...) {
-    return latch(Status(StatusCode::kInternal, "cache overrun"));  // a text that takes no memory
+    return latch(Status(StatusCode::kInternal, "cache unchecked"));  // a text that takes no memory
   }
 }
 
