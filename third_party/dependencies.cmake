@@ -39,10 +39,10 @@ if(DSV4RT_HAVE_CUDA)
   set(DSV4RT_CUDA_ARCHITECTURES "90a-real;100a-real;90-virtual" CACHE STRING
       "GPU code to build: H100/H200, B200, and PTX for later ones")
   set(CMAKE_CUDA_ARCHITECTURES "${DSV4RT_CUDA_ARCHITECTURES}")
-  # Hopper's instructions (wgmma and others) are in code for 90a alone. Other code for it works, by portable kernels.
-  if(DSV4RT_CUDA_ARCHITECTURES MATCHES "(^|;)90(-[a-z]+)?(;|$)" AND NOT DSV4RT_CUDA_ARCHITECTURES MATCHES "(^|;)90a")
-    message(WARNING "DSV4RT_CUDA_ARCHITECTURES is '${DSV4RT_CUDA_ARCHITECTURES}': without 90a-real, H100 and H200 run "
-            "the slow portable kernels")
+  include(dsv4rt_cuda_architectures)
+  dsv4rt_check_cuda_architectures("${DSV4RT_CUDA_ARCHITECTURES}" refused)
+  if(refused)
+    message(FATAL_ERROR "${refused}")
   endif()
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(CMAKE_CUDA_COMPILER nvcc HINTS "${CUDAToolkit_BIN_DIR}" REQUIRED)

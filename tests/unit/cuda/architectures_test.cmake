@@ -1,0 +1,17 @@
+# Which lists of architectures a build accepts. Needs neither a GPU nor a toolkit.
+include("${SOURCE_DIR}/cmake/dsv4rt_cuda_architectures.cmake")
+foreach(list IN ITEMS "90" "90-real" "90-virtual" "100a-real,90-virtual" "90-real,90-virtual" "80-real,90")
+  string(REPLACE "," ";" architectures "${list}")
+  dsv4rt_check_cuda_architectures("${architectures}" reason)
+  if(NOT reason MATCHES "90a-real")
+    message(FATAL_ERROR "'${list}' is not refused: '${reason}'")
+  endif()
+endforeach()
+foreach(list IN ITEMS "90a-real,100a-real,90-virtual" "90a-real" "90a" "90-virtual,90a-real" "100a-real"
+                      "100a-real,120" "190")
+  string(REPLACE "," ";" architectures "${list}")
+  dsv4rt_check_cuda_architectures("${architectures}" reason)
+  if(reason)
+    message(FATAL_ERROR "'${list}' is refused: ${reason}")
+  endif()
+endforeach()
