@@ -103,7 +103,7 @@ typedef struct dsv4rt_memory {
   double bytes_per_token;      // unpadded, all layers
   int64_t bytes_per_sequence;  // rings and compressor states, all layers
   int64_t sharing_unit_tokens;
-  size_t region_count;  // for dsv4rt_engine_memory_region
+  size_t region_count;  // number of regions that dsv4rt_engine_memory_region() describes
   // Since version 4.
   int64_t scratch_bytes;  // what the largest single operation needs for itself
   int64_t graph_bytes;    // most that captured graphs take; 0 without capture

@@ -123,7 +123,7 @@ struct EngineOptions {
   // Refuse (kResourceExhausted, before allocating) when the memory plan exceeds this; 0: no limit.
   std::int64_t memory_limit_bytes = 0;
 
-  // For debugging. Cache that becomes free is overwritten with bytes that are NaN in every format, so
+  // Helps debugging: cache that becomes free is overwritten with bytes that are NaN in every format, so
   // that a stale read shows; bytes around pools, tables and rings and between blocks are checked when
   // something becomes free and when the engine is destroyed. A broken one is kInternal and latches the
   // engine. The destructor tells on_warning; if that is unset it ends the program on purpose, by std::terminate with
@@ -135,7 +135,7 @@ struct EngineOptions {
 // Bytes the engine holds, planned before they are taken.
 struct EngineMemory {
   MemoryPlan cache;
-  std::int64_t weight_bytes = 0;     // as packed by the backend
+  std::int64_t weight_bytes = 0;     // size of the weights that the backend has packed
   std::int64_t workspace_bytes = 0;  // what a step's operations hand to each other
   std::int64_t scratch_bytes = 0;    // what the largest single operation needs for itself
   std::int64_t graph_bytes = 0;      // most that captured graphs take, by GraphOptions::max_bytes; 0 without capture
@@ -186,7 +186,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  [[nodiscard]] DSV4RT_EXPORT const ModelConfig& config() const noexcept;  // of the loaded layers
+  // The loaded layers' configuration.
+  [[nodiscard]] DSV4RT_EXPORT const ModelConfig& config() const noexcept;
   [[nodiscard]] DSV4RT_EXPORT std::span<const LayerId> layers() const noexcept;
   [[nodiscard]] DSV4RT_EXPORT const EngineMemory& memory() const noexcept;
 

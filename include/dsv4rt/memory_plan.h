@@ -33,7 +33,7 @@ struct PlannedRegion {
   double bytes_per_token = 0;           // unpadded, all layers of the role; 0 for slot roles
   std::int64_t bytes_per_sequence = 0;  // all layers of the role; 0 for paged roles
   std::int64_t blocks_per_layer = 0;    // paged roles, the null block included
-  std::int64_t total_bytes = 0;         // as allocated
+  std::int64_t total_bytes = 0;         // allocated bytes, padding included
 };
 
 struct MemoryPlan {

@@ -67,7 +67,7 @@ class [[nodiscard]] Result {
   // Precondition: ok(). Throws std::bad_variant_access otherwise (a programming error).
   [[nodiscard]] T& value() & { return std::get<0>(state_); }
   [[nodiscard]] const T& value() const& { return std::get<0>(state_); }
-  // By value: a reference into a temporary Result would dangle.
+  // Returns by value: a reference into a temporary Result would dangle.
   [[nodiscard]] T value() && { return std::get<0>(std::move(state_)); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }

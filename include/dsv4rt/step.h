@@ -18,7 +18,7 @@ struct StepOptions {
   // Rows of x including padding rows after the real ones (a captured batch bucket); 0: no padding.
   std::int32_t pad_to_tokens = 0;
 
-  // For Engine::step: run the step as a captured graph of its shape where the backend can capture and
+  // Engine::step shall run the step as a captured graph of its shape where the backend can capture and
   // GraphOptions allow it. Rows of x are padded to a bucket (Step::tokens says how many there are).
   bool capture = false;
 };

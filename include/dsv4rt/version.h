@@ -12,7 +12,7 @@ struct BuildInfo {
   std::string version;                // "major.minor.patch"
   std::string compiler;               // name and version
   std::string cpu_isa;                // instruction set the CPU backend chose on this machine
-  std::vector<std::string> backends;  // that EngineOptions::backend may name in this build
+  std::vector<std::string> backends;  // names that EngineOptions::backend accepts in this build
 };
 
 DSV4RT_EXPORT BuildInfo build_info();

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 ARCHITECTURE = "sm_90a"
 MATRIX = ("HGMMA", "QGMMA", "IGMMA", "BGMMA")  # F16, BF16 and TF32; FP8; INT8; bits
-OPERAND_REGISTERS = 4  # of a thread, for every type: 64 rows of 32 bytes in 128 threads
+OPERAND_REGISTERS = 4  # registers of a thread, for every type: 64 rows of 32 bytes in 128 threads
 # Their first general register is read. Of any other instruction it is the result.
 ONLY_READS = ("BAR", "BRX", "CALL", "FCHK", "JMX", "NANOSLEEP", "RET", "WARPSYNC")
 DOUBLES = ("DADD", "DFMA", "DMUL")

@@ -18,7 +18,8 @@ import sys
 
 MULTIPROCESSORS = 132
 FP8, BF16 = 4096, 8192  # bytes of a row tile's weights in a stage
-CLUSTERS = {1: 132, 2: 66, 4: 31}  # of so many blocks, one a multiprocessor, that an H200 runs at once
+# Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
+CLUSTERS = {1: 132, 2: 66, 4: 31}
 VARIANTS = ["splitk 64x4", "splitk 96r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
             "prefill 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]

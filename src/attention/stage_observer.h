@@ -8,7 +8,7 @@
 
 namespace dsv4rt {
 
-// In the order in which AttentionLayer::forward runs them; a kind of layer leaves out what it does not have.
+// Listed in the order in which AttentionLayer::forward runs them; a kind of layer leaves out what it does not have.
 enum class Stage : std::uint8_t {
   kProject,      // everything that reads x
   kQueries,      // latent norm and query projections

@@ -111,7 +111,7 @@ class Backend {
     return no_capture();
   }
 
-  // For profilers: what is enqueued until the matching pop belongs to a range of this name. Ranges nest.
+  // What is enqueued until the matching pop belongs to a range of this name, which profilers show. Ranges nest.
   virtual void push_range(const char* name) noexcept { static_cast<void>(name); }
   virtual void pop_range() noexcept {}
   virtual Result<std::unique_ptr<TimeMarks>> create_time_marks() {

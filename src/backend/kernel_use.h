@@ -1,4 +1,4 @@
-// Which kernel serves an operation, for people: what `dsv4rt doctor --kernels` prints.
+// Tells people which kernel serves an operation: what `dsv4rt doctor --kernels` prints.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace dsv4rt {
 
 struct KernelUse {
-  std::string operation;  // of Ops, with the kind of layer where kinds differ: "attend csa"
+  std::string operation;  // operation of Ops, with the kind of layer where kinds differ: "attend csa"
   std::string steps;      // tokens of a step and context: "1-14 tokens, context 8192"; empty: all
   std::string kernel;
   std::string slow;  // why not the fastest that the machine has; empty where it is

@@ -70,7 +70,7 @@ struct RopeParams {
   bool inverse = false;                      // conjugate rotation
 };
 
-// In place on q: per head x *= rsqrt(mean(x^2) + eps) over kHeadDim without weight, then RoPE. Every
+// Works in place on q: per head x *= rsqrt(mean(x^2) + eps) over kHeadDim without weight, then RoPE. Every
 // step of the norm rounds to BF16, as the reference does on its BF16 tensors:
 // t = b(x * x), m = b(b(mean(t)) + eps), x = b(x * b(1 / sqrt(m))).
 struct QueryParams {
@@ -151,13 +151,13 @@ struct CompressParams {
   RopeParams rope;
   Profile::RopeAnchor anchor = Profile::RopeAnchor::kFirstToken;
   bool hadamard = false;
-  bool is_index_key = false;  // which of the two formats below applies
+  bool is_index_key = false;  // key_format applies, not row_format
   RowFormat row_format = RowFormat::kFp8DsMla;
   IndexKeyFormat key_format = IndexKeyFormat::kMxfp4;
   PagedRows rows;
 };
 
-// In place on indexer queries: RoPE, optional Hadamard, rounding through the key format.
+// Works in place on indexer queries: RoPE, optional Hadamard, rounding through the key format.
 struct IndexQueryParams {
   StepView step;
   std::int32_t heads = 0;

@@ -10,8 +10,8 @@ namespace dsv4rt {
 struct LinearGroupShape {
   std::int64_t matrices = 0;
   std::int64_t inputs = 0;        // different x among them
-  std::int64_t in_features = 0;   // of each matrix
-  std::int64_t out_features = 0;  // of the widest
+  std::int64_t in_features = 0;   // inputs of each matrix
+  std::int64_t out_features = 0;  // outputs of the widest matrix
 };
 
 // What the layers of one compression ratio keep and read.
@@ -23,8 +23,8 @@ struct CompressedRowsShape {
 };
 
 struct StepShapes {
-  std::int32_t max_tokens = 0;          // of a step, padding included
-  std::int64_t max_context_tokens = 0;  // of a sequence, the step's tokens included
+  std::int32_t max_tokens = 0;          // tokens of a step, padding included
+  std::int64_t max_context_tokens = 0;  // tokens of a sequence, the step's tokens included
   std::int32_t heads = 0;
   std::int64_t window = 0;  // rows of the sliding window
   std::vector<LinearGroupShape> linears{};

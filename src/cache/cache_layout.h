@@ -19,8 +19,8 @@ namespace dsv4rt {
 // "SWA_KV", "CSA_KV", "INDEX_K", "HCA_KV", "CSA_STATE", "INDEX_STATE", "HCA_STATE".
 std::string_view cache_role_name(CacheRole role) noexcept;
 
-// Which roles the compressor of a layer's kind brings; the only place that maps layer kinds to roles. For layers
-// that have one (ratio > 0).
+// Roles that the compressor of a layer's kind brings; the only place that maps layer kinds to roles. Precondition:
+// the layer has a compressor (ratio > 0).
 struct CompressorRoles {
   CacheRole rows;
   CacheRole state;
@@ -42,7 +42,7 @@ struct SlotSpec {
   CacheRole role = CacheRole::kSwaKv;
   std::int32_t needed_rows = 0;  // rows before the next position that it may read
   std::int32_t ring_rows = 0;    // >= needed_rows + 1 (the next position's) + draft budget
-  std::int32_t ratio = 0;        // of the compressor; 0 for the window
+  std::int32_t ratio = 0;        // tokens per row of the compressor; 0 for the window
   bool overlap = false;
   std::int64_t row_bytes = 0;    // unpadded: the figure that budgets are stated in
   std::int64_t slot_bytes = 0;   // bytes of one sequence's ring, padding included

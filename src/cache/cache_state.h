@@ -29,18 +29,18 @@ struct StagedCopy {
 struct OutstandingStep {
   bool active = false;
   std::uint64_t serial = 0;
-  std::vector<StepSegment> segments;              // in batch order
+  std::vector<StepSegment> segments;              // one for each entry of the batch, in its order
   std::vector<std::int32_t> old_high_water;       // [segments]
   std::vector<std::int32_t> old_shared_blocks;    // [groups][max_sequences], by segment
   std::vector<std::int64_t> old_reserved_blocks;  // [groups]
-  std::vector<StagedCopy> copies;                 // in the order in which their targets were taken
-  std::vector<SequenceId> emptied;                // by the last rollback
+  std::vector<StagedCopy> copies;                 // listed in the order in which their targets were taken
+  std::vector<SequenceId> emptied;                // sequences that the last rollback emptied
 };
 
 struct CacheState {
   CacheLayout layout;
   CacheLimits limits;
-  std::vector<BlockAllocator> allocators;  // by pool id
+  std::vector<BlockAllocator> allocators;  // index: pool id
   std::vector<KvCacheGroup> groups;
   std::vector<std::int32_t> group_of_pool;
   std::vector<SlotSpec> rings;  // one of each kind that limits rollback
@@ -48,7 +48,7 @@ struct CacheState {
   StepMetadataWriter metadata;
   OutstandingStep step;
   bool records_freed_blocks = false;
-  std::vector<FreedBlock> freed_blocks;  // by the last commit, rollback, truncate or release
+  std::vector<FreedBlock> freed_blocks;  // blocks that the last commit, rollback, truncate or release gave back
 
   // Scratch of prepare_forward, sized at creation.
   std::vector<std::uint64_t> seen_in_batch;  // [slots] number of the last batch that named the slot

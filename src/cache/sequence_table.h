@@ -11,7 +11,7 @@
 namespace dsv4rt {
 
 struct SequenceRecord {
-  std::uint32_t generation = 1;  // of the present or the next owner of the slot; never 0
+  std::uint32_t generation = 1;  // generation of the present or the next owner of the slot; never 0
   bool live = false;
   std::int32_t length = 0;  // tokens, those of an outstanding step included
   // One past the highest position written since the rings were last empty: the rings hold

@@ -143,7 +143,7 @@ Status stage_blocks(CacheState& state) {
   return {};
 }
 
-// In the reverse order of stage_blocks, so that the free lists end up as they were.
+// Goes in the reverse order of stage_blocks, so that the free lists end up as they were.
 void rollback_blocks(CacheState& state) {
   for (std::size_t g = state.groups.size(); g-- > 0;) {
     KvCacheGroup& group = state.groups[g];

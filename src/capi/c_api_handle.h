@@ -49,9 +49,9 @@ struct dsv4rt_engine {
   // Scratch of dsv4rt_step_prepare; its capacity is the largest number of entries a step can have.
   std::vector<dsv4rt::StepEntry> entries;
   std::uint64_t step_serial = 0;  // outstanding step, 0: none
-  std::size_t step_entries = 0;   // of that step
-  std::uint64_t hook_key = 0;     // of that step
-  std::uint64_t warnings = 0;     // that the engine gave
+  std::size_t step_entries = 0;   // number of entries of that step
+  std::uint64_t hook_key = 0;     // what the caller gave as that step's hook key
+  std::uint64_t warnings = 0;     // number of warnings that the engine gave
   bool in_hook = false;
   // An exception that is not a lack of memory came out of a call: what it left half done is unknown.
   bool defective = false;

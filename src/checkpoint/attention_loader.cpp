@@ -204,7 +204,7 @@ class LayerLoader {
     const auto codes = own<std::byte>(scale.data.size() / sizeof(float));
     for (std::size_t i = 0; i < codes.size(); ++i) {
       const auto bits = read_value<std::uint32_t>(scale.data, i);
-      const std::uint32_t exponent = bits >> 23;  // with the sign as bit 8
+      const std::uint32_t exponent = bits >> 23;  // sign and exponent: a negative value counts as too large
       if ((bits & 0x7fffffu) != 0 || exponent == 0 || exponent >= 255) {
         report(StatusCode::kUnsupported, scale.name,
                "F32 value " + std::to_string(std::bit_cast<float>(bits)) + " at index " + std::to_string(i),

@@ -1,4 +1,4 @@
-// From a checkpoint to the weights of attention layers.
+// Makes the weights of attention layers from a checkpoint.
 //
 // Accepted: the names of tensor_names.h; quantized linears in any encoding of linear_tensors(), each
 // on its own; FP8 scales as F8_E8M0, or as F32 when every one is a power of two (published base

@@ -53,7 +53,7 @@ class SafetensorsWriter {
   OutputFile file_;
   std::vector<Tensor> tensors_;
   std::size_t current_ = 0;          // tensor being written; tensors_.size() when all are complete
-  std::uint64_t current_bytes_ = 0;  // of it, written so far
+  std::uint64_t current_bytes_ = 0;  // bytes of that tensor written so far
   bool finished_ = false;
   Status failure_;
 };

@@ -226,7 +226,7 @@ class Generator {
   }
 
   std::uint64_t seed_;
-  std::map<std::string, std::vector<std::byte>> scales_;  // by matrix name, until written
+  std::map<std::string, std::vector<std::byte>> scales_;  // key: name of the matrix, until its scales are written
 };
 
 Status check_directory(const fs::path& directory) {

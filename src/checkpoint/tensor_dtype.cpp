@@ -14,7 +14,7 @@ struct DtypeRow {
   int bits;
 };
 
-// In the order of the enumeration, so that a dtype is its own index.
+// Listed in the order of the enumeration, so that a dtype is its own index.
 constexpr std::array kDtypes = {
     DtypeRow{TensorDtype::kBool, "BOOL", 8},
     DtypeRow{TensorDtype::kF4, "F4", 4},

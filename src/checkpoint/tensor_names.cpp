@@ -15,7 +15,7 @@ struct StemRow {
   std::string_view hugging_face;
 };
 
-// In the order of the enumeration, so that a tensor is its own index.
+// Listed in the order of the enumeration, so that a tensor is its own index.
 constexpr std::array kStems = {
     StemRow{AttentionTensor::kAttnSink, "attn_sink", "sinks"},
     StemRow{AttentionTensor::kWqA, "wq_a", "q_a_proj"},

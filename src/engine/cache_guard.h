@@ -36,8 +36,8 @@ class CacheGuard {
   Status reclaim_slot(StateSlotId slot);
   // The guard bytes of every region, and that no null block was ever written.
   Status check();
-  // For a destructor that finds the cache overwritten and has nobody to tell: std::terminate with a CheckFailure as
-  // the exception in flight, whose text the standard handler prints.
+  // Serves a destructor that finds the cache overwritten and has nobody to tell: calls std::terminate with a
+  // CheckFailure as the exception in flight, whose text the standard handler prints.
   [[noreturn]] static void end_program(const Status& found) noexcept;
 
  private:
@@ -51,7 +51,7 @@ class CacheGuard {
   Backend& backend_;
   const CacheLayout& layout_;
   const CacheMemory& memory_;
-  std::vector<std::byte> poison_;  // as long as the largest block or ring
+  std::vector<std::byte> poison_;  // poison for the largest block or ring
   std::vector<std::byte> read_;    // host copy of what is checked
 };
 

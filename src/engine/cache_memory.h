@@ -33,7 +33,7 @@ class CacheMemory {
 
   // Views of one layer's regions.
   [[nodiscard]] LayerCache layer_cache(const LayerSpec& spec) const;
-  // For begin_step and copy_slot: every pool and every ring.
+  // Every pool and every ring, as begin_step and copy_slot take them.
   [[nodiscard]] std::span<const CacheTable> tables() const noexcept { return tables_; }
   [[nodiscard]] std::span<const CacheRings> rings() const noexcept { return rings_; }
   // Every allocation, and those of one pool or ring by its index in the layout.

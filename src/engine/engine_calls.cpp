@@ -97,7 +97,7 @@ Status Engine::Impl::changed_from_within(const char* name) {
 }
 
 Status Engine::Impl::call_hook(const LayerHook& hook, const LayerOutput& output) {
-  // Without memory: this is on the path of every layer.
+  // This takes no memory: it is on the path of every layer.
   constexpr std::string_view kWho = "the hook of layer ";
   std::array<char, kWho.size() + std::numeric_limits<std::int32_t>::digits10 + 2> who{};
   char* number = std::copy(kWho.begin(), kWho.end(), who.data());

@@ -47,15 +47,15 @@ struct Engine::Impl {
   struct Outstanding {
     StepPlan plan;
     StepView view;                          // backend pointers
-    std::vector<bool> layer_done;           // by local layer index: ran and succeeded; sized at load
+    std::vector<bool> layer_done;           // index: local layer; whether it ran and succeeded; sized at load
     std::optional<std::size_t> spoiled_by;  // a layer that failed after it had begun to write the cache
     bool started = false;                   // metadata uploaded, table deltas and block copies made
-    bool capture = false;                   // to run as a graph
+    bool capture = false;                   // the step is to run as a graph
   };
   Outstanding step;
   GraphCache graphs;
   GraphStats graph_stats;
-  std::unique_ptr<StageRanges> stage_ranges;  // with EngineOptions::profiler_ranges
+  std::unique_ptr<StageRanges> stage_ranges;  // null unless EngineOptions::profiler_ranges
   StageObserver* stage_observer = nullptr;    // told of eagerly run layers
   bool capturing = false;
   bool calling_out = false;  // a hook or sink of the caller runs
@@ -80,8 +80,8 @@ struct Engine::Impl {
 
   // What the public interface is made of: engine_calls.cpp.
   enum class Use : std::uint8_t {
-    kRead,    // also from inside a hook or sink
-    kChange,  // not there
+    kRead,    // allowed inside a hook or sink too
+    kChange,  // refused inside a hook or sink
   };
   // Runs the body of a public call; nothing is thrown out of it. A latched engine answers kFaulted. A body that runs
   // out of memory must have changed nothing by then (kResourceExhausted); any other exception is a defect and latches.

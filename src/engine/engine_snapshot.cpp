@@ -57,7 +57,7 @@ class RowMover {
   struct Part {
     std::byte* at;
     std::int64_t bytes;   // per row
-    std::int64_t offset;  // in a snapshot's row
+    std::int64_t offset;  // bytes into a snapshot's row
   };
   static std::array<Part, 2> parts(const BlockShape& shape, const RowRun& run) {
     return {{{run.block + shape.data_offset(run.first), shape.data_bytes, 0},

@@ -56,7 +56,7 @@ class GraphCache {
 
   std::size_t limit_;
   std::int64_t max_bytes_;
-  std::int64_t nodes_ = 0;  // of all entries
+  std::int64_t nodes_ = 0;  // nodes of all entries together
   std::int64_t evictions_ = 0;
   std::list<Entry> entries_;  // most recently used first
   std::map<GraphKey, std::list<Entry>::iterator> by_key_;

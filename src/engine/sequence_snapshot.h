@@ -59,7 +59,7 @@ inline constexpr std::uint32_t kSnapshotStateLayout = 33;          // FP32 [2][w
 // What the writer's and the reader's engine must share besides the sections.
 struct SnapshotIdentity {
   std::string profile;
-  Sha256::Digest config{};  // of every config field of the loaded layers, and which these are
+  Sha256::Digest config{};  // digest of every config field of the loaded layers, and which these are
 };
 SnapshotIdentity snapshot_identity(const std::string& profile, const ModelConfig& config, std::int32_t first_layer);
 

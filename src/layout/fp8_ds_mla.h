@@ -32,7 +32,7 @@ namespace dsv4rt {
 struct Fp8DsMlaRow {
   static constexpr int kGroupValues = 64;
   static constexpr int kGroups = kNopeDim / kGroupValues;
-  static constexpr int kRopeOffset = kNopeDim;  // in the data part
+  static constexpr int kRopeOffset = kNopeDim;  // bytes from the start of the data part
   static constexpr int kDataBytes = kNopeDim + 2 * kRopeDim;
   static constexpr int kScaleBytes = kGroups + 1;  // the last byte is zero
   static constexpr int kBlockAlignmentBytes = kDataBytes;

@@ -31,7 +31,7 @@
 namespace dsv4rt {
 
 struct Fp8Row {
-  static constexpr int kRopeOffset = kNopeDim;  // in the data part
+  static constexpr int kRopeOffset = kNopeDim;  // bytes from the start of the data part
   static constexpr int kDataBytes = kNopeDim + 2 * kRopeDim;
   static constexpr int kScaleBytes = 4;
   static constexpr int kBlockAlignmentBytes = 16;

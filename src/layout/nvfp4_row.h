@@ -30,7 +30,7 @@ namespace dsv4rt {
 
 struct Nvfp4Row {
   static constexpr int kGroups = kNopeDim / kNvfp4GroupValues;
-  static constexpr int kRopeOffset = kNopeDim / 2;  // in the data part
+  static constexpr int kRopeOffset = kNopeDim / 2;  // bytes from the start of the data part
   static constexpr int kDataBytes = kRopeOffset + 2 * kRopeDim;
   static constexpr int kScalePaddingBytes = 4;  // keeps every row's scales aligned for 16-byte loads
   static constexpr int kScaleBytes = kGroups + kScalePaddingBytes;

@@ -34,7 +34,7 @@ class ChunkingGolden : public testing::TestWithParam<const char*> {
 
   GoldenCase golden_;
   FedSequence whole_;                 // the trace fed in one step
-  std::vector<std::string> digests_;  // of its cache
+  std::vector<std::string> digests_;  // digests of its cache, one a layer
 };
 
 TEST_P(ChunkingGolden, EveryChunkSizeGivesTheSameBytes) {
@@ -119,7 +119,7 @@ TEST_P(ChunkingGolden, OtherSequencesInTheBatchChangeNothing) {
     neighbours.push_back({feeder.create(random_rows(++seed, golden_.layers(), lifetime, golden_.hidden())),
                           random() % 2 == 0, lifetime});
   };
-  join();  // so that the golden sequence does not own slot 0
+  join();  // the golden sequence shall not own slot 0
   FedSequence golden = feeder.create(golden_.inputs);
   std::int64_t most_neighbours = 0;
   while (golden.length < golden_.tokens()) {

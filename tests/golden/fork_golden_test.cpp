@@ -54,7 +54,7 @@ TEST_P(ForkGolden, BothBranchesContinueAsIfAlone) {
     feeder.feed_to(parent, position, 100);
     FedSequence child = feeder.fork(parent);
     child.inputs = branch_inputs(position, 2);
-    // In turn, then in one step, so that copy-on-write happens in both and in either order.
+    // The two are fed in turn, then in one step, so that copy-on-write happens in both and in either order.
     feeder.feed(child, 1);
     feeder.feed(parent, 2);
     const FeedPart parts[] = {{&parent, 30}, {&child, 37}};

@@ -80,7 +80,7 @@ TEST(Seed002Rows, Fp8RowsKeepTheirBoundAndTheirRotatedPart) {
         const float error = std::fabs(values[i] - unquantized[i]);
         EXPECT_LE(error, 0.036F * amax);
         worst = std::max(worst, error / amax);
-        // And against the golden entry itself, which BF16 rounds by at most one part in 256 more.
+        // The golden entry itself may differ by more: BF16 rounds it by at most one part in 256.
         const double golden = ours->expected.values[i];
         EXPECT_LE(std::fabs(values[i] - golden), 0.036 * amax + std::fabs(golden) / 256);
       }

@@ -41,7 +41,7 @@ class SpeculativeGolden : public testing::TestWithParam<const char*> {
 
   GoldenCase golden_;
   FedSequence plain_;                 // decoded without drafts, rings without padding
-  std::vector<std::string> digests_;  // of its cache
+  std::vector<std::string> digests_;  // digests of its cache, one a layer
 };
 
 TEST_P(SpeculativeGolden, RejectedDraftsLeaveNoTrace) {

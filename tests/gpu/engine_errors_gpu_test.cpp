@@ -180,7 +180,7 @@ TEST(DISABLED_ChildOfEngineErrorsGpu, PoisonedBlockTable) {
   const Status fault = engine->forward_layer_from_host(*step, LayerId(1), x.data(), out.data());
   ASSERT_EQ(fault.code(), StatusCode::kFaulted) << fault.to_string();
   EXPECT_NE(fault.message().find("cuda"), std::string::npos) << fault.message();   // the call that failed
-  EXPECT_NE(fault.message().find(".cpp:"), std::string::npos) << fault.message();  // and where it stands
+  EXPECT_NE(fault.message().find(".cpp:"), std::string::npos) << fault.message();  // the place of that call
 
   const auto is_the_fault = [&](const Status& status) {
     return status.code() == fault.code() && status.message() == fault.message();

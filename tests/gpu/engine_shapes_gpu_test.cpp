@@ -88,7 +88,7 @@ TEST_P(EngineShapesGpu, AnyCutGivesTheSameBytes) {
     EXPECT_EQ(feeder.digests(sequence), digests);
     feeder.release(sequence);
   }
-  // In company.
+  // Other sequences in the same steps change nothing either.
   std::vector<FedSequence> company;
   for (std::uint64_t i = 0; i < 7; ++i) {
     company.push_back(feeder.create(random_rows(2 + i, 1, kTokens, hidden)));

@@ -59,7 +59,7 @@ double relative_l2(std::span<const float> value, std::span<const float> referenc
   return std::sqrt(error / norm);
 }
 
-double largest_distance = 0;  // of this run: what kTolerance rests on
+double largest_distance = 0;  // largest distance of this run: what kTolerance rests on
 
 void expect_close(std::span<const float> value, std::span<const float> reference, const Encoding& encoding,
                   std::int32_t tokens) {
@@ -205,8 +205,8 @@ TEST_F(LinearGpuTest, ClustersAndSingleBlocksSumAlike) {
   }
 }
 
-// So many tokens that pairs of blocks take them: row tiles and tokens left over, one and several segments, outputs of
-// both types, together and alone, aligned for the copy engine or not; against some of the rows alone.
+// There are so many tokens that pairs of blocks take them: row tiles and tokens left over, one and several segments,
+// outputs of both types, together and alone, aligned for the copy engine or not. Some of the rows alone give the same.
 TEST_F(LinearGpuTest, ManyTokensEqualFew) {
   constexpr std::int32_t kTokens = 2100;
   constexpr std::int32_t kFew = 50;
@@ -325,7 +325,7 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
 TEST_F(LinearGpuTest, NormsEqualTheCpus) {
   constexpr std::int32_t kTokens = 3;
   for (const std::int32_t width : {1, 7, 100, 128, 1537, 24576}) {
-    for (const std::int64_t offset : {0, 1}) {  // of the arrays, in values
+    for (const std::int64_t offset : {0, 1}) {  // offset of the arrays, in values
       const auto x = random_inputs(kTokens * width + offset, 54);
       const auto weight = random_inputs(width + offset, 55, -1, 1);
       std::vector<bf16> expected(x.size(), bf16{kPoison});
@@ -448,11 +448,11 @@ std::string shape_name(const LaunchShape& shape) {
   return std::to_string(shape.out) + "x" + std::to_string(shape.in);
 }
 
-// So many row tiles that a block of few tokens multiplies several segments, of unequal length: two of the weight's two,
-// two of four, four of four, four of eight.
+// Shapes of so many row tiles that a block of few tokens multiplies several segments, of unequal length: two of the
+// weight's two, two of four, four of four, four of eight.
 constexpr LaunchShape kManyRowTiles[] = {{5120, 1152}, {2624, 2304}, {5184, 2304}, {2560, 4608}};
 
-// Against the blocks that take 65 tokens.
+// The blocks that take 65 tokens are what these are compared with.
 class SegmentsOfABlock : public LinearGpuTest, public testing::WithParamInterface<LaunchShape> {};
 TEST_P(SegmentsOfABlock, SumAsOthersDo) {
   constexpr std::int32_t kMost = 65;

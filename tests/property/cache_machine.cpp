@@ -389,7 +389,7 @@ bool CacheMachine::rings_serve(const ModelSequence& sequence, std::int64_t lengt
     if (ring > 0) {
       const std::int64_t ratio = schedule_.ratios()[ring - 1];
       needed = length - length % ratio;                                    // the current block
-      if (ratio == 4) needed = std::max<std::int64_t>(0, needed - ratio);  // and the previous one
+      if (ratio == 4) needed = std::max<std::int64_t>(0, needed - ratio);  // the previous block
     }
     // Where nothing older is needed, the ring must still not have gone a whole turn beyond: lengths
     // that can be cut to have no gaps.

@@ -46,10 +46,10 @@ struct CacheEvents {
   std::uint64_t padded_steps = 0;
   std::uint64_t rollbacks = 0;
   std::uint64_t refused_rollbacks = 0;
-  std::uint64_t undone_copies = 0;  // of steps rolled back before they started
-  std::uint64_t kept_copies = 0;    // of steps rolled back after that
+  std::uint64_t undone_copies = 0;  // copies for steps rolled back before they started
+  std::uint64_t kept_copies = 0;    // copies for steps rolled back after they started
   std::uint64_t emptied = 0;        // sequences that a rollback could not bring back
-  std::uint64_t broke_emptied = 0;  // of these, with a reservation that could not have been kept
+  std::uint64_t broke_emptied = 0;  // rollbacks that end reservations which could not have been kept
   std::uint64_t restored = 0;
   std::uint64_t freed_blocks = 0;   // reported
   std::uint64_t short_creates = 0;  // refused for want of blocks
@@ -74,7 +74,7 @@ class CacheMachine {
  private:
   struct Outstanding {
     StepPlan plan;
-    std::vector<ModelAppend> entries;  // in batch order
+    std::vector<ModelAppend> entries;  // listed in batch order
     CacheModel before;
   };
 

@@ -97,7 +97,7 @@ class CapturingBackend final : public Backend {
   Status next_upload_step;
   Status next_launch;
   std::size_t alignment = alignof(bf16);
-  std::int64_t host_bytes_taken = 0;  // by upload() and download() of a backend with memory of its own
+  std::int64_t host_bytes_taken = 0;  // bytes that upload() and download() of a backend with memory of its own took
   bool own_memory = false;
 
   [[nodiscard]] CapturingOps& capturing_ops() noexcept { return ops_; }

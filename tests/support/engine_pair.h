@@ -28,14 +28,14 @@ struct PairedSequence {
 struct PairedPart {
   PairedSequence* sequence = nullptr;
   std::int64_t tokens = 0;
-  std::int64_t rejected = 0;  // of them, the last ones
+  std::int64_t rejected = 0;  // tokens at the end that are rejected
 };
 
 // What two evaluation orders of the same layer may differ by (tools/lib/trace_check.h says why): about twice the
 // largest distances that an H200 showed.
 struct PairTolerance {
   double output = 1e-2;         // relative L2 error over all steps of a layer; 7.7e-3
-  double step_output = 5e-2;    // of one step of a layer, which may be a single token; 2.3e-2
+  double step_output = 5e-2;    // relative L2 error of one step of a layer, which may be a single token; 2.3e-2
   double equal_values = 0.998;  // cached values of a role with the same code; most that differed: 9.8e-4
   double state = 3e-6;          // relative L2 error of compressor states; largest: 1.3e-6
   double same_rows = 0.9994;    // selected rows that both chose; most that differed: 2.9e-4

@@ -24,10 +24,10 @@ struct FakeDevice {
   std::function<int(int blocks)> clusters = [](int blocks) {
     return blocks == 1 ? 132 : blocks == 2 ? 66 : blocks == 4 ? 30 : blocks == 8 ? 14 : 0;
   };
-  cudaError_t set_error = cudaSuccess;       // of set_device
-  cudaError_t kernel_error = cudaSuccess;    // of kernel_attributes
-  cudaError_t allow_error = cudaSuccess;     // of allow_shared_bytes
-  cudaError_t clusters_error = cudaSuccess;  // of active_clusters
+  cudaError_t set_error = cudaSuccess;       // what set_device answers
+  cudaError_t kernel_error = cudaSuccess;    // what kernel_attributes answers
+  cudaError_t allow_error = cudaSuccess;     // what allow_shared_bytes answers
+  cudaError_t clusters_error = cudaSuccess;  // what active_clusters answers
 };
 
 class FakeDeviceDriver final : public cuda::DeviceDriver {

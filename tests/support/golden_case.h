@@ -22,8 +22,8 @@ inline std::filesystem::path golden_path(const std::string& name) {
 struct GoldenCase {
   std::filesystem::path checkpoint;
   ModelConfig config;
-  AttentionTrace trace;  // of the loaded layers
-  LayerRows inputs;      // of the same layers, as the trace records them
+  AttentionTrace trace;  // trace of the loaded layers
+  LayerRows inputs;      // inputs of the same layers, as the trace records them
   std::int32_t first_layer = 0;
   std::int32_t layer_count = 0;
 

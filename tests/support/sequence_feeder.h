@@ -19,7 +19,7 @@ namespace dsv4rt::test {
 struct FedSequence {
   SequenceId id;
   LayerRows inputs;   // rows from position 0; the feeder takes those after `length`
-  LayerRows outputs;  // of accepted tokens
+  LayerRows outputs;  // rows of accepted tokens
   std::int64_t length = 0;
 };
 

@@ -1,4 +1,4 @@
-"""Rules about C++ files: include direction, public headers, literals that belong to the schedule."""
+"""Rules about C++ files: include direction, public headers, literals that belong to the schedule, comments."""
 
 import re
 
@@ -29,6 +29,8 @@ OUTPUT = re.compile(r"\bstd::(?:cout|cerr|clog)\b|(?<![\w.>:])(?:std::)?(?:v?f?p
 SELF_INITIALISED = re.compile(r"\b(?:auto|int|float|double|bool|(?:std::)?(?:u?int\d+|size)_t)\s+"
                               r"(\w+)\s*=\s*\1\s*;")
 SELF_COMPARED = re.compile(r"\b(?:EXPECT|ASSERT)_(?:EQ|NE|LE|GE|LT|GT)\(\s*([\w.]+)\s*,\s*\1\s*\)")
+# Such a comment goes on from the code before it and says nothing by itself.
+DANGLING = re.compile(r"///?<?\s*((?:of|by|as|than|that|which)\b.{0,40})", re.IGNORECASE)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
 HEADER_SUFFIXES = (".h", ".hpp", ".cuh")
@@ -40,6 +42,15 @@ def strip_comments_and_strings(text):
     def blank(match):
         return "\n" * match.group(0).count("\n")
     return COMMENT_OR_STRING.sub(blank, text)
+
+
+def check_trailing_comments(text, report):
+    for comment in COMMENT_OR_STRING.finditer(text):
+        found = DANGLING.match(comment.group(0))
+        line_start = text.rfind("\n", 0, comment.start()) + 1
+        if found and text[line_start:comment.start()].strip():
+            report(text.count("\n", 0, comment.start()) + 1, "dangling-comment",
+                   f"'{found.group(1)}' does not name what it is about")
 
 
 def module_of(path):
@@ -87,6 +98,7 @@ def check_code(path, text, depends, report):
     if path.suffix in HEADER_SUFFIXES and not PRAGMA_ONCE.search(text):
         report(1, "pragma-once", "a header needs #pragma once")
 
+    check_trailing_comments(text, report)
     for number, line in enumerate(strip_comments_and_strings(text).split("\n"), start=1):
         if public and HIDDEN_TYPES.search(line) and not INCLUDE.match(line):
             report(number, "public-type", f"'{HIDDEN_TYPES.search(line).group(0)}' must not show in a public header")

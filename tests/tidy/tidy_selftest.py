@@ -66,6 +66,16 @@ CASES = [
     ("src/cache/a.cpp", "std::exit(1);\n", {"library-output"}),
     ("src/cache/a.cpp", "std::snprintf(text, 8, format, 1);\nplan.print_to(out);\n", set()),
     ("tools/dsv4rt/a.cpp", "std::cout << 1;\n", set()),
+    # Comments are sentences.
+    ("src/base/a.cpp", "int rows;  // of the token\n", {"dangling-comment"}),
+    ("src/base/a.cu", "float max[8];//By head.\n", {"dangling-comment"}),
+    ("src/base/a.cpp", "Bytes b; ///< as stored\n", {"dangling-comment"}),
+    ("tests/a.cpp", "if (a > b) {  // than before\n}\n", {"dangling-comment"}),
+    ("tools/a.cpp", "int n = f(\"//\");  // that remain\n", {"dangling-comment"}),
+    ("src/base/a.h", HEADER + "int n;  // which block\n", {"dangling-comment"}),
+    ("src/base/a.cpp", "int n;  // rows of the token\nint m;  // offset, asked of none\n", set()),
+    ("src/base/a.cpp", "// Of k owners k - 1 copy.\nint n;  // Office, bytes, thatch.\n", set()),
+    ("src/base/a.cpp", "int n;  // rows\n        // of the token\nauto s = \"// of it\";  /* // of */\n", set()),
     # Checks that cannot fail.
     ("tests/a.cpp", "const std::uint64_t allocations = allocations;\n", {"self-initialised"}),
     ("tests/a.cpp", "const std::uint64_t before = allocations;\nint a = a_;\n", set()),

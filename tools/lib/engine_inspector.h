@@ -40,7 +40,8 @@ class EngineInspector {
   [[nodiscard]] bool deterministic() const noexcept;
   // Precondition: the layer is loaded.
   [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;
-  [[nodiscard]] std::int64_t layer_weight_bytes(LayerId layer) const;  // as packed
+  // Size of the layer's weights as the backend has packed them.
+  [[nodiscard]] std::int64_t layer_weight_bytes(LayerId layer) const;
   [[nodiscard]] LinearTotals layer_linears(LayerId layer) const;
 
   // De-quantized values of the sequence's rows in a paged role: [rows, 512 or 128], oldest first.

@@ -14,8 +14,8 @@
 namespace dsv4rt {
 namespace {
 
-// Without determinism, of half a prompt's outputs in the last layer: twice the 2 % by which coarser products move them
-// (EngineOptions::deterministic). 4096 tokens and 8192 of V4-Flash gave equal bytes on an H200.
+// Distance allowed without determinism, over half a prompt's outputs in the last layer: twice the 2 % by which coarser
+// products move them (EngineOptions::deterministic). 4096 tokens and 8192 of V4-Flash gave equal bytes on an H200.
 constexpr double kHalvesTolerance = 0.04;
 
 using Clock = std::chrono::steady_clock;

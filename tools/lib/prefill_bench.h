@@ -10,10 +10,10 @@ namespace dsv4rt {
 
 struct PrefillBenchResult {
   double prefill_ms = 0;         // median
-  double linear_fp8_flops = 0;   // of linears whose weights take one byte a value or less
-  double linear_bf16_flops = 0;  // of the others
+  double linear_fp8_flops = 0;   // linears whose weights take one byte a value or less
+  double linear_bf16_flops = 0;  // the other linears
   double attention_flops = 0;    // index scores included
-  double halves_distance = 0;    // relative L2, of outputs of the second half; 0: equal bytes
+  double halves_distance = 0;    // relative L2 distance of outputs of the second half; 0: equal bytes
 };
 
 // An engine for this takes max_step_tokens and max_context_tokens of at least `tokens`.

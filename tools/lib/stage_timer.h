@@ -53,7 +53,7 @@ class StageTimer final : public StageObserver {
   struct Span {
     LayerId layer;
     Stage stage = Stage::kProject;
-    double begin_us = 0;  // from the step's first mark
+    double begin_us = 0;  // time since the step's first mark
     double end_us = 0;
   };
   struct Key {
@@ -71,11 +71,11 @@ class StageTimer final : public StageObserver {
   std::unique_ptr<TimeMarks> marks_;
   StageObserver* next_ = nullptr;  // who observed before; told as well
   Status failure_;
-  std::int32_t tokens_ = 0;  // of the step being marked
+  std::int32_t tokens_ = 0;  // tokens of the step being marked
   LayerId layer_;
   std::vector<Span> step_;  // two marks each
   std::map<Key, std::vector<double>> samples_;
-  std::map<std::int32_t, std::vector<Span>> last_steps_;  // by tokens
+  std::map<std::int32_t, std::vector<Span>> last_steps_;  // key: tokens of the step
 };
 
 }  // namespace dsv4rt

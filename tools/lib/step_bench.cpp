@@ -128,7 +128,7 @@ class StepBench {
   const StepBenchOptions& options_;
   std::vector<SequenceId> sequences_;
   std::vector<StepEntry> entries_;
-  std::vector<std::int64_t> layer_nodes_;  // of the last capture
+  std::vector<std::int64_t> layer_nodes_;  // nodes of each layer in the last capture
 };
 
 Status require_positive(const char* name, std::int64_t value) {

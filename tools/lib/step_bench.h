@@ -28,10 +28,11 @@ struct StepBenchResult {
   double captured_ms = 0;  // one step, steps enqueued back to back; 0 where the backend cannot capture
   double eager_ms = 0;
   double host_us = 0;      // host's share of a captured (or else eager) step: prepare, upload, enqueue, commit
-  std::int64_t nodes = 0;  // of the captured graph
-  std::vector<std::int64_t> layer_nodes;  // of each layer in it, in the engine's order; empty where none was captured
-  std::int64_t weight_bytes = 0;          // read by a step
-  std::int64_t cache_bytes = 0;           // rows and keys read by a step at the context length
+  std::int64_t nodes = 0;  // nodes of the captured graph
+  // Nodes of each layer in that graph, in the engine's order; empty where none was captured.
+  std::vector<std::int64_t> layer_nodes;
+  std::int64_t weight_bytes = 0;  // read by a step
+  std::int64_t cache_bytes = 0;   // rows and keys read by a step at the context length
 };
 
 // Limits that an engine needs for all of these shapes; it also needs a draft budget of one token.

@@ -100,7 +100,7 @@ constexpr std::array<GridRange, 2> kMainGrid{
     {{0, kNopeDim, kFp8BlockValues, e4m3_step}, {kNopeDim, kHeadDim, kRotatedPairValues, rotated_pair_step}}};
 constexpr std::array<GridRange, 1> kIndexGrid{{{0, kIndexHeadDim, kMxfp4BlockValues, e2m1_step}}};
 
-// Which tokens chose other rows than recorded.
+// Tells which tokens chose other rows than recorded.
 std::vector<bool> selection_differences(const LayerTrace& recorded, const LayerRun& run, std::int64_t tokens) {
   std::vector<bool> differs(static_cast<std::size_t>(tokens), false);
   if (!recorded.topk) return differs;

@@ -45,8 +45,8 @@ struct LayerCheck {
   std::optional<RowComparison> index_k;
   std::optional<RowComparison> window_kv;
   bool selection_compared = false;
-  std::int64_t selection_differs = 0;      // tokens
-  std::int64_t selection_unexplained = 0;  // of them, with a margin that forbids it
+  std::int64_t selection_differs = 0;      // tokens that select other rows than recorded
+  std::int64_t selection_unexplained = 0;  // those among them whose recorded margin forbids it
   std::vector<std::string> failures;       // empty: the layer matches
   std::vector<std::string> not_compared;   // what was recorded but cannot be compared, and why
 };

@@ -33,7 +33,7 @@ Status CpuOps::begin_step(const StepView& step, std::span<const CacheTable> tabl
     const CacheTable& table = tables[static_cast<std::size_t>(delta.table)];
     table.block_table[delta.slot * table.stride + delta.index] = delta.block;
   }
-  // In order: a later copy may read what an earlier one wrote.
+  // The order matters: a later copy may read what an earlier one wrote.
   for (std::int32_t i = 0; i < step.counts.block_copies; ++i) {
     const BlockCopy& copy = step.block_copies[i];
     if (copy.source == copy.target) continue;

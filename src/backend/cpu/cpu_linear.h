@@ -69,7 +69,7 @@ class LinearExecutor {
     const bf16* x;
     std::int64_t x_stride;
     std::int64_t width;
-    std::size_t offset;  // of the copy [tokens, width], in values
+    std::size_t offset;  // offset of the copy [tokens, width], in values
   };
   // Rows [row, row + rows) of one call; its work is its weight's groups.
   struct Segment {

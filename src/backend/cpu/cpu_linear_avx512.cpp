@@ -8,7 +8,7 @@ namespace {
 
 struct Avx512Vector {
   static constexpr int kMaxRows = 8;
-  static constexpr int kMaxAccumulators = 24;  // of 32 registers
+  static constexpr int kMaxAccumulators = 24;  // a register each; there are 32
   static constexpr int kMaxDirectAccumulators = 16;
 
   using Reg = __m512;

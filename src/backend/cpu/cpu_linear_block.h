@@ -27,7 +27,7 @@ enum class PackedEncoding : std::uint8_t { kBf16, kFp8, kNvfp4 };
 struct PackedView {
   PackedEncoding encoding = PackedEncoding::kBf16;
   const std::uint8_t* codes = nullptr;
-  std::int64_t group_bytes = 0;  // of codes
+  std::int64_t group_bytes = 0;  // bytes of codes in a group
   // kFp8: E8M0 [group][scale_columns]; kNvfp4: E4M3 without NaN [group][scale_columns][16 n]
   const std::uint8_t* scales = nullptr;
   std::int64_t scale_columns = 0;

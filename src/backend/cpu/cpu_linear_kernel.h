@@ -219,7 +219,7 @@ template <class V, class Decoder>
         const float value = sums[n] * global_scale;
         std::uint32_t bits;
         __builtin_memcpy(&bits, &value, sizeof bits);
-        const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);  // to nearest, ties to even
+        const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);  // rounded to nearest, ties to even
         y[n] = static_cast<std::uint16_t>(((bits & 0x7fffffffU) > kInfinityBits ? kNanBits : rounded) >> 16);
       }
     }

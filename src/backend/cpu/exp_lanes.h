@@ -16,7 +16,7 @@ template <int N>
 struct LanesOf {
   using Float [[gnu::vector_size(N * 4)]] = float;
   using Int [[gnu::vector_size(N * 4)]] = std::int32_t;
-  using Bits [[gnu::vector_size(N * 4)]] = std::uint32_t;  // for arithmetic that may wrap
+  using Bits [[gnu::vector_size(N * 4)]] = std::uint32_t;  // unsigned: arithmetic on it may wrap
 };
 
 template <int N>

@@ -1,4 +1,4 @@
-// Which kernels of the CPU backend serve on this machine.
+// Tells which kernels of the CPU backend serve on this machine.
 #pragma once
 
 #include <vector>

@@ -55,7 +55,7 @@ class Round {
   Trampoline trampoline_;
   const void* body_;
   std::atomic<bool> failed_ = false;
-  std::exception_ptr thrown_;  // of the worker that set failed_
+  std::exception_ptr thrown_;  // exception of the worker that set failed_
 };
 
 }  // namespace

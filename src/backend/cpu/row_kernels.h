@@ -39,7 +39,7 @@ struct RowKernels {
   void (*scores)(const float* columns, int padded, int dims, const float* rows, int row_stride, int row_count,
                  float* scores);
 
-  // In place on scores [count, padded]: s *= scale; p = exp(s - max over rows); denominator[h] = sum of p,
+  // Works in place on scores [count, padded]: s *= scale; p = exp(s - max over rows); denominator[h] = sum of p,
   // rows ascending, + exp(sink[h] - max); then p is rounded to BF16.
   void (*softmax)(float* scores, int count, int padded, float scale, const float* sink, float* denominator);
 
@@ -55,7 +55,7 @@ struct RowKernels {
 
   // --- kernels without fused operations: the same bytes at every level ---
 
-  // In place on one query head [kHeadDim]: x *= rsqrt(mean(x^2) + eps). Every step is rounded to BF16, as the
+  // Works in place on one query head [kHeadDim]: x *= rsqrt(mean(x^2) + eps). Every step is rounded to BF16, as the
   // reference model computes it: the square, its mean, mean + eps, the reciprocal root and the product. A
   // single rounding at the end changes the attention output by 0.5 to 1.5 %.
   void (*normalize_head)(bf16* head, float eps);

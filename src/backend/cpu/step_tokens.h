@@ -1,4 +1,4 @@
-// Where a token of the step stands: its sequence, slot and position.
+// The place of a token of the step: its sequence, slot and position.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace dsv4rt::cpu {
 
 struct TokenPosition {
   bool real = false;             // false: padding; the other fields are then zero
-  std::int32_t position = 0;     // of the token in its sequence
+  std::int32_t position = 0;     // position of the token in its sequence
   std::int32_t slot = 0;         // state slot and block-table row of its sequence
   std::int32_t start = 0;        // position of the sequence's first token of the step
   std::int32_t first_token = 0;  // row of x of that token

@@ -180,7 +180,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<const CudaDevice> device_;
   Stream owned_stream_;  // empty when the caller gave one
   cudaStream_t stream_;
-  RowCopies row_copies_;  // for cuBLASLt
+  RowCopies row_copies_;  // copies of weights as rows, which cuBLASLt reads
   std::optional<StepUpload> step_upload_{std::in_place};
   void* scratch_memory_ = nullptr;
   Scratch scratch_;

@@ -19,7 +19,7 @@ namespace {
 
 // Stands for device memory that planning does not look into.
 alignas(256) const std::byte kMemory[256] = {};
-constexpr std::size_t kScratchBytes = std::size_t{256} << 20;  // that an engine plans for scores
+constexpr std::size_t kScratchBytes = std::size_t{256} << 20;  // scratch memory that an engine plans for scores
 
 template <class T>
 T* memory() {

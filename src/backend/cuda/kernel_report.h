@@ -1,4 +1,4 @@
-// Which kernels serve a model on a device, from the functions that decide it when the operations run.
+// Tells which kernels serve a model on a device; asks the functions that decide it when the operations run.
 #pragma once
 
 #include <vector>

@@ -24,7 +24,7 @@ enum class SlowPath : std::uint8_t {
   kReasons
 };
 
-// For people: what is slow and what would not be. Empty for kNone.
+// Tells people what is slow and what would not be. Empty for kNone.
 std::string slow_path_text(SlowPath reason);
 
 // kNoSm90a on a device that could run such code, kNone on others, which have the portable kernels alone.

@@ -33,7 +33,7 @@ class AttentionLayerTest : public testing::Test {
   const Bf16Bits* x() const { return golden_.inputs[0].data(); }
 
   GoldenCase golden_;
-  SequenceId sequence_;  // of the last forward()
+  SequenceId sequence_;  // sequence of the last forward()
   std::vector<Bf16Bits> out_;
 };
 

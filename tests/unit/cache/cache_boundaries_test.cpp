@@ -97,7 +97,7 @@ TEST_P(CacheBoundary, Lesson1VerifyAcceptsAnyPrefix) {
     const std::vector<std::int32_t> counts{accepted};
     ASSERT_TRUE(cache.manager->commit(step.serial, counts).ok());
     expect_blocks(cache, sequence, position + accepted);
-    // And once more from there: drafts are rejected again and again in service.
+    // The same happens once more from there: drafts are rejected again and again in service.
     const StepPlan again = *cache.prepare({{sequence, kDraftBudget + 1}});
     expect_step(cache, again, position + accepted, kDraftBudget + 1);
     ASSERT_TRUE(cache.manager->commit(again.serial, std::vector<std::int32_t>{0}).ok());

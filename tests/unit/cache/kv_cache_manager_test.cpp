@@ -228,7 +228,7 @@ TEST(KVCacheManager, RollbackBeforeTheStartRestoresEverything) {
   ASSERT_TRUE(cache.manager->rollback(step.serial, StepProgress::kPrepared).ok());
   EXPECT_EQ(cache.snapshot({parent, child}), before);
   EXPECT_TRUE(cache.manager->check_invariants().ok());
-  // Also the order of the free lists: the same step gets the same blocks again.
+  // The order of the free lists is restored too: the same step gets the same blocks again.
   const StepView first = cache.view(step);
   const std::vector<BlockTableDelta> deltas(first.table_deltas, first.table_deltas + first.counts.table_deltas);
   const StepPlan again = *cache.prepare({{parent, 300}, {child, 500}});
@@ -269,7 +269,7 @@ TEST(KVCacheManager, Lesson5TruncationBeyondTheRingsIsRefused) {
   EXPECT_TRUE(cache.manager->truncate(sequence, earliest).ok());
   // Going back does not make the overwritten rows come back.
   EXPECT_EQ(cache.manager->truncate(sequence, earliest - 1).code(), StatusCode::kFailedPrecondition);
-  // To nothing is always possible, and starts over.
+  // Cutting to nothing is always possible, and starts over.
   ASSERT_TRUE(cache.manager->truncate(sequence, 0).ok());
   EXPECT_EQ(*cache.manager->earliest_truncation(sequence), 0);
   EXPECT_EQ(cache.manager->usage(0).live, 0);

@@ -177,7 +177,7 @@ TEST_F(CApiErrorTest, FullEngineRefusesSequencesAndTokens) {
 TEST_F(CApiErrorTest, ExhaustedPoolNamesItsRole) {
   const std::string path = checkpoint();
   dsv4rt_engine_options given = options(path.c_str());
-  given.pool_tokens = kMaxContextTokens;  // of three sequences together
+  given.pool_tokens = kMaxContextTokens;  // three sequences share what one may need
   given.csa_rows_per_block = 16;          // small blocks: little is set aside for partly filled ones
   dsv4rt_engine* engine = nullptr;
   ASSERT_EQ(dsv4rt_engine_create(&given, &engine, nullptr, 0), DSV4RT_OK);

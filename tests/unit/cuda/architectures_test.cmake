@@ -1,4 +1,4 @@
-# Which lists of architectures a build accepts. Needs neither a GPU nor a toolkit.
+# Checks which lists of architectures a build accepts. Needs neither a GPU nor a toolkit.
 include("${SOURCE_DIR}/cmake/dsv4rt_cuda_architectures.cmake")
 foreach(list IN ITEMS "90" "90-real" "90-virtual" "100a-real,90-virtual" "90-real,90-virtual" "80-real,90")
   string(REPLACE "," ";" architectures "${list}")

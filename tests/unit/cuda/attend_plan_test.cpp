@@ -1,4 +1,4 @@
-// Which kernels serve an attention, on devices that a stand-in describes.
+// Checks which kernels serve an attention, on devices that a stand-in describes.
 #include <algorithm>
 
 #include <gtest/gtest.h>

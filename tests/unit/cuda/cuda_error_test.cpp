@@ -1,4 +1,4 @@
-// Which errors of the CUDA runtime latch an engine, and which leave it as it was.
+// Checks which errors of the CUDA runtime latch an engine, and which leave it as it was.
 #include "backend/cuda/device/cuda_error.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which kernel serves a linear layer, on the host alone.
+// Checks which kernel serves a linear layer, on the host alone.
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Which kernels serve a selection and a row update, on devices that a stand-in describes; and what people are told.
+// Checks which kernels serve a selection and a row update, on devices that a stand-in describes, and what people are
+// told.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -187,7 +187,7 @@ TEST_F(EngineGuardTest, Lesson6StaleReadsGiveNan) {
       EXPECT_EQ(nan_layers(feeder, reader), expected);
       const CacheTable& table = EngineInspector(*engine).cache_memory().tables()[static_cast<std::size_t>(pool)];
       table.block_table[reader.id.index * table.stride] = old.value;
-      expected[stale.layer] = poison;  // without poison the mistake stays invisible
+      expected[stale.layer] = poison;  // the mistake stays invisible unless there is poison
       EXPECT_EQ(nan_layers(feeder, reader), expected);
     }
   }

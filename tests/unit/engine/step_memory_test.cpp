@@ -103,7 +103,7 @@ class StepMemoryTest : public ::testing::TestWithParam<std::tuple<std::size_t, s
   }
 };
 
-// From the first step on, short and long steps alternating while the context grows to its limit. The largest step
+// Holds from the first step on: short and long steps alternate while the context grows to its limit. The largest step
 // ends at the last token that the limits allow: a plan that is too small refuses it.
 TEST_P(StepMemoryTest, OperationsAllocateNothingWhateverTheContext) {
   auto created = Engine::create(options());

@@ -45,7 +45,7 @@ void expect_golden(Format format, int value_count, const std::array<unsigned cha
   encode_row(format, shape, values.data(), block.data(), kRow);
   for (std::size_t i = 0; i < block.size(); ++i) ASSERT_EQ(block[i], expected[i]) << "byte " << i << " of the block";
 
-  // And back: four-bit codes are within a sixth of their group's maximum, everything else is closer.
+  // The way back: four-bit codes are within a sixth of their group's maximum, everything else is closer.
   std::vector<float> decoded(values.size());
   decode_row(format, shape, block.data(), kRow, decoded.data());
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -21,7 +21,7 @@ struct BadConfig {
   std::string name;
   std::function<void(Json&)> edit;
   StatusCode code;
-  std::vector<std::string> parts;  // of the message, besides the source
+  std::vector<std::string> parts;  // parts of the message, besides the source
 };
 
 std::function<void(Json&)> set(const std::string& pointer, const Json& value) {

@@ -39,7 +39,7 @@ struct Part {
   WeightEncoding encoding;
   ActivationRounding activation;
   OutputType output;
-  std::int64_t x_column;  // where its input begins in a row of x
+  std::int64_t x_column;  // column of x where its input begins
 };
 
 struct Problem {
@@ -56,9 +56,9 @@ constexpr auto kPlain = ActivationRounding::kNone;
 struct Shape {
   const char* prefix;
   std::int64_t hidden;
-  std::int64_t rank;  // of q
+  std::int64_t rank;  // rank of q
   std::int64_t heads;
-  std::int64_t groups;  // of the output
+  std::int64_t groups;  // groups of the output projection
 };
 constexpr Shape kFlash{"", 4096, 1024, 64, 8};
 constexpr Shape kPro{"pro ", 7168, 1536, 128, 16};
@@ -282,7 +282,7 @@ class LinearBench {
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
       }
-      require_cuda(cudaDeviceSynchronize(), "poison");  // which another stream than stream_ runs
+      require_cuda(cudaDeviceSynchronize(), "poison");  // the memsets ran on another stream than stream_
       const auto work = [&](int i) { enqueue(*machine, problem, tokens, i % sets_, device_x, outputs); };
       work(0);
       require_cuda(cudaStreamSynchronize(stream_), "linear");
@@ -312,7 +312,7 @@ class LinearBench {
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
       }
-      require_cuda(cudaDeviceSynchronize(), "poison");  // which another stream than stream_ runs
+      require_cuda(cudaDeviceSynchronize(), "poison");  // the memsets ran on another stream than stream_
       if (!enqueue_family(family, problem, tokens, 0, device_x, outputs)) continue;
       require_cuda(cudaStreamSynchronize(stream_), family.name.c_str());
       std::vector<std::vector<std::byte>> found;

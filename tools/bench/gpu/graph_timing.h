@@ -30,7 +30,7 @@ inline void require_cuda(cudaError_t error, const char* what) {
 
 struct GraphTime {
   double microseconds = 0;  // median, per repetition
-  std::size_t nodes = 0;    // of the captured graph, per repetition
+  std::size_t nodes = 0;    // nodes of the captured graph, per repetition
 };
 
 // Captures work(0) .. work(repetitions - 1) on `stream` and times `replays` replays after two warm-ups.

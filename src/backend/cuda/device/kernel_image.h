@@ -1,4 +1,4 @@
-// Which machine code of this build a device runs.
+// Tells which machine code of this build a device runs.
 #pragma once
 
 #include "backend/cuda/device/device_driver.h"
@@ -15,8 +15,9 @@ Status check_kernel_image(int device);
 // of its launch. kInternal where the driver reports neither.
 Result<bool> runs_sm90a_code(DeviceDriver& driver);
 const void* sm90a_probe() noexcept;
-inline constexpr int kSm90aProbeThreads = 512;  // that a block of the probe may have in code for sm_90a
-inline constexpr int kProbeThreads = 128;       // in other code
+// Threads that a block of the probe may have: in code for sm_90a, and in other code.
+inline constexpr int kSm90aProbeThreads = 512;
+inline constexpr int kProbeThreads = 128;
 
 // What the kernels were compiled for, as CMake names it.
 const char* compiled_architectures();

@@ -38,7 +38,7 @@ Status StepUpload::enqueue(void* target, const void* source, std::size_t bytes, 
   }
   const Event& sent = sent_[next_];
   std::byte* slot = memory_ + next_ * slot_bytes_;
-  DSV4RT_CUDA_TRY(cudaEventSynchronize(sent.get()));  // at once for an event that was never recorded
+  DSV4RT_CUDA_TRY(cudaEventSynchronize(sent.get()));  // returns at once for an event that was never recorded
   std::memcpy(slot, source, bytes);
   DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, slot, bytes, cudaMemcpyHostToDevice, stream));
   DSV4RT_CUDA_TRY(cudaEventRecord(sent.get(), stream));

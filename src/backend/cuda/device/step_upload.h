@@ -28,7 +28,7 @@ class StepUpload {
 
   std::byte* memory_ = nullptr;
   std::size_t slot_bytes_ = 0;
-  std::vector<Event> sent_;  // of each slot's last copy
+  std::vector<Event> sent_;  // recorded after each slot's last copy
   std::size_t next_ = 0;
 };
 

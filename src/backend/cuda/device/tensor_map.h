@@ -15,9 +15,9 @@ struct RowMap {
   int value_bytes = 0;         // 1 or 2
   std::int64_t columns = 0;
   std::int64_t rows = 0;
-  std::int64_t row_bytes = 0;  // from one row to the next; a multiple of 16
+  std::int64_t row_bytes = 0;  // distance between rows; a multiple of 16
   int box_columns = 0;         // 128 / value_bytes
-  int box_rows = 0;            // at most 256
+  int box_rows = 0;            // 256 or fewer
 };
 
 // Runs on the host alone. kUnsupported when the driver has no tensor maps, kInvalidArgument for what it refuses.

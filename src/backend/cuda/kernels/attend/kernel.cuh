@@ -28,7 +28,7 @@ inline constexpr int kRowUnits = kHeadDim / kUnitValues;
 inline constexpr int kRowTiles = kChunkRows / 8;              // a chunk in columns of the score tiles
 inline constexpr int kProbabilityStride = kChunkRows + 8;     // values: eight rows reach all 32 banks
 inline constexpr int kSumStride = kHeadDim + 8;               // floats: no bank conflicts in fragment order
-inline constexpr int kDimsPerWarp = kHeadDim / kAttendWarps;  // of the output
+inline constexpr int kDimsPerWarp = kHeadDim / kAttendWarps;  // values of the output that a warp sums
 
 template <int kHeadTiles>
 struct AttendShared {
@@ -37,10 +37,10 @@ struct AttendShared {
     std::byte q[kHeads * kHeadDim * 2];
     struct {
       bf16 p[kHeads * kProbabilityStride];
-      float tile_sum[kRowTiles][kHeads];  // of p before rounding
+      float tile_sum[kRowTiles][kHeads];  // sums of p before rounding, over a tile's rows
     } weights;
     float warp_max[kAttendWarps][kHeads];
-    Rotation rotation[kRotatedPairs];  // of the output
+    Rotation rotation[kRotatedPairs];  // rotation of the output's last values
   } queries;
   union alignas(128) Rows {
     std::byte tile[kChunkRows * kHeadDim * 2];
@@ -48,9 +48,9 @@ struct AttendShared {
   } rows;
   RowAddresses<kChunkRows> address;
   float split_max[kHeads];
-  float denominator[kHeads];  // of the KV split
-  float max[kHeads];          // of the token
-  float total[kHeads];        // denominator of the token
+  float denominator[kHeads];  // softmax denominator of the KV split
+  float max[kHeads];          // softmax maximum of the token
+  float total[kHeads];        // softmax denominator of the token, sink included
 };
 
 template <int kHeadTiles>

@@ -1,5 +1,5 @@
-// Which kernels serve an attention, from the device and the operation's parameters alone. Nothing here launches; the
-// addresses of the parameters are not looked at, but whether `topk_indices` is null.
+// Decides which kernels serve an attention, from the device and the operation's parameters alone. Nothing here
+// launches; the addresses of the parameters are not looked at, but whether `topk_indices` is null.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace dsv4rt::cuda {
 
 // The Hopper kernel.
 struct WarpgroupPlan {
-  int cluster_blocks = 1;  // that share a token: 1, 2, 4 or 8
-  int group_heads = 0;     // of a cluster
-  int groups = 0;          // of a token's heads
+  int cluster_blocks = 1;  // blocks that share a token: 1, 2, 4 or 8
+  int group_heads = 0;     // heads that a cluster takes
+  int groups = 0;          // groups that a token's heads form
   // The grid. One block that takes a token alone goes on to others, and to their groups of heads.
   std::int64_t blocks = 0;
   int grid_groups = 1;
@@ -24,8 +24,8 @@ struct WarpgroupPlan {
 
 // The kernel that every device runs.
 struct PortablePlan {
-  int head_tiles = 1;      // of 16 heads that share a block: 1, 2 or 4
-  int cluster_blocks = 1;  // that share a token
+  int head_tiles = 1;      // tiles of 16 heads that share a block: 1, 2 or 4
+  int cluster_blocks = 1;  // blocks that share a token
   int more_than_rows = 0;  // tokens with fewer rows are left to the other kernel
   bool operator==(const PortablePlan&) const = default;
 };

@@ -37,9 +37,9 @@ class HeadConsumer {
  public:
   using Shared = WarpgroupShared<kBlocks>;
   static constexpr int kWarpgroupTiles = kSplitTiles / 2;
-  static constexpr int kProducts = kTileRows / 16;  // of a tile with values, each of 16 rows
+  static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
   static constexpr int kProductBytes = kWeightStepBytes / 2;
-  static constexpr int kColumns = KvSplit<kBlocks>::kSliceValues / 2;  // of a warpgroup's output
+  static constexpr int kColumns = KvSplit<kBlocks>::kSliceValues / 2;  // values of the output that a warpgroup sums
   static constexpr int kParts = kColumns > 128 ? 2 : 1;                // products that these columns take
   static constexpr int kPartTiles = kColumns / kParts / 8;
   static constexpr int kPartBytes = kColumns / kParts / kAtomValues * kAtomBytes;
@@ -356,7 +356,7 @@ class HeadConsumer {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) wgmma_hold(o[part]);
     if constexpr (kBlocks == 1) {
-      fence_async_proxy();  // from weights to queries
+      fence_async_proxy();  // the weights have been read; the copy engine writes queries in their place
       named_sync(kConsumersBarrier, kConsumers);
       next(shared_.work[token_]);
       write_rows(o, factor);

@@ -12,7 +12,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr int kFewestGroupHeads = 16;  // of a warp
+constexpr int kFewestGroupHeads = 16;  // heads that one warp takes
 
 template <int kBlocks>
 Result<int> clusters_at_once(const CudaDevice& device) {

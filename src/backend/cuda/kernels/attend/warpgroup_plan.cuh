@@ -56,10 +56,10 @@ constexpr bool splits_heads() {
 struct WorkItem {
   std::int32_t token;
   std::int32_t first_head;
-  std::int32_t heads;      // that exist
-  std::int32_t rows;       // of the token
+  std::int32_t heads;      // heads of the item that exist
+  std::int32_t rows;       // rows of the token; -1 where a block alone cannot take so many
   std::int32_t filled[2];  // fills of the slots before it
-  std::int32_t parity;     // of the copy of its queries
+  std::int32_t parity;     // phase of q_full in which its queries arrive
 };
 
 inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
@@ -67,22 +67,23 @@ inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
 template <int kBlocks>
 struct WarpgroupShared {
   static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kSplitTiles : 36;
-  static constexpr int kTokens = kBlocks == 1 ? 2 : 1;  // whose rows the producers know: the next token's early
+  // Tokens whose rows the producers know: those of one block know the next token's early.
+  static constexpr int kTokens = kBlocks == 1 ? 2 : 1;
   static constexpr int kMapped = kBlocks == 1 ? kSplitRows : kMappedRows;  // compressed rows; one block has no others
   // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms; later weights, with what follows
   std::byte more_weights[2 * kSplitTiles * kWeightStepBytes - sizeof(q)];
-  alignas(1024) std::byte slot[2][kSlotBytes];  // at the end the outputs
+  alignas(1024) std::byte slot[2][kSlotBytes];  // tiles of rows; at the end the outputs lie here
   // A token's rows: those of the window from the first entry on, compressed rows after them.
   RowSlot place[kTokens][kMappedWindow + kMapped];
-  float row_max[2][kTileHeads];                // of a warpgroup's rows
-  float split_max[kBlocks][kTileHeads];        // of every block's split, written by that block
-  float step_sum[kGatheredSteps][kTileHeads];  // of p; of the same rows as the weights
+  float row_max[2][kTileHeads];                // maximum of every warpgroup's rows
+  float split_max[kBlocks][kTileHeads];        // maximum of every block's split, written by that block
+  float step_sum[kGatheredSteps][kTileHeads];  // sums of p over the steps whose weights lie here
   Rotation rotation[kTokens][kRotatedPairs];
   WorkItem work[kTokens];
-  std::uint64_t full[2];  // of slots
+  std::uint64_t full[2];  // barriers of the slots
   std::uint64_t empty[2];
-  std::uint64_t piece_full[2];  // of the halves of slot 1
+  std::uint64_t piece_full[2];  // barriers of the halves of slot 1
   std::uint64_t piece_empty[2];
   std::uint64_t q_full;
   std::uint64_t token_full[2];  // work and rotation

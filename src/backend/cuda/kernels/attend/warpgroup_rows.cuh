@@ -324,7 +324,7 @@ class RowProducer {
 
   static constexpr int kPieceTiles = KvSplit<kBlocks>::kPieceTiles;
   static constexpr int kPieceAtoms = KvSplit<kBlocks>::kPieceBytes / kAtomBytes;
-  static constexpr int kGroups = kPieceAtoms / kPieceTiles;  // of a slice
+  static constexpr int kGroups = kPieceAtoms / kPieceTiles;  // atoms that a slice has in a tile
   struct LoadedPiece {
     uint4 raw[kPieceAtoms];
     std::uint32_t scale[kPieceAtoms];
@@ -410,15 +410,15 @@ class RowProducer {
   const AttendParams& p_;
   std::int32_t slot_;
   std::int32_t window_;
-  bool first_;  // of its sequence's tokens in the step
+  bool first_;  // the token is the first of its sequence in the step
   const KvSplit<kBlocks>& split_;
   const RowSlot* place_;
   Shared& shared_;
   int thread_ = static_cast<int>(threadIdx.x) - kConsumers;
   int group_ = __shfl_sync(0xffffffffu, thread_ / 128, 0);
-  int half_row_ = thread_ % 128 / 4;  // of half a tile
-  int row_ = thread_ / 4;             // of an atom of slices
-  int unit_ = thread_ % 4;            // of an atom's 64 codes
+  int half_row_ = thread_ % 128 / 4;  // the thread's row of half a tile
+  int row_ = thread_ / 4;             // the thread's row of an atom of slices
+  int unit_ = thread_ % 4;            // the thread's unit of an atom's 64 codes
 };
 
 }  // namespace dsv4rt::cuda

@@ -37,7 +37,7 @@ __device__ inline void gather_value(float* place, std::uint64_t* barrier, unsign
                : "memory");
 }
 
-// In the block that gathers: the values of phase `parity` (0, 1, 0, ...) have arrived and are visible.
+// Returns, in the block that gathers, when the values of phase `parity` (0, 1, 0, ...) have arrived and are visible.
 __device__ inline void wait_for_gathered(std::uint64_t* barrier, unsigned parity) {
   barrier_wait_cluster(shared_address(barrier), parity);
 }

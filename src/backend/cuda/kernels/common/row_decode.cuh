@@ -133,8 +133,8 @@ struct UnitLayout {
   static constexpr ScaleKind kScale = kScale_;
   static constexpr int kValuesPerUnit = kCodes == CodeKind::kE4m3 ? 16 : kCodes == CodeKind::kE2m1 ? 32 : 8;
   static constexpr int kCodeUnits = kCodedValues / kValuesPerUnit;
-  static constexpr int kUnits = kCodeUnits + kPlainValues / kUnitValues;                      // of the source
-  static constexpr int kTileUnits = (kCodedValues + kPlainValues) / kUnitValues;              // of the tile
+  static constexpr int kUnits = kCodeUnits + kPlainValues / kUnitValues;          // units of a cached row
+  static constexpr int kTileUnits = (kCodedValues + kPlainValues) / kUnitValues;  // units of the decoded tile
   static constexpr int kUnitsPerScale = kScaleGroup == 0 ? 1 : kScaleGroup / kValuesPerUnit;  // kE8m0Byte
 
   __device__ static std::uint32_t raw_scale(const RowAddress& row, int unit) {

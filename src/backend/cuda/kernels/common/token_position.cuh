@@ -1,4 +1,4 @@
-// Where a token of the step stands, read by a kernel.
+// The place of a token of the step, read by a kernel.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace dsv4rt::cuda {
 
 struct TokenPosition {
   bool real = false;             // false: padding; the other fields are then zero
-  std::int32_t position = 0;     // of the token in its sequence
+  std::int32_t position = 0;     // position of the token in its sequence
   std::int32_t slot = 0;         // state slot and block-table row of its sequence
   std::int32_t start = 0;        // position of the sequence's first token of the step
   std::int32_t first_token = 0;  // row of x of that token

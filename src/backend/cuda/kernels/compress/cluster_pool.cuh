@@ -26,7 +26,7 @@ static_assert(kClusterChannels == 2 * 32, "a lane pools two");
 
 struct ClusterPoolShared {
   float2 weighed[kMostClusterRows][kClusterChannels];  // a row's weight and weighted value
-  float2 largest[kClusterPoolWarps][32];               // of a warp's rows
+  float2 largest[kClusterPoolWarps][32];               // largest score of each warp's rows
   float pooled[kHeadDim];                              // gathered, where the block finishes the row
   TokenPosition places[32];
   std::uint64_t gathered;  // barrier: `pooled` is complete
@@ -151,7 +151,7 @@ class ClusterPool {
 #pragma unroll
     for (int i = 1; i < kWarpRows; ++i) largest = larger(largest, score[i]);
     shared_.largest[warp_][lane_] = largest;
-    __syncthreads();  // also: all have read what the row before left in `weighed`
+    __syncthreads();  // `largest` is complete, and all have read what the row before left in `weighed`
 #pragma unroll
     for (int warp = 0; warp < kClusterPoolWarps; ++warp) largest = larger(largest, shared_.largest[warp][lane_]);
 #pragma unroll

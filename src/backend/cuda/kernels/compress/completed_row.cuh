@@ -10,8 +10,8 @@
 
 namespace dsv4rt::cuda {
 
-// Which of `count` <= 32 tokens from `first` on complete a row: bit i stands for token first + i. The same in every
-// warp that asks for the same tokens.
+// Tells which of `count` <= 32 tokens from `first` on complete a row: bit i stands for token first + i. The answer is
+// the same in every warp that asks for the same tokens.
 __device__ inline unsigned completing_tokens(const CompressParams& p, std::int64_t first, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t token = first + lane;

@@ -1,4 +1,4 @@
-// Which rows a compressed row is pooled from, and where they lie.
+// Tells which rows a compressed row is pooled from, and where they lie.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ class PoolSource {
   int end = 0;
   int fresh = 0;
 
-  // Where kv and score of row `row` lie, from channel 0 on. Without a branch, so that many rows load at once.
+  // Where kv and score of row `row` lie, from channel 0 on. There is no branch, so that many rows load at once.
   [[nodiscard]] __device__ PoolRow row(int row) const {
     const bool is_fresh = row >= fresh;
     std::int32_t ring_row = first_ring_row_ + row;
@@ -86,7 +86,7 @@ class PoolSource {
 
  private:
   const float* ring_;
-  const float* kv_;  // of row 0 as if it were fresh; rows before `fresh` may lie before the array
+  const float* kv_;  // kv of row 0 as if it were fresh; rows before `fresh` may lie before the array
   const float* score_;
   const float* ape_;
   std::int32_t current_;  // first row of the current block, where there is a previous one

@@ -60,7 +60,7 @@ __device__ inline float amax_of_lane(const float (&v)[kLaneValues]) {
   for (int i = 0; i < kLaneValues; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(amax) : "f"(fabsf(v[i])));
   return amax;
 }
-// As finite_amax_bits of common/reduce.cuh: infinities and NaN do not take part.
+// The like of finite_amax_bits of common/reduce.cuh: infinities and NaN do not take part.
 __device__ inline float finite_amax_of_lane(const float (&v)[kLaneValues]) {
   std::uint32_t amax = 0;
 #pragma unroll

@@ -12,8 +12,8 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kMostFusedTiles = 40;     // of a block
-inline constexpr int kFusedTopKThreads = 256;  // of the scores' workers
+inline constexpr int kMostFusedTiles = 40;     // tiles of keys that a block takes
+inline constexpr int kFusedTopKThreads = 256;  // threads; they are among the scores' workers
 
 // What lies in shared memory beside the queries, the ring and the weights.
 struct FusedControl {

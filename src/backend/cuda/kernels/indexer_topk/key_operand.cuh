@@ -60,7 +60,7 @@ __device__ inline std::uint32_t select_bits(std::uint32_t a, std::uint32_t b) {
 __device__ inline void e2m1_to_f16(std::uint32_t codes, std::uint32_t (&out)[4]) {
   constexpr std::uint32_t kMagnitudes = 0x0e0e0e0eU;
   constexpr std::uint32_t kUpperBytes = 0x8e008e00U;
-  // In every byte the upper one of a value, with bits of other codes between its own: codes 0, 2, 4, 6 and 1, 3, 5, 7.
+  // Every byte is the upper one of a value, with bits of other codes between its own: codes 0, 2, 4, 6 and 1, 3, 5, 7.
   const std::uint32_t even = select_bits<kMagnitudes>(codes << 1, codes << 4);
   const std::uint32_t odd = select_bits<kMagnitudes>(codes >> 3, codes);
   out[0] = (even << 8) & kUpperBytes;
@@ -91,7 +91,7 @@ struct KeyOperand<IndexKeyFormat::kFp8> : NeighbourPairs {
 
   struct Raw {
     uint4 unit[2][2];  // [row r or r + 8][half of the dims]
-    float scale;       // of the reported key
+    float scale;       // scale of the key whose score the lane reports
   };
 
   __device__ static Raw read(const std::byte* keys, int row, int lane) {
@@ -141,7 +141,7 @@ struct E2m1Operand {
 
   struct Raw {
     uint4 codes[2];           // rows r and r + 8
-    std::uint32_t scales[2];  // as the format reads them
+    std::uint32_t scales[2];  // scales of rows r and r + 8 as the format stores them
   };
   // Row r (below = 0) or r + 8 of the fragment; scale[i]: two FP16 factors of codes 16 i to 16 i + 15.
   __device__ static void convert_row(const uint4& codes, const std::uint32_t (&scale)[2], int below, KeyFragment& a) {

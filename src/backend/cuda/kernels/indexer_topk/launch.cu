@@ -17,7 +17,7 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr std::int64_t kMostGroupTokens = 8;
-constexpr std::int64_t kMostBatchTokens = 65535;  // of a grid's second dimension
+constexpr std::int64_t kMostBatchTokens = 65535;  // limit of a grid's second dimension
 
 constexpr const char* kName = "indexer_topk";
 

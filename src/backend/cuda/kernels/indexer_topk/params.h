@@ -17,7 +17,7 @@ struct ScoreBatch {
   std::int32_t tokens = 0;
   std::int32_t group_tokens = 1;  // consecutive tokens that a block takes over the same keys
   std::int32_t most_rows = 0;     // bound of a token's visible rows
-  std::int64_t stride = 0;        // of `scores`: most_rows in whole tiles
+  std::int64_t stride = 0;        // floats of a row of `scores`: most_rows in whole tiles
   float* scores = nullptr;        // [tokens, stride]
 };
 

@@ -18,7 +18,7 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kScoreThreads = 256;
 inline constexpr int kKeyUnits = kIndexHeadDim / kUnitValues;
-inline constexpr int kWarpKeyTiles = kKeyTileRows / (kScoreThreads / 32) / 8;  // of eight keys
+inline constexpr int kWarpKeyTiles = kKeyTileRows / (kScoreThreads / 32) / 8;  // tiles of eight keys for a warp
 inline constexpr int kKeySteps = kIndexHeadDim / 32;                           // 32 values of a key each
 
 struct ScoreShared {

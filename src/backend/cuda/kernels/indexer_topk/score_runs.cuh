@@ -75,7 +75,7 @@ struct ScorePart {
 
 // Sums over runs.
 struct RunSum {
-  std::int32_t cost = 0;  // of starts and tiles
+  std::int32_t cost = 0;  // tiles, and what the starts of runs cost in tiles
   std::int32_t tiles = 0;
 
   __device__ void add(std::int32_t run_tiles, std::int32_t start_tiles) {
@@ -139,7 +139,7 @@ __device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t token
   const auto blocks = static_cast<std::int32_t>(gridDim.x);
   const auto block = static_cast<std::int32_t>(blockIdx.x);
   const std::int32_t each = total.cost / blocks;
-  const std::int32_t more = total.cost - each * blocks;  // so many blocks take one more
+  const std::int32_t more = total.cost - each * blocks;  // number of blocks that take one more
   const std::int32_t from = each * block + min(block, more);
   const std::int32_t to = from + each + (block < more ? 1 : 0);
   find(from, [&](std::int32_t last, std::int32_t run_tiles, std::int32_t tile, std::int32_t number) {

@@ -19,8 +19,8 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
 // The kernels that serve a batch, from the device, the operation's parameters and the batch alone.
 enum class ScoreKernel : std::uint8_t { kNone, kPortable, kWgmma };
 struct SelectionPlan {
-  ScoreKernel scores = ScoreKernel::kNone;  // of the stage that scores; kNone: nobody has rows to choose among
-  std::int32_t fused_blocks = 0;            // for each token, where one kernel scores and chooses; 0: two kernels
+  ScoreKernel scores = ScoreKernel::kNone;  // kernel of the stage that scores; kNone: nobody has rows to choose among
+  std::int32_t fused_blocks = 0;  // blocks that take a token where one kernel scores and chooses; 0: two kernels
   SlowPath slow = SlowPath::kNone;
 };
 Result<SelectionPlan> plan_selection(const CudaDevice& device, const IndexerTopkParams& params,

@@ -19,7 +19,7 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTopKThreads = 512;  // of a block that does nothing else
+inline constexpr int kTopKThreads = 512;  // threads of a block that does nothing else
 inline constexpr int kMostTopKBlocks = 8;
 inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
 inline constexpr int kDigitBits = 12;
@@ -37,23 +37,24 @@ struct TopKShared {
   static constexpr int kWarps = kThreads / 32;
 
   union {
-    alignas(16) std::uint32_t histogram[2][kDigitBins];  // of one digit of the ranks; passes take turns
+    // Counts of rows by one digit of their ranks; passes take turns.
+    alignas(16) std::uint32_t histogram[2][kDigitBins];
     struct {
-      Candidate listed[kMostListed];  // of the cluster, once the first histogram has been read
+      Candidate listed[kMostListed];  // the cluster's candidates, once the first histogram has been read
       std::uint32_t list_histogram[kDigitBins];
     };
   };
   Candidate own[kMostListed];        // the block's candidates
   std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kWarps];  // of a sum over the block
+  std::uint32_t warp_total[kWarps];  // each warp's part of a sum over the block
   std::uint32_t warp_above[kWarps];  // rows of the warp above the k-th rank, or its first digit
-  std::uint32_t warp_equal[kWarps];  // and equal to it
+  std::uint32_t warp_equal[kWarps];  // rows of the warp at the k-th rank
   std::uint32_t block_above;
   std::uint32_t block_equal;
   std::uint32_t block_candidates;
   std::uint32_t found_group;
   std::uint32_t before_group;  // rows above the found group
-  std::uint32_t digit;         // of the k-th rank
+  std::uint32_t digit;         // digit of the k-th rank that was found last
   std::uint32_t wanted;        // rows still to be taken from those that share its digits so far
   std::uint32_t bucket;        // how many do
 };
@@ -177,8 +178,8 @@ class TopKBlock {
     for (int i = 0; i < kDigitBins / 4 / kThreads; ++i) bins[thread_ + i * kThreads] = uint4{};
   }
 
-  // From the top bin down: the bin, of the sum of the first `blocks` blocks' histograms, in which the
-  // wanted-th row lies. Synchronizes before and after; across the cluster if there is more than one block.
+  // Sums the histograms of the first `blocks` blocks and finds the bin in which the wanted-th row lies, counted from
+  // the top bin down. Synchronizes before and after; across the cluster if there is more than one block.
   __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kThreads],
                              std::uint32_t wanted, int blocks) {
     sync();
@@ -422,7 +423,7 @@ class TopKBlock {
 
   Read read_;  // (row): the scores of four rows, a multiple of four
   Shared& shared_;
-  int blocks_;          // of the cluster
+  int blocks_;          // number of blocks in the cluster
   std::int32_t begin_;  // the warp's rows [begin_, end_)
   std::int32_t end_;
   int thread_ = static_cast<int>(threadIdx.x);

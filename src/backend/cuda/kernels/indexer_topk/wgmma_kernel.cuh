@@ -37,7 +37,7 @@ inline constexpr int kQueryTileBytes = kTileHeads * kIndexHeadDim * 2;
 // Division of the dynamic shared memory, chosen on the host.
 struct ScoreShape {
   std::int32_t head_tiles = 1;
-  std::int32_t stages = 0;       // of the ring, a multiple of kScoreGroups
+  std::int32_t stages = 0;       // stages of the ring, a multiple of kScoreGroups
   std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
 };
 
@@ -117,7 +117,7 @@ class QueryLoader {
   }
 
  private:
-  static constexpr int kThreads = 256;  // that load
+  static constexpr int kThreads = 256;  // threads that load queries
   static constexpr int kThreadParts = kTileHeads * 8 / kThreads;
   static __device__ int head(int tile, int thread, int part) {
     return tile * kTileHeads + part * (kThreads / 8) + thread / 8;
@@ -148,7 +148,7 @@ class QueryLoader {
     std::uint32_t(&words)[8] = part.words;
     float weight = __fmul_rn(part.weight, p_.head_scale);
     if constexpr (Operand::kF16) {
-      std::uint32_t largest = 0;  // of either half of a word
+      std::uint32_t largest = 0;  // largest magnitude of each half of the words
 #pragma unroll
       for (int i = 0; i < 8; ++i) largest = __vmaxu2(largest, words[i] & 0x7fff7fffU);
       largest = max(largest & 0xffffU, largest >> 16);
@@ -157,10 +157,12 @@ class QueryLoader {
       for (int distance = 4; distance > 0; distance /= 2) {
         largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
       }
-      // To [2^14, 2^15); the factor and its inverse stay normal. Heads that are not finite need no scale.
+      // The largest magnitude goes to [2^14, 2^15); the factor and its inverse stay normal. Heads that are not finite
+      // need no scale.
       const std::uint32_t exponent = min(max(largest >> 7, 16U), 253U);
       const float up = __uint_as_float((2 * 127 + 14 - exponent) << 23);
-      weight = __fmul_rn(weight, __uint_as_float((exponent - 15) << 23));  // and half: positive_part
+      // Halved too: positive_part() gives twice the value.
+      weight = __fmul_rn(weight, __uint_as_float((exponent - 15) << 23));
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float first = __fmul_rn(__uint_as_float(words[i] << 16), up);
@@ -389,7 +391,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   wgmma_wait<0>();  // nothing is under way, which the compiler does not see
 }
 
-// As above for any run. `rows`, ascending: what each of its tokens sees.
+// Does the same as above for any run. `rows`, ascending: what each of its tokens sees.
 template <IndexKeyFormat kFormat>
 __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
                                  int end, int tokens, float* out, std::int64_t stride) {
@@ -453,7 +455,7 @@ __device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns
   const auto tiles_of_block = static_cast<std::uint32_t>(p.keys.shape.rows) / kTileKeys;
   const bool together = tiles_of_block == 1;  // codes and scales lie side by side
   ScoreRun run = part.run;
-  std::int32_t number = -part.first_tile;  // of the run's tile 0
+  std::int32_t number = -part.first_tile;  // number in the block's part of the run's tile 0
   std::int64_t table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
   int stage = 0;
   std::uint32_t phase = 1;  // the ring starts empty
@@ -529,7 +531,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   take_registers<160>();
   RingReader ring(memory, shape);
   const QueryLoader<kFormat> loader(p, shape.head_tiles);
-  std::int32_t number = 0;  // of the first tile in hand
+  std::int32_t number = 0;  // number in the block's part of the first tile in hand
   std::int32_t tile = part.first_tile;
   ScoreRun run = part.run;
   while (true) {

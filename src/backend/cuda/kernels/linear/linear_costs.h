@@ -21,12 +21,12 @@ struct LinearCost {
   double start;
   double rounding;
   double round;
-  double fp8_stage;   // where some weights are FP8
-  double bf16_stage;  // where all are BF16
-  double traffic;     // of a KB
+  double fp8_stage;   // a stage where some weights are FP8
+  double bf16_stage;  // a stage where all weights are BF16
+  double traffic;     // a KB copied into shared memory
 };
 
-// As a plan has it. The script computes the same.
+// Microseconds of a launch that goes by the plan. The script computes the same.
 double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocessors, std::int32_t tokens,
                std::span<const LinearShape> shapes);
 

@@ -82,7 +82,7 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
   LinearPlan plan{.variant = {LinearFamily::kGemv, 0}, .item_tokens = kGemvTokens};
   if (tokens > kGemvTokens) return does_not_fit(plan.variant);
   int input_bytes = 0;
-  int segment_bytes = 0;  // of weights
+  int segment_bytes = 0;  // weights of the longest segment
   for (const LinearShape& shape : shapes) {
     const int longest = longest_segment(shape);
     input_bytes = std::max(input_bytes, gemv_input_bytes(normed ? scale_blocks(shape) : longest, tokens));
@@ -103,7 +103,7 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
 
 Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32_t tokens,
                                std::span<const LinearShape> shapes) {
-  constexpr int kRingUnit = 1024;  // of swizzled stages
+  constexpr int kRingUnit = 1024;  // bytes: swizzled stages begin at multiples of it
   constexpr int kMinSlots = 3;
   const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
   const int segments = segments_of(shapes);
@@ -116,7 +116,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   // All blocks of the kernel that rounds then have a place at once, and this one can begin to fetch weights.
   if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
   const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes;
-  int most_slots = kMinSlots;  // of use
+  int most_slots = kMinSlots;  // more slots than the longest segment has stages are of no use
   for (const LinearShape& shape : shapes) most_slots = std::max(most_slots, longest_segment(shape) * kStagesPerScale);
   const std::int64_t blocks = std::int64_t{plan.clusters} * plan.cluster_blocks;
   // Pairs fill the groups that multiprocessors come in.
@@ -184,7 +184,7 @@ Result<LinearPlan> plan_prefill(int number, const LinearDevice& device, std::int
 // the groups that multiprocessors come in: on an H200 124 of 132, five segments on some and two on others, and the
 // launch ends with those of five.
 int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
-  constexpr double kLeastShare = 0.6;  // of the multiprocessors
+  constexpr double kLeastShare = 0.6;  // share of the multiprocessors that must get a block
   const int item_tokens = tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
   const int segments = segments_of(shapes);
   int number = 0;

@@ -1,5 +1,5 @@
-// Which kernel runs a linear layer, and how: the one place that decides it, from the device, the tokens and the shapes
-// alone. Nothing here asks a driver or launches. README.md says which family serves what, and why.
+// Decides which kernel runs a linear layer, and how: the one place that does, from the device, the tokens and the
+// shapes alone. Nothing here asks a driver or launches. README.md says which family serves what, and why.
 //
 // Results do not depend on any of it: every kernel of tile-packed weights adds in the order of linear_params.h.
 #pragma once
@@ -52,16 +52,16 @@ struct LinearVariant {
   bool operator==(const LinearVariant&) const = default;
 };
 
-// In order of T.
+// Every variant: kPortable, then the families from few tokens to many.
 std::span<const LinearVariant> linear_variants();
-// As "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c4" (two
-// row tiles a block, clusters of four), "prefill 192".
+// Names are "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c4"
+// (two row tiles a block, clusters of four), "prefill 192".
 std::string name_of(LinearVariant variant);
 
 // A device, and what it says of kernels.
 struct LinearDevice {
   DeviceFacts facts;
-  // That run at once, of each variant.
+  // How many clusters of each variant run at once.
   std::array<int, kTileVariants.size()> tile_clusters{};
   std::array<int, kPrefillVariants.size()> prefill_clusters{};
 };
@@ -70,15 +70,15 @@ struct LinearDevice {
 struct LinearPlan {
   LinearVariant variant;
   int item_tokens = 0;
-  int item_row_tiles = 1;   // of 64 outputs; kPortable has items of 16 outputs
-  int clusters = 0;         // of the grid
-  int cluster_blocks = 1;   // of a cluster
-  int shared_bytes = 0;     // dynamic, of a block
-  int ring_bytes = 0;       // kGemv: of a block; kSplitK: of a segment
-  int stages = 0;           // kTile, kPrefill: of the ring
-  int input_offset = 0;     // kTile, kPrefill: of the inputs in a stage, behind the weights
-  int stage_bytes = 0;      // kTile, kPrefill
-  int sum_bytes = 0;        // kTile: of a row tile
+  int item_row_tiles = 1;   // row tiles of 64 outputs; kPortable has items of 16 outputs
+  int clusters = 0;         // clusters of the grid
+  int cluster_blocks = 1;   // blocks of a cluster
+  int shared_bytes = 0;     // dynamic shared memory of a block
+  int ring_bytes = 0;       // kGemv: ring of a block; kSplitK: ring of a segment
+  int stages = 0;           // kTile, kPrefill: stages of the ring
+  int input_offset = 0;     // kTile, kPrefill: offset of the inputs in a stage, behind the weights
+  int stage_bytes = 0;      // kTile, kPrefill: weights and inputs of a stage
+  int sum_bytes = 0;        // kTile: sums of a row tile
   int rounding_blocks = 0;  // most blocks of the kernel that rounds inputs before this one; 0: as many as there are
 };
 

@@ -33,7 +33,7 @@ bool aligned(const void* pointer) {
 // y as the prefill kernel's stores see it: BF16, or pairs of bytes of FP32.
 Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens, int item_tokens) {
   const bool floats = call.output == OutputType::kF32;
-  const std::int64_t pairs = floats ? 2 : 1;  // of bytes, of a value
+  const std::int64_t pairs = floats ? 2 : 1;  // pairs of bytes in a value
   return encode_row_map({.data = call.y,
                          .value_bytes = 2,
                          .columns = call.weight->out_features() * pairs,

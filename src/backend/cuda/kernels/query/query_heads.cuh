@@ -47,7 +47,7 @@ __device__ inline float sum_of_head(const QueryHeadsShared& shared, int lane) {
 // Heads first_head .. first_head + 3 of `token`, as far as there are so many. Called by a whole warp; `shared` is
 // the warp's own. A lane holds values 8 * lane .. and 256 + 8 * lane .. of every head. Padding gets zeros.
 __device__ inline void query_heads(const QueryParams& p, std::int64_t token, int first_head, QueryHeadsShared& shared) {
-  constexpr int kHeadUnits = kHeadDim / 8;  // of 16 bytes
+  constexpr int kHeadUnits = kHeadDim / 8;  // units of 16 bytes in a head
   constexpr int kFirstRotatedLane = (kNopeDim - kHeadDim / 2) / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int heads = min(kWarpQueryHeads, p.heads - first_head);

@@ -14,7 +14,7 @@ struct RowParts {
   const QueryParams* query = nullptr;
   const IndexQueryParams* index_query = nullptr;
   const SwaKvParams* window = nullptr;
-  const SwaRing* swa_ring = nullptr;  // with window
+  const SwaRing* swa_ring = nullptr;  // ring of the window rows; null: they are staged only
   // Rows that complete. Both pools_in_registers(), or one of any kind.
   const CompressParams* compress = nullptr;
   const CompressParams* index_compress = nullptr;

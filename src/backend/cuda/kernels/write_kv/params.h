@@ -15,7 +15,7 @@ enum RowPart : int { kCompress, kIndexCompress, kWindow, kState, kQuery, kIndexQ
 // How the rows of `compress` are pooled; fixes the kernel's registers, shared memory and cluster.
 enum class Pooling : std::uint8_t { kNone, kInRegisters, kInCluster };
 
-inline constexpr int kRowThreads = 256;  // of a block, whatever its part; kBlockThreads of row_group.cuh
+inline constexpr int kRowThreads = 256;  // threads of a block, whatever its part; equals kBlockThreads of row_group.cuh
 inline constexpr int kRowWarps = kRowThreads / 32;
 inline constexpr int kBlockWindowRows = kRowThreads / (kHeadDim / 4);
 inline constexpr int kBlockIndexKeys = kRowThreads / (kIndexHeadDim / 2);
@@ -32,9 +32,9 @@ struct RowLaunch {
   // Tokens that a cluster (many rows), a block (few rows) or a group of threads (index keys) looks at.
   std::int32_t compress_tokens = 1;
   std::int32_t index_compress_tokens = 1;
-  std::int32_t state_tokens = 1;  // that a block looks at
-  bool stores_state = false;      // of `compress`, and of `index_compress` if there is one
-  bool stores_index_state = false;
+  std::int32_t state_tokens = 1;    // tokens whose projections a block stores in state rings
+  bool stores_state = false;        // the state ring of `compress` is written
+  bool stores_index_state = false;  // the state ring of `index_compress` is written
 };
 
 }  // namespace dsv4rt::cuda

@@ -29,7 +29,7 @@ struct Fp8Parts {
   std::int64_t codes = 0;      // offset of E4M3 [T, K]
   std::int64_t scales = 0;     // offset of float [K / 128, T] of the whole units, then [K / 128, 4]
   std::int64_t last_unit = 0;  // offset of its outputs [4, N]
-  std::int64_t bytes = 0;      // of all; the workspace comes first
+  std::int64_t bytes = 0;      // size of all parts and of the workspace, which comes first
 };
 
 Fp8Parts fp8_parts(std::int32_t tokens, std::int64_t inputs, std::int64_t outputs) {
@@ -43,11 +43,11 @@ Fp8Parts fp8_parts(std::int32_t tokens, std::int64_t inputs, std::int64_t output
   return parts;
 }
 
-// For NVFP4.
+// How the scratch memory is cut for NVFP4.
 struct Nvfp4Parts {
   std::int64_t codes = 0;   // offset of E2M1 [T, K / 2]
   std::int64_t scales = 0;  // offset of E4M3 [T, K / 16] in tiles
-  std::int64_t bytes = 0;   // of all; the workspace comes first
+  std::int64_t bytes = 0;   // size of all parts and of the workspace, which comes first
 };
 
 Nvfp4Parts nvfp4_parts(std::int32_t tokens, std::int64_t inputs) {

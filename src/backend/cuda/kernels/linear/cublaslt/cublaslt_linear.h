@@ -24,7 +24,7 @@ class CublasLtLinear {
   // (bench_linear_gpu).
   static constexpr std::int64_t kLeastWork = std::int64_t{1} << 32;
 
-  // On the current device, whose compute capability begins with compute_major; takes products of least_work
+  // Serves the current device, whose compute capability begins with compute_major; takes products of least_work
   // multiply-adds and more. kUnsupported where the toolkit's library is not installed.
   static Result<std::unique_ptr<CublasLtLinear>> create(int compute_major, std::int64_t least_work = kLeastWork);
 

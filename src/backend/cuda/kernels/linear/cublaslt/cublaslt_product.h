@@ -18,7 +18,7 @@ struct ProductShape {
   std::int64_t outputs = 0;                         // N
   std::int64_t inputs = 0;                          // K
   std::int32_t tokens = 0;                          // T
-  WeightEncoding operands = WeightEncoding::kBf16;  // of both
+  WeightEncoding operands = WeightEncoding::kBf16;  // encoding of both operands
   OutputType output = OutputType::kBf16;
   std::int64_t x_stride = 0;
   std::int64_t y_stride = 0;

@@ -29,7 +29,7 @@ __device__ __forceinline__ void send_pair(std::uint32_t address, float first, fl
 }
 
 struct GemvExchange {
-  using Sums = float[kGemvTokens / 2];  // of a thread, see mma_16x8x16()
+  using Sums = float[kGemvTokens / 2];  // sums that a thread holds, placed as mma_16x8x16() says
 
   const LinearParams& p;
   const GemvUnit& unit;

@@ -48,7 +48,7 @@ struct GemvProducts {
   }
 
   __device__ __forceinline__ void sum_wide(float (&sum)[4], float scales) {
-    constexpr int kPrefills = kScaleBlockInputs / (2 * kTileStepInputs);  // of steps of 16 inputs
+    constexpr int kPrefills = kScaleBlockInputs / (2 * kTileStepInputs);  // pairs of steps of 16 inputs
     std::uint32_t columns = first_columns();
     for (int block = 0; block < unit.blocks; ++block) {
       if (block > 0 && block % 32 == 0) scales = lane_scales(block);

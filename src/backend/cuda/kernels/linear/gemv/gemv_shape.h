@@ -9,7 +9,7 @@ inline constexpr int kGemvTokens = 8;        // most: the columns of its matrix 
 inline constexpr int kGemvSlotBytes = 8192;  // 128 inputs of a row tile in E4M3, 64 in BF16
 // Five give the units of a layer's linears (640 at most) and clusters of eight place at once on 132 SMs: a second wave
 // costs more than anything saved inside a block.
-inline constexpr int kMostGemvBlocks = 5;  // of an SM
+inline constexpr int kMostGemvBlocks = 5;  // most blocks that share an SM
 inline constexpr int kGemvThreads = kWarpgroup + 32;
 
 // Inputs lie as units of eight values of a token, [unit][token]; an odd number of tokens spreads stores over the banks.

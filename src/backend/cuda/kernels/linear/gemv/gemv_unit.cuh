@@ -15,9 +15,9 @@ inline constexpr int kUnitsPerScale = kScaleBlockInputs / kUnitValues;
 struct GemvUnit {
   const LinearProblem* q;
   int row_tile;
-  int first_block;  // of 128 inputs
+  int first_block;  // number of the segment's first block of 128 inputs
   int blocks;
-  int slots;                    // of the ring
+  int slots;                    // slots of the ring
   std::uint32_t ring;           // [slots][kGemvSlotBytes]
   std::uint32_t full;           // [slots] barriers
   std::uint32_t empty;          // [slots]

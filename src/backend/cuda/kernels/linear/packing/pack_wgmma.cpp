@@ -37,8 +37,9 @@ std::uint32_t widen_word(std::uint32_t upper_pair, std::uint32_t lower_pair) {
   const auto spread = [](std::uint32_t pair) { return (pair & 0xffU) | (pair & 0xff00U) << 8; };
   const std::uint32_t upper = spread(upper_pair);
   const std::uint32_t lower = spread(lower_pair);
-  return (upper & 0x00800080U) << 8 | (upper & 0x007f007fU) << 4 |  // in place: sign, then exponent and mantissa
-         (lower & 0x00800080U) << 4 | (lower & 0x00700070U) << 8 | (lower & 0x000f000fU);  // in what is left
+  // The upper codes: signs, then exponents and mantissas. The lower ones take the bits that are left.
+  return (upper & 0x00800080U) << 8 | (upper & 0x007f007fU) << 4 | (lower & 0x00800080U) << 4 |
+         (lower & 0x00700070U) << 8 | (lower & 0x000f000fU);
 }
 
 std::uint32_t load_pair(const std::byte* at) {

@@ -41,7 +41,7 @@ inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
 
-// Which weights are held as rows too, provided that their shape fits.
+// Says which weights are held as rows too, provided that their shape fits.
 enum class RowCopies : std::uint8_t {
   kNone,
   kBf16,

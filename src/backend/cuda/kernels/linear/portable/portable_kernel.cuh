@@ -101,7 +101,7 @@ struct WeightChunk<WeightEncoding::kFp8Block128> {
 template <>
 struct WeightChunk<WeightEncoding::kNvfp4> {
   uint4 codes;
-  float scale[4][2];  // of the lane's two rows, per tile
+  float scale[4][2];  // scales of the lane's two rows, per tile
   __device__ void load(const PortableParams& p, int group, int chunk, int lane) {
     codes = __ldg(reinterpret_cast<const uint4*>(p.codes) +
                   (std::int64_t{group} * (p.padded_inputs / 64) + chunk) * 32 + lane);

@@ -22,13 +22,13 @@ struct PrefillConsumer {
 
   const PrefillParams& p;
   const PrefillMemory& m;
-  int tile;  // of the block's row tiles
-  int warp;  // of the warpgroup
+  int tile;  // number among the block's row tiles
+  int warp;  // number in the warpgroup
   int lane;
-  int rank;             // of the block in its pair
+  int rank;             // rank of the block in its pair
   std::uint32_t empty;  // the stages' empty barriers in block `lane` of the pair
   Ring ring;
-  float scale_ahead = 0.0F;  // of the block of inputs that comes next
+  float scale_ahead = 0.0F;  // scale of the block of inputs that comes next
 
   __device__ std::uint32_t weights_at(TileKind kind) const {
     return m.stages + ring.stage * p.stage_bytes + tile * stage_tile_bytes(kind);
@@ -134,7 +134,7 @@ struct PrefillConsumer {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       sum[i] = 0.0F;
-      total[i] = -0.0F;  // which leaves the first segment's sum as it is, zeros included
+      total[i] = -0.0F;  // adding to -0 leaves the first segment's sum as it is, zeros included
     }
     for (int segment = 0; segment < p.segments; ++segment) {
       const int first = q.scale_blocks * segment / p.segments;

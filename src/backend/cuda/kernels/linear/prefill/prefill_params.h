@@ -18,17 +18,17 @@ struct PrefillParams {
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
-  std::int32_t segments = 1;      // of every problem
-  std::int32_t stages = 0;        // of the ring
+  std::int32_t segments = 1;      // segments of every problem
+  std::int32_t stages = 0;        // stages of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024
-  std::int32_t input_offset = 0;  // of the inputs in a stage; weights come first
+  std::int32_t input_offset = 0;  // offset of the inputs in a stage, behind the weights
 };
 static_assert(sizeof(PrefillParams) <= 4096, "kernel parameters that every driver takes");
 
-inline constexpr int kPrefillBlocks = 2;      // of a cluster
+inline constexpr int kPrefillBlocks = 2;      // blocks of a cluster
 inline constexpr int kPrefillBlockTiles = 2;  // row tiles of a block, a consumer warpgroup each
 inline constexpr int kPrefillThreads = (kPrefillBlockTiles + 1) * kWarpgroup;  // the last group is the producer's
-inline constexpr int kPrefillRowTiles = kPrefillBlocks * kPrefillBlockTiles;   // of an item
+inline constexpr int kPrefillRowTiles = kPrefillBlocks * kPrefillBlockTiles;   // row tiles of an item
 
 // Outputs leave through two buffers of a warpgroup, each of a quarter of the item's tokens as BF16 or an eighth as
 // FP32.
@@ -40,7 +40,7 @@ constexpr int prefill_box_tokens(int item_tokens, bool float_output) {
 template <int kTokens>
 struct PrefillShape {
   static constexpr int kValues = kTokens / 2;                    // accumulators of a thread
-  static constexpr int kShareTokens = kTokens / kPrefillBlocks;  // whose inputs a block fetches for both
+  static constexpr int kShareTokens = kTokens / kPrefillBlocks;  // tokens whose inputs a block fetches for both
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static_assert(kShareTokens * kStageBytesOfInput % 1024 == 0, "whole groups of eight swizzled rows");
 
@@ -55,10 +55,10 @@ struct PrefillShape {
 
 // A compiled variant as the host sees it.
 struct PrefillVariant {
-  int tokens;        // of an item
-  int share_tokens;  // whose inputs a block fetches for both
-  int input_bytes;   // of a stage
-  int other_bytes;   // of a block, besides the ring
+  int tokens;        // tokens of an item
+  int share_tokens;  // tokens whose inputs a block fetches for both
+  int input_bytes;   // inputs of a stage
+  int other_bytes;   // shared memory of a block besides the ring
 };
 
 template <int kTokens>

@@ -15,10 +15,10 @@ namespace dsv4rt::cuda {
 struct PrefillStages {
   int round = 0;
   int left = 0;                        // stages of the item, this one included; 0 after the last item
-  const std::byte* weights = nullptr;  // of the block's first row tile
-  std::uint32_t second_tile = 0;       // bytes to the second
+  const std::byte* weights = nullptr;  // the next stage, in the block's first row tile
+  std::uint32_t second_tile = 0;       // bytes from there to the second row tile
   std::uint32_t tile_bytes = 0;
-  int tiles = 0;  // of the block that the problem has
+  int tiles = 0;  // row tiles of the block that the problem has
   const CUtensorMap* inputs = nullptr;
   int column = 0;
   int token = 0;  // the first that this block fetches
@@ -30,7 +30,7 @@ struct PrefillProducer {
 
   const PrefillParams& p;
   const PrefillMemory& m;
-  int rank;  // of the block in its pair
+  int rank;  // rank of the block in its pair
   int pair, pairs;
   std::uint64_t weight_policy;
 

@@ -24,11 +24,11 @@ struct PrefillStore {
   static constexpr int kValues = Shape::kValues;
 
   const LinearProblem& q;
-  const CUtensorMap* map;  // of y, for wide_stores
-  int tokens;              // of y
+  const CUtensorMap* map;  // tensor map of y, for wide_stores
+  int tokens;              // number of rows of y
   std::uint32_t buffers;   // the warpgroup's two
-  int barrier;             // named, of the warpgroup
-  int warp;                // of the warpgroup
+  int barrier;             // named barrier of the warpgroup
+  int warp;                // number in the warpgroup
   int lane;
 
   __device__ __forceinline__ void sync_warpgroup() const {
@@ -103,7 +103,7 @@ struct PrefillStore {
     constexpr int kTokenBytes = kRowTile / 2 * 4;
     constexpr int kPassTokens = Shape::box_tokens(true);
     constexpr int kBoxBytes = kPassTokens * kTokenBytes;
-    const int token = lane % 4 * 2;  // and the next one, of every eight
+    const int token = lane % 4 * 2;  // the lane's first token of every eight; the one after it is its too
     const int row = warp % 2 * 16 + lane / 4;
     const std::uint32_t own = buffers + warp / 2 * kBoxBytes + token * kTokenBytes + row % 4 * 4;
     const int unit = row / 4 ^ token;

@@ -23,14 +23,14 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kRowTile = 64;
 inline constexpr int kWarpgroup = 128;   // threads
-inline constexpr int kRowTileWarps = 4;  // of a warpgroup, 16 rows each
+inline constexpr int kRowTileWarps = 4;  // warps of a warpgroup, 16 rows each
 inline constexpr int kStageInputs = 64;
 inline constexpr int kStageBytesOfInput = 2 * kStageInputs;
 inline constexpr int kScaleBlockInputs = 128;  // inputs that share a scale
 inline constexpr int kStagesPerScale = kScaleBlockInputs / kStageInputs;
-inline constexpr int kTileStepInputs = 16;  // of a matrix instruction on BF16
-inline constexpr int kMaxProblems = 16;     // of a launch
-inline constexpr int kMaxStages = 24;       // of a ring
+inline constexpr int kTileStepInputs = 16;  // inputs of a matrix instruction on BF16
+inline constexpr int kMaxProblems = 16;     // most problems of a launch
+inline constexpr int kMaxStages = 24;       // most stages of a ring
 inline constexpr int kMaxSegments = 8;
 
 // How weights and inputs meet in the matrix instruction.
@@ -59,7 +59,7 @@ struct LinearProblem {
   void* y = nullptr;                 // [T, N] of bf16 or float
   std::int64_t y_stride = 0;
   std::int32_t row_tiles = 0;     // N / 64
-  std::int32_t row_groups = 0;    // of an item's row tiles
+  std::int32_t row_groups = 0;    // groups of row tiles, those of one item each
   std::int32_t scale_blocks = 0;  // K / 128
   std::int32_t first_item = 0;
   std::int16_t input = 0;  // index into LinearParams::inputs or rows
@@ -72,7 +72,7 @@ struct LinearProblem {
 struct InputRows {
   const bf16* x = nullptr;  // [T, K], rows x_stride apart; 16-byte aligned, as its rows are
   std::int64_t x_stride = 0;
-  bool rounds = false;  // to E4M3 times a power of two, in blocks of 128
+  bool rounds = false;  // x is rounded to E4M3 times a power of two, in blocks of 128
 };
 
 // RMS norm of the whole rows of x in front of the products, as rms_norm() computes it.
@@ -84,16 +84,16 @@ struct InputNorm {
 struct LinearParams {
   CUtensorMap inputs[kMaxProblems];  // [T][K]; boxes of 128 bytes x an item's tokens, 128-byte swizzle
   InputRows rows[kMaxProblems];      // instead of `inputs` where the blocks bring inputs themselves
-  InputNorm norm;                    // of `rows`
+  InputNorm norm;                    // RMS norm of `rows` before the products
   LinearProblem problems[kMaxProblems];
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
-  std::int32_t segments = 1;      // of every problem
-  std::int32_t stages = 0;        // kTile: of the ring
-  std::int32_t stage_bytes = 0;   // kTile: a multiple of 1024
-  std::int32_t input_offset = 0;  // kTile: of the inputs in a stage; weights come first
+  std::int32_t segments = 1;      // segments of every problem
+  std::int32_t stages = 0;        // kTile: stages of the ring
+  std::int32_t stage_bytes = 0;   // kTile: weights and inputs of a stage, a multiple of 1024
+  std::int32_t input_offset = 0;  // kTile: offset of the inputs in a stage, behind the weights
   std::int32_t ring_bytes = 0;    // kGemv: of a block; kSplitK: of a segment
   std::int32_t sum_bytes = 0;     // kTile: of a row tile: staged output or exchanged sums
 };

@@ -11,8 +11,8 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr int kMostItems = 4;   // of a thread, loaded together
-constexpr int kLaneInputs = 8;  // of a thread and item
+constexpr int kMostItems = 4;   // items that a thread loads together
+constexpr int kLaneInputs = 8;  // inputs of an item that a thread takes
 
 // Inputs of a row from `first` on as they lie in a uint4; beyond the row's end zeros, which change no maximum.
 __device__ __forceinline__ uint4 load_inputs(const bf16* row, int first, int inputs) {

@@ -15,7 +15,7 @@ struct RoundInputParams {
   std::int64_t x_stride = 0;
   bf16* rounded = nullptr;  // [T, K]
   std::int32_t tokens = 0;  // T
-  std::int32_t blocks = 0;  // of 128 inputs, the last maybe shorter; set by round_input()
+  std::int32_t blocks = 0;  // blocks of 128 inputs in a row, the last maybe shorter; set by round_input()
   std::int32_t inputs = 0;  // K
 };
 

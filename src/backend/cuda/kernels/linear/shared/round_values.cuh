@@ -10,7 +10,7 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kRoundingLanes = 16;
 inline constexpr int kRoundingThreads = 256;
-inline constexpr int kRoundingBlocks = kRoundingThreads / kRoundingLanes;  // of 128 inputs, in a thread block
+inline constexpr int kRoundingBlocks = kRoundingThreads / kRoundingLanes;  // blocks of 128 inputs in a thread block
 
 // The lanes that the calling lane shares a block of 128 inputs with.
 __device__ __forceinline__ unsigned block_members() {

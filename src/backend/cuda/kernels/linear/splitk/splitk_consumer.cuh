@@ -63,8 +63,8 @@ struct SplitKConsumer {
   const LinearParams& p;
   const SplitKUnit& unit;
   SplitKLoader<kTokens, kRows>& loader;  // this block's, where it has no warp
-  int group;                             // of the block
-  int warp;                              // of the warpgroup
+  int group;                             // number among the block's segments
+  int warp;                              // number in the warpgroup
   int lane;
   Ring ring{};
 
@@ -127,7 +127,7 @@ struct SplitKConsumer {
   // Step `step` of a scale block. Its codes are widened while the products of the step before run.
   __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues],
                                             std::uint32_t factors, int block, int step) {
-    constexpr int kLoads = kWideValues / 8;  // of 16 codes a lane
+    constexpr int kLoads = kWideValues / 8;  // loads of 16 codes a lane
     const int step_of_stage = step % kStepsPerStage;
     if (step_of_stage == 0) wait_full();
     const std::uint32_t codes_at = weights() + step_of_stage * kLoads * kWarpgroup * 16 + (warp * 32 + lane) * 16;

@@ -15,14 +15,14 @@ namespace dsv4rt::cuda {
 // One segment of one row tile, for one tile of tokens; and shared-memory addresses.
 struct SplitKUnit {
   const LinearProblem* q;
-  int row;       // of the block's row tiles
-  int row_tile;  // of the problem
+  int row;       // number among the block's row tiles
+  int row_tile;  // number among the problem's row tiles
   int first_token;
-  int first_block;  // of 128 inputs
+  int first_block;  // number of the segment's first block of 128 inputs
   int blocks;
-  int tile_bytes;       // of weights in a stage
-  int slot_bytes;       // of a stage: weights of every row tile, then inputs
-  int slots;            // of the ring
+  int tile_bytes;       // weights of one row tile in a stage
+  int slot_bytes;       // size of a stage: weights of every row tile, then inputs
+  int slots;            // slots of the ring
   std::uint32_t ring;   // [slots][slot_bytes], later the sums
   std::uint32_t full;   // [slots] barriers
   std::uint32_t empty;  // [slots]

@@ -8,7 +8,7 @@
 namespace dsv4rt::cuda {
 
 template <int kTokens>
-inline constexpr int kSplitKBoxBytes = kTokens* kStageBytesOfInput;  // of a stage's inputs
+inline constexpr int kSplitKBoxBytes = kTokens* kStageBytesOfInput;  // inputs of a stage
 
 // kGroups: segments of a block, each with a loader and a ring. kRows: row tiles of a block, which share the inputs of
 // its one segment. Each has a warpgroup that multiplies.
@@ -37,14 +37,14 @@ struct SplitKShape {
 
 // A compiled variant as the host sees it.
 struct SplitKVariant {
-  int tokens;     // of an item
+  int tokens;     // tokens of an item
   int groups;     // segments of a block
-  int row_tiles;  // of a block
+  int row_tiles;  // row tiles of a block
   int threads;
-  int blocks_per_sm;  // most
-  int box_bytes;      // of a stage's inputs
-  int sum_bytes;      // of a segment; they take the place of its ring
-  int other_bytes;    // of a block, besides the rings
+  int blocks_per_sm;  // most blocks that share an SM
+  int box_bytes;      // inputs of a stage
+  int sum_bytes;      // sums of a segment; they take the place of its ring
+  int other_bytes;    // shared memory of a block besides the rings
 };
 
 template <int kTokens, int kGroups, int kRows = 1>

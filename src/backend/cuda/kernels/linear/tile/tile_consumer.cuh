@@ -22,11 +22,11 @@ struct TileConsumer {
 
   const LinearParams& p;
   const TileMemory& m;
-  int tile;  // of the block's row tiles
-  int warp;  // of the warpgroup
+  int tile;  // number among the block's row tiles
+  int warp;  // number in the warpgroup
   int lane;
-  unsigned rank;  // of the block in its cluster
-  int blocks;     // of the cluster
+  unsigned rank;  // rank of the block in its cluster
+  int blocks;     // number of blocks in the cluster
   Ring ring;
   float scales_ahead = 0.0F;  // the first of the coming segment, a block a lane
   std::uint32_t exchange_parity = 0;
@@ -329,7 +329,7 @@ struct TileConsumer {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       sum[i] = 0.0F;
-      total[i] = -0.0F;  // which leaves the first segment's sum as it is, zeros included
+      total[i] = -0.0F;  // adding to -0 leaves the first segment's sum as it is, zeros included
     }
     if (blocks > 1) expect_sums();
     for (int i = 0; i < share(); ++i) {

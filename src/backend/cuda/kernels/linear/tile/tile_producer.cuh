@@ -41,7 +41,7 @@ struct TileProducer {
   using Shape = TileShape<kTokens, kRowTiles>;
   const LinearParams& p;
   const TileMemory& m;
-  int blocks;  // of the cluster
+  int blocks;  // number of blocks in the cluster
   std::uint64_t weight_policy;
 
   __device__ __forceinline__ void load_weights(const StageCursor& at, int stage) const {

@@ -27,11 +27,11 @@ struct TileShape {
 
 // A variant as the host sees it: a compiled kernel and the blocks of its clusters, which share the segments.
 struct TileVariant {
-  int tokens;          // of an item
-  int row_tiles;       // of a block
+  int tokens;          // tokens of an item
+  int row_tiles;       // row tiles of a block
   int cluster_blocks;  // a divisor of the segments
-  int input_bytes;     // of a stage
-  int other_bytes;     // of a block, besides stages and sums
+  int input_bytes;     // inputs of a stage
+  int other_bytes;     // shared memory of a block besides stages and sums
 };
 
 template <int kTokens, int kRowTiles>
