@@ -25,6 +25,8 @@ struct CacheLimits {
   std::int32_t max_step_tokens = 0;     // rows of x in one step, padding included
   // Tokens that all sequences together may hold; 0: max_sequences * max_context_tokens.
   std::int64_t pool_tokens = 0;
+  // Boundary states that the prefix cache may keep; 0: no prefix cache.
+  std::int32_t boundary_states = 0;
 };
 
 struct PlannedRegion {
@@ -45,7 +47,11 @@ struct MemoryPlan {
   double bytes_per_token = 0;
   std::int64_t bytes_per_sequence = 0;
   std::int64_t sharing_unit_tokens = 0;
-  std::int64_t total_bytes = 0;  // everything above
+  std::int64_t prefix_unit_tokens = 0;  // prefixes are cached by units of so many tokens
+  std::int64_t bytes_per_boundary_state = 0;
+  std::int64_t boundary_state_bytes = 0;  // of CacheLimits::boundary_states
+  std::int64_t table_row_bytes = 0;       // one sequence's rows of all block tables, to begin one from a prefix
+  std::int64_t total_bytes = 0;           // everything above
 };
 
 }  // namespace dsv4rt

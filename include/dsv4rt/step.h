@@ -12,6 +12,9 @@ namespace dsv4rt {
 struct StepEntry {
   SequenceId sequence;
   std::int32_t tokens = 0;
+  // Ids of these tokens, [tokens], read during prepare: what the prefix cache knows them by. Null where there are
+  // none; from then on the sequence's tokens are not cached. Without meaning for sequences that began without ids.
+  const std::int32_t* token_ids = nullptr;
 };
 
 struct StepOptions {

@@ -47,6 +47,12 @@ Status check_table(const CacheState& state, const KvCacheGroup& group, std::size
       if (column < held && column >= group.shared_prefix_blocks(slot) && allocator.owners(BlockId(block)) > 1) {
         return broken(sequence_name(slot) + " would write shared block " + std::to_string(block) + " in place");
       }
+      const bool tail = column == group.full_blocks(state.sequences[slot].length) && column < held;
+      const std::int32_t row = group.rows(state.sequences[slot].length) - column * group.rows_per_block();
+      if (tail && column >= group.shared_prefix_blocks(slot) && allocator.prefix_use(BlockId(block)).rows > row) {
+        return broken(sequence_name(slot) + " would write rows of block " + std::to_string(block) +
+                      " that prefixes need");
+      }
     }
   }
   owners[0] = 0;  // empty entries
@@ -74,6 +80,9 @@ Status check_reservations(const CacheState& state, const KvCacheGroup& group) {
 Status CacheState::check() const {
   if (Status status = sequences.check(); !status.ok()) return status;
   if (Status status = check_lengths(*this); !status.ok()) return status;
+  if (prefixes != nullptr) {
+    if (Status status = prefixes->check(*this); !status.ok()) return status;
+  }
   std::vector<std::int32_t> owners;
   for (const KvCacheGroup& group : groups) {
     if (Status status = check_reservations(*this, group); !status.ok()) return status;
@@ -85,10 +94,12 @@ Status CacheState::check() const {
       };
       owners.assign(static_cast<std::size_t>(allocator.total()) + 1, 0);
       if (Status status = check_table(*this, group, member, owners); !status.ok()) return in_pool(status);
-      if (Status status = allocator.check(owners); !status.ok()) return in_pool(status);
-      if (allocator.free() < group.reserved_blocks()) {
-        return broken("pool " + std::to_string(pool) + ": " + std::to_string(allocator.free()) +
-                      " blocks free, reserved are " + std::to_string(group.reserved_blocks()));
+      const std::vector<PrefixUse> uses =
+          prefixes != nullptr ? prefixes->expected_use(*this, pool) : std::vector<PrefixUse>{};
+      if (Status status = allocator.check(owners, uses); !status.ok()) return in_pool(status);
+      if (allocator.available() < group.reserved_blocks()) {
+        return broken("pool " + std::to_string(pool) + ": " + std::to_string(allocator.available()) +
+                      " blocks free or cached, reserved are " + std::to_string(group.reserved_blocks()));
       }
     }
   }

@@ -12,6 +12,8 @@ namespace dsv4rt {
 namespace {
 
 constexpr std::int64_t kBaseSharingUnitTokens = 256;
+constexpr std::int64_t kBasePrefixUnitTokens = 128;
+constexpr std::int64_t kBoundaryAlignment = 256;
 constexpr std::int32_t kMaxDraftBudgetTokens = 64;
 constexpr std::int32_t kMaxRowsPerBlock = 4096;
 // Rings are allocated whole per sequence: a wider one is a malformed config, not a model.
@@ -125,6 +127,7 @@ Result<CacheLayout> CacheLayout::create(const ModelConfig& config, const LayerSc
   CacheLayout layout;
   layout.formats_ = formats;
   layout.sharing_unit_tokens_ = round_up(kBaseSharingUnitTokens, schedule.alignment_tokens());
+  layout.prefix_unit_tokens_ = round_up(kBasePrefixUnitTokens, schedule.alignment_tokens());
   for (const LayerSpec& layer : schedule.layers()) {
     layout.slots_.push_back(make_window_slot(layer.id, config.sliding_window, formats));
     if (layer.ratio == 0) continue;
@@ -143,7 +146,25 @@ Result<CacheLayout> CacheLayout::create(const ModelConfig& config, const LayerSc
   for (const SlotSpec& slot : layout.slots_) {
     DSV4RT_CHECK(slot.ring_rows >= slot.needed_rows + 1 + formats.draft_budget_tokens);
   }
+  layout.add_boundary_rows();
   return layout;
+}
+
+void CacheLayout::add_boundary_rows() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const SlotSpec& slot = slots_[i];
+    const std::int32_t rows = slot.ratio == 0 ? slot.needed_rows : slot.overlap ? slot.ratio : 0;
+    if (rows == 0) continue;
+    BlockShape shape = slot.shape;
+    if (slot.ratio == 0) {
+      shape = block_shape(formats_.rows, rows);
+    } else {
+      shape.rows = rows;
+      shape.block_bytes = rows * slot.row_bytes;
+    }
+    boundary_.push_back({.slot = static_cast<int>(i), .shape = shape, .offset = boundary_state_bytes_});
+    boundary_state_bytes_ = round_up(boundary_state_bytes_ + shape.block_bytes, kBoundaryAlignment);
+  }
 }
 
 int CacheLayout::pool_index(LayerId layer, CacheRole role) const noexcept {

@@ -50,6 +50,13 @@ struct SlotSpec {
   std::int32_t state_width = 0;  // state roles: FP32 values of kv (and again of score) per row
 };
 
+// Rows of one ring that a boundary state keeps: those of positions [boundary - shape.rows, boundary).
+struct BoundarySpec {
+  int slot = 0;             // index into CacheLayout::slots
+  BlockShape shape;         // of the kept rows
+  std::int64_t offset = 0;  // from the start of a boundary state, in bytes; a multiple of 256
+};
+
 class CacheLayout {
  public:
   // Errors: blocks whose tokens neither divide nor are a multiple of the sharing unit, sizes out of
@@ -71,12 +78,24 @@ class CacheLayout {
   // Tokens that blocks are shared by: 256, a multiple of the schedule's alignment. The smallest
   // common prefix that two sequences can share through whole rows of every pool.
   [[nodiscard]] std::int64_t sharing_unit_tokens() const noexcept { return sharing_unit_tokens_; }
+  // Tokens that prefixes are cached by: 128, rounded up to a multiple of the schedule's alignment. At a multiple of
+  // it every compressor has just finished a block.
+  [[nodiscard]] std::int64_t prefix_unit_tokens() const noexcept { return prefix_unit_tokens_; }
+  // What a sequence whose length is such a multiple needs of its rings: window rows, and the block before it in
+  // overlapping compressors. The state of other compressors is dead there.
+  [[nodiscard]] std::span<const BoundarySpec> boundary() const noexcept { return boundary_; }
+  [[nodiscard]] std::int64_t boundary_state_bytes() const noexcept { return boundary_state_bytes_; }
 
  private:
+  void add_boundary_rows();
+
   CacheFormats formats_;
   std::vector<PoolSpec> pools_;
   std::vector<SlotSpec> slots_;
+  std::vector<BoundarySpec> boundary_;
+  std::int64_t boundary_state_bytes_ = 0;  // a multiple of 256
   std::int64_t sharing_unit_tokens_ = 0;
+  std::int64_t prefix_unit_tokens_ = 0;
 };
 
 // The oldest ring row a sequence of `length` tokens still needs for its next token: positions

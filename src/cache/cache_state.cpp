@@ -57,7 +57,7 @@ Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout
 }
 
 CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_layout, const MemoryPlan& plan,
-                       const StepCapacity& capacity)
+                       const StepCapacity& capacity, const PrefixCacheSettings& prefix_settings)
     : layout(cache_layout),
       limits(plan.limits),
       groups(KvCacheGroup::create_all(layout, limits.max_sequences, limits.max_context_tokens)),
@@ -70,7 +70,11 @@ CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_l
       copied_blocks(layout.pools().size(), 0),
       reserved_after(groups.size(), 0) {
   allocators.reserve(plan.pool_blocks.size());
-  for (const std::int64_t blocks : plan.pool_blocks) allocators.emplace_back(static_cast<std::int32_t>(blocks));
+  const bool cached = limits.boundary_states > 0;
+  const auto with_prefixes = cached ? BlockAllocator::Prefixes::kCached : BlockAllocator::Prefixes::kNone;
+  for (const std::int64_t blocks : plan.pool_blocks) {
+    allocators.emplace_back(static_cast<std::int32_t>(blocks), with_prefixes);
+  }
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const std::int32_t pool : groups[g].pools()) {
       group_of_pool[static_cast<std::size_t>(pool)] = static_cast<std::int32_t>(g);
@@ -85,6 +89,7 @@ CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_l
   step.emptied.reserve(slots);
   // Every new entry gives each pool of its group a delta, so deltas bound the table entries.
   new_entries.reserve(static_cast<std::size_t>(capacity.table_deltas));
+  if (cached) prefixes = std::make_unique<PrefixCache>(*this, prefix_settings);
 }
 
 std::int64_t CacheState::earliest_length(std::int32_t high_water) const noexcept {
@@ -96,7 +101,7 @@ std::int64_t CacheState::earliest_length(std::int32_t high_water) const noexcept
 Status CacheState::can_reserve(const KvCacheGroup& group, std::int64_t blocks, const char* purpose) const {
   if (blocks <= 0) return {};
   for (const std::int32_t pool : group.pools()) {
-    const std::int64_t spare = allocators[static_cast<std::size_t>(pool)].free() - group.reserved_blocks();
+    const std::int64_t spare = allocators[static_cast<std::size_t>(pool)].available() - group.reserved_blocks();
     if (spare < blocks) return blocks_short(pool, blocks, purpose);
   }
   return {};
@@ -109,7 +114,7 @@ Status CacheState::can_truncate(std::int32_t slot, std::int32_t length) const {
   if (record.reserve_tokens == 0) return {};
   for (const KvCacheGroup& group : groups) {
     const std::int32_t kept = group.blocks(length);
-    const std::int32_t shared = std::min(group.shared_prefix_blocks(slot), kept);
+    const std::int32_t shared = shared_after_truncate(group, slot, length);
     const std::int32_t owed = group.outstanding_reservation(record.reserve_tokens, length, shared) -
                               group.outstanding_reservation(record, slot);
     for (std::size_t member = 0; member < group.pools().size(); ++member) {
@@ -117,9 +122,10 @@ Status CacheState::can_truncate(std::int32_t slot, std::int32_t length) const {
       const BlockAllocator& allocator = allocators[static_cast<std::size_t>(pool)];
       std::int64_t freed = 0;
       for (std::int32_t column = kept; column < group.blocks(record.length); ++column) {
-        freed += allocator.owners(BlockId(group.table_entry(slot, column)[member])) == 1 ? 1 : 0;
+        const BlockId block(group.table_entry(slot, column)[member]);
+        freed += allocator.owners(block) == 1 && !allocator.held_by_pin(block) ? 1 : 0;
       }
-      if (allocator.free() + freed - group.reserved_blocks() < owed) {
+      if (allocator.available() + freed - group.reserved_blocks() < owed) {
         return blocks_short(pool, owed - freed, "truncate, to keep the sequence's reservation,");
       }
     }
@@ -129,9 +135,11 @@ Status CacheState::can_truncate(std::int32_t slot, std::int32_t length) const {
 
 void CacheState::truncate(std::int32_t slot, std::int32_t length) {
   SequenceRecord& record = sequences[slot];
+  if (prefixes != nullptr) prefixes->truncate(slot, length);
   for (KvCacheGroup& group : groups) {
     const std::int32_t old_outstanding = group.outstanding_reservation(record, slot);
     const std::int32_t kept = group.blocks(length);
+    const std::int32_t shared = shared_after_truncate(group, slot, length);
     for (std::int32_t column = group.blocks(record.length) - 1; column >= kept; --column) {
       std::int32_t* table_entry = group.table_entry(slot, column);
       for (std::size_t member = 0; member < group.pools().size(); ++member) {
@@ -139,17 +147,103 @@ void CacheState::truncate(std::int32_t slot, std::int32_t length) {
         const BlockId block(table_entry[member]);
         BlockAllocator& allocator = allocators[static_cast<std::size_t>(pool)];
         allocator.drop_owner(block);
-        if (records_freed_blocks && allocator.owners(block) == 0) freed_blocks.push_back({pool, block});
+        const bool freed = allocator.owners(block) == 0 && allocator.prefix_use(block).nodes == 0;
+        if (records_freed_blocks && freed) freed_blocks.push_back({pool, block});
         table_entry[member] = 0;
       }
     }
-    const std::int32_t shared = std::min(group.shared_prefix_blocks(slot), kept);
     group.set_shared_prefix_blocks(slot, shared);
     group.set_reserved_blocks(group.reserved_blocks() +
                               group.outstanding_reservation(record.reserve_tokens, length, shared) - old_outstanding);
   }
   record.length = length;
   if (length == 0) record.high_water = 0;
+}
+
+// Prefixes may need rows of the last block that the sequence is now before: it must not write there in place.
+std::int32_t CacheState::shared_after_truncate(const KvCacheGroup& group, std::int32_t slot,
+                                               std::int32_t length) const {
+  const std::int32_t kept = group.blocks(length);
+  const std::int32_t full = group.full_blocks(length);
+  const std::int32_t shared = std::min(group.shared_prefix_blocks(slot), kept);
+  if (prefixes == nullptr || kept == full) return shared;
+  const BlockId tail(group.table_entry(slot, full)[0]);
+  const BlockAllocator& allocator = allocators[static_cast<std::size_t>(group.pools()[0])];
+  const std::int32_t row = group.rows(length) - full * group.rows_per_block();
+  return allocator.prefix_use(tail).rows > row ? kept : shared;
+}
+
+void CacheState::reclaim(const KvCacheGroup& group, std::int64_t blocks) {
+  if (prefixes == nullptr) return;
+  for (const std::int32_t pool : group.pools()) prefixes->reclaim(*this, pool, blocks);
+}
+
+std::int32_t CacheState::owed_for_shared_tail(const KvCacheGroup& group, std::int32_t other, std::int32_t slot,
+                                              std::int32_t length) const {
+  const std::int32_t tail = group.full_blocks(length);
+  const SequenceRecord& record = sequences[other];
+  const bool holds = other != slot && record.live && tail < group.blocks(record.length) &&
+                     group.table_entry(other, tail)[0] == group.table_entry(slot, tail)[0];
+  if (!holds || group.shared_prefix_blocks(other) > tail) return 0;
+  return group.outstanding_reservation(record.reserve_tokens, record.length, tail + 1) -
+         group.outstanding_reservation(record, other);
+}
+
+Status CacheState::can_share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens,
+                                   std::span<std::int64_t> idle_blocks) const {
+  for (const KvCacheGroup& group : groups) {
+    const std::int32_t held = group.blocks(length);
+    std::int64_t owed = group.outstanding_reservation(reserve_tokens, length, held);
+    if (held > group.full_blocks(length)) {
+      for (std::int32_t other = 0; other < sequences.capacity(); ++other) {
+        owed += owed_for_shared_tail(group, other, slot, length);
+      }
+    }
+    for (std::size_t member = 0; member < group.pools().size(); ++member) {
+      const auto pool = static_cast<std::size_t>(group.pools()[member]);
+      std::int64_t& idle = idle_blocks[pool] = 0;
+      for (std::int32_t column = 0; column < held; ++column) {
+        const BlockId block(group.table_entry(slot, column)[member]);
+        idle += allocators[pool].owners(block) == 0 && !allocators[pool].held_by_pin(block) ? 1 : 0;
+      }
+      if (allocators[pool].available() - idle - group.reserved_blocks() < owed) {
+        return blocks_short(group.pools()[member], owed + idle, "create_sequence, with a cached prefix,");
+      }
+    }
+  }
+  return {};
+}
+
+void CacheState::share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens) {
+  for (KvCacheGroup& group : groups) {
+    const std::int32_t held = group.blocks(length);
+    const std::int32_t tail = group.full_blocks(length);
+    std::int64_t owed = group.outstanding_reservation(reserve_tokens, length, held);
+    for (std::int32_t other = 0; held > tail && other < sequences.capacity(); ++other) {
+      const SequenceRecord& record = sequences[other];
+      const bool holds = other != slot && record.live && tail < group.blocks(record.length) &&
+                         group.table_entry(other, tail)[0] == group.table_entry(slot, tail)[0];
+      if (!holds) continue;
+      owed += owed_for_shared_tail(group, other, slot, length);
+      group.set_shared_prefix_blocks(other, std::max(group.shared_prefix_blocks(other), tail + 1));
+    }
+    for (std::int32_t column = 0; column < held; ++column) {
+      for (std::size_t member = 0; member < group.pools().size(); ++member) {
+        const auto pool = static_cast<std::size_t>(group.pools()[member]);
+        allocators[pool].add_owner(BlockId(group.table_entry(slot, column)[member]));
+      }
+    }
+    group.set_shared_prefix_blocks(slot, held);
+    group.set_reserved_blocks(group.reserved_blocks() + owed);
+  }
+}
+
+void CacheState::clear_table(std::int32_t slot, std::int32_t length) noexcept {
+  for (KvCacheGroup& group : groups) {
+    for (std::int32_t column = 0; column < group.blocks(length); ++column) {
+      std::fill_n(group.table_entry(slot, column), group.pools().size(), 0);
+    }
+  }
 }
 
 void CacheState::drop_reservation(std::int32_t slot) noexcept {
@@ -164,13 +258,13 @@ Status CacheState::blocks_short(std::int32_t pool, std::int64_t needed, const ch
   const PoolSpec& spec = layout.pools()[index];
   const BlockAllocator& allocator = allocators[index];
   const std::int64_t reserved = group_of(pool).reserved_blocks();
-  const std::int64_t missing = needed + reserved - allocator.free();
+  const std::int64_t missing = needed + reserved - allocator.available();
   return {StatusCode::kResourceExhausted,
           std::string(purpose) + " needs " + std::to_string(needed) + " blocks of " +
               std::string(cache_role_name(spec.role)) + ", layer " + std::to_string(spec.layer.value) + ": " +
               std::to_string(missing) + " blocks (" + std::to_string(missing * spec.shape.block_bytes) +
-              " bytes) are missing; " + std::to_string(allocator.free()) + " of " + std::to_string(allocator.total()) +
-              " are free, " + std::to_string(reserved) + " of those reserved"};
+              " bytes) are missing; " + std::to_string(allocator.available()) + " of " +
+              std::to_string(allocator.total()) + " are free, " + std::to_string(reserved) + " of those reserved"};
 }
 
 }  // namespace dsv4rt

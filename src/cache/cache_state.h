@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "cache/kv_cache_group.h"
 #include "cache/kv_cache_manager.h"
 #include "cache/memory_plan.h"
+#include "cache/prefix_cache.h"
 #include "cache/sequence_table.h"
 #include "cache/step_metadata_writer.h"
 
@@ -23,6 +25,7 @@ struct StagedCopy {
   std::int32_t column = 0;
   std::int32_t source = 0;
   std::int32_t target = 0;
+  bool held = false;  // only prefixes have the source besides: it keeps an owner until the copies' targets are taken
 };
 
 // What prepare_forward changed, so that rollback can change it back. Vectors keep their capacity.
@@ -47,8 +50,9 @@ struct CacheState {
   SequenceTable sequences;
   StepMetadataWriter metadata;
   OutstandingStep step;
+  std::unique_ptr<PrefixCache> prefixes;  // null without a prefix cache
   bool records_freed_blocks = false;
-  std::vector<FreedBlock> freed_blocks;  // blocks that the last commit, rollback, truncate or release gave back
+  std::vector<FreedBlock> freed_blocks;  // blocks that the last call that changed anything gave back
 
   // Scratch of prepare_forward, sized at creation.
   std::vector<std::uint64_t> seen_in_batch;  // [slots] number of the last batch that named the slot
@@ -70,7 +74,7 @@ struct CacheState {
 
   // Takes all memory; throws std::bad_alloc or std::length_error. Arguments are checked by the caller.
   CacheState(const LayerSchedule& schedule, const CacheLayout& cache_layout, const MemoryPlan& plan,
-             const StepCapacity& capacity);
+             const StepCapacity& capacity, const PrefixCacheSettings& prefix_settings);
 
   // The shortest length > 0 that a sequence with this high water can be cut to; 0: any.
   [[nodiscard]] std::int64_t earliest_length(std::int32_t high_water) const noexcept;
@@ -81,12 +85,29 @@ struct CacheState {
   [[nodiscard]] const KvCacheGroup& group_of(std::int32_t pool) const noexcept {
     return groups[static_cast<std::size_t>(group_of_pool[static_cast<std::size_t>(pool)])];
   }
+  // Makes room in every pool of the group for `blocks` that are available.
+  void reclaim(const KvCacheGroup& group, std::int64_t blocks);
   // Whether every pool of the group can set `blocks` more aside; `purpose` is for the message.
   [[nodiscard]] Status can_reserve(const KvCacheGroup& group, std::int64_t blocks, const char* purpose) const;
   // Whether the sequence's reservation survives truncate(slot, length).
   [[nodiscard]] Status can_truncate(std::int32_t slot, std::int32_t length) const;
   // Cuts a sequence, frees the blocks beyond `length` and settles its reservation.
   void truncate(std::int32_t slot, std::int32_t length);
+  // Leading blocks of the sequence that others may own too, or prefixes need whole, once it is cut to `length`.
+  [[nodiscard]] std::int32_t shared_after_truncate(const KvCacheGroup& group, std::int32_t slot,
+                                                   std::int32_t length) const;
+  // A free slot's table names the blocks of a sequence of `length` that others have, without owning them yet. Whether
+  // it may: reservations hold although cached blocks among them stop being available, the last block may have to be
+  // copied, and reserve_tokens are set aside. `idle_blocks` [pools] is scratch.
+  [[nodiscard]] Status can_share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens,
+                                       std::span<std::int64_t> idle_blocks) const;
+  // It does: owners, sharing and reservations follow. Cannot fail after can_share_table.
+  void share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens);
+  // It does not.
+  void clear_table(std::int32_t slot, std::int32_t length) noexcept;
+  // What the sequence in `other` owes more once somebody else owns the last block of a table of `length`.
+  [[nodiscard]] std::int32_t owed_for_shared_tail(const KvCacheGroup& group, std::int32_t other, std::int32_t slot,
+                                                  std::int32_t length) const;
   // Nothing is set aside for the sequence any more.
   void drop_reservation(std::int32_t slot) noexcept;
   // kResourceExhausted naming role, layer, blocks and bytes.

@@ -24,6 +24,7 @@ class KvCacheGroup {
   // Pool ids, ascending. A pool's position in this list is its `member` below.
   [[nodiscard]] std::span<const std::int32_t> pools() const noexcept { return pools_; }
   [[nodiscard]] std::int32_t columns() const noexcept { return columns_; }
+  [[nodiscard]] std::int32_t rows_per_block() const noexcept { return rows_per_block_; }
 
   // Finished rows, and the blocks that hold them, of a sequence of `tokens`.
   [[nodiscard]] std::int32_t rows(std::int32_t tokens) const noexcept { return divide(tokens, ratio_); }

@@ -10,62 +10,22 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cache/cache_state.h"
+#include "cache/kv_cache_manager_impl.h"
 
 namespace dsv4rt {
-namespace {
-
-Status invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
-}  // namespace
-
-struct KVCacheManager::Impl : CacheState {
-  using CacheState::CacheState;
-
-  [[nodiscard]] Status no_step_outstanding(const char* operation) const {
-    if (!step.active) return {};
-    return {StatusCode::kFailedPrecondition, std::string(operation) + ": step " + std::to_string(step.serial) +
-                                                 " is outstanding; commit it or roll it back first"};
-  }
-  [[nodiscard]] Status step_outstanding(const char* operation, std::uint64_t serial) const {
-    if (step.active && step.serial == serial) return {};
-    return {StatusCode::kFailedPrecondition,
-            std::string(operation) + ": step " + std::to_string(serial) + " is not outstanding; " +
-                (step.active ? "step " + std::to_string(step.serial) + " is" : std::string("no step is"))};
-  }
-  [[nodiscard]] Status check_reserve(std::int64_t tokens) const {
-    if (tokens >= 0 && tokens <= limits.max_context_tokens) return {};
-    return invalid("reserve_tokens = " + std::to_string(tokens) + "; accepted: 0 .. " +
-                   std::to_string(limits.max_context_tokens) + " (max_context_tokens)");
-  }
-  [[nodiscard]] Status slot_free() const {
-    if (sequences.live() < sequences.capacity()) return {};
-    return {StatusCode::kResourceExhausted,
-            "all " + std::to_string(sequences.capacity()) + " sequence slots (max_sequences) are taken"};
-  }
-  [[nodiscard]] Status can_begin(const char* operation, std::int64_t length, std::int64_t reserve_tokens) const;
-  [[nodiscard]] Result<SequenceId> begin_sequence(const char* operation, std::int64_t length,
-                                                  std::int64_t reserve_tokens);
-  [[nodiscard]] Status can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
-  void share_content(std::int32_t parent, std::int32_t child);
-  [[nodiscard]] Status resolve_batch(std::span<const StepEntry> batch, const StepOptions& options, std::int32_t* rows);
-  [[nodiscard]] Status resolve_entry(const StepEntry& entry);
-  [[nodiscard]] Status check_accepted(std::span<const std::int32_t> accepted) const;
-};
-
 KVCacheManager::KVCacheManager() = default;
 KVCacheManager::~KVCacheManager() = default;
 
 Result<std::unique_ptr<KVCacheManager>> KVCacheManager::create(const LayerSchedule& schedule, const CacheLayout& layout,
-                                                               const MemoryPlan& plan) {
+                                                               const MemoryPlan& plan,
+                                                               const PrefixCacheSettings& prefixes) {
   if (Status status = check_cache_plan(schedule, layout, plan); !status.ok()) return status;
   Result<StepCapacity> capacity = step_capacity(schedule, layout, plan.limits);
   if (!capacity) return capacity.status();
   try {
     std::unique_ptr<KVCacheManager> manager(new KVCacheManager());
-    manager->impl_ = std::make_unique<Impl>(schedule, layout, plan, *capacity);
+    manager->impl_ = std::make_unique<Impl>(schedule, layout, plan, *capacity, prefixes);
+    manager->impl_->prefix_policy = prefixes.policy;
     return manager;
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
@@ -96,6 +56,7 @@ Status KVCacheManager::Impl::can_begin(const char* operation, std::int64_t lengt
 Result<SequenceId> KVCacheManager::Impl::begin_sequence(const char* operation, std::int64_t length,
                                                         std::int64_t reserve_tokens) {
   if (Status status = can_begin(operation, length, reserve_tokens); !status.ok()) return status;
+  for (const KvCacheGroup& group : groups) reclaim(group, group.blocks(static_cast<std::int32_t>(length)));
   const std::int32_t slot = sequences.acquire();
   SequenceRecord& record = sequences[slot];
   record.length = static_cast<std::int32_t>(length);
@@ -119,10 +80,12 @@ Status KVCacheManager::can_admit(std::int64_t tokens) const {
 }
 
 Result<SequenceId> KVCacheManager::create_sequence(std::int64_t reserve_tokens) {
+  impl_->freed_blocks.clear();
   return impl_->begin_sequence("create_sequence", 0, reserve_tokens);
 }
 
 Result<SequenceId> KVCacheManager::restore_sequence(std::int64_t length, std::int64_t reserve_tokens) {
+  impl_->freed_blocks.clear();
   return impl_->begin_sequence("restore_sequence", length, reserve_tokens);
 }
 
@@ -175,12 +138,14 @@ Status KVCacheManager::Impl::resolve_batch(std::span<const StepEntry> batch, con
 
 Result<StepPlan> KVCacheManager::prepare_forward(std::span<const StepEntry> batch, const StepOptions& options) {
   Impl& state = *impl_;
+  state.freed_blocks.clear();
   if (Status status = state.no_step_outstanding("prepare_forward"); !status.ok()) return status;
   std::int32_t rows = 0;
   if (Status status = state.resolve_batch(batch, options, &rows); !status.ok()) return status;
   if (Status status = stage_blocks(state); !status.ok()) return status;
 
   OutstandingStep& step = state.step;
+  if (state.prefixes != nullptr) state.prefixes->begin_step(state, batch, step.segments);
   for (std::size_t i = 0; i < step.segments.size(); ++i) {
     SequenceRecord& record = state.sequences[step.segments[i].slot];
     step.old_high_water[i] = record.high_water;
@@ -222,6 +187,7 @@ Status KVCacheManager::commit(std::uint64_t serial, std::span<const std::int32_t
   Impl& state = *impl_;
   state.freed_blocks.clear();
   if (Status status = state.step_outstanding("commit", serial); !status.ok()) return status;
+  if (state.prefixes != nullptr) state.prefixes->clear_boundary_copies();
   if (!accepted.empty()) {
     if (Status status = state.check_accepted(accepted); !status.ok()) return status;
     for (std::size_t i = 0; i < accepted.size(); ++i) {
@@ -229,6 +195,13 @@ Status KVCacheManager::commit(std::uint64_t serial, std::span<const std::int32_t
       // Rows beyond the new length stay where they are: no reader looks there, the next step rewrites them.
       if (accepted[i] < segment.tokens) state.truncate(segment.slot, segment.start + accepted[i]);
     }
+  }
+  if (state.prefixes != nullptr) {
+    for (std::size_t i = 0; i < state.step.segments.size(); ++i) {
+      const StepSegment& segment = state.step.segments[i];
+      state.prefixes->commit_segment(state, i, segment, accepted.empty() ? segment.tokens : accepted[i]);
+    }
+    state.prefixes->end_step();
   }
   state.step.active = false;
   return {};
@@ -261,6 +234,7 @@ Result<std::span<const SequenceId>> KVCacheManager::rollback(std::uint64_t seria
       }
     }
   }
+  if (state.prefixes != nullptr) state.prefixes->end_step();
   step.active = false;
   return std::span<const SequenceId>(step.emptied);
 }
@@ -325,6 +299,11 @@ Result<ForkResult> KVCacheManager::fork(SequenceId parent, std::int64_t reserve_
   DSV4RT_CHECK(target == fork->target.value);
   state.sequences[target].reserve_tokens = static_cast<std::int32_t>(reserve_tokens);
   state.share_content(fork->source.value, target);
+  if (state.prefixes != nullptr) {
+    state.prefixes->clear_boundary_copies();
+    state.prefixes->copy_track(fork->source.value, target);
+    state.prefixes->keep_fork_point(state, target);
+  }
   return fork;
 }
 
@@ -361,6 +340,7 @@ Status KVCacheManager::release(SequenceId sequence) {
   const std::int32_t slot = state.sequences.find(sequence);
   if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
   // First the reservation, then the blocks: an empty sequence without one owes nothing.
+  if (state.prefixes != nullptr) state.prefixes->release(slot);
   state.drop_reservation(slot);
   state.truncate(slot, 0);
   state.sequences.release(slot);
@@ -414,6 +394,8 @@ PoolUsage KVCacheManager::usage(int pool) const {
   return {.total = allocator.total(),
           .free = allocator.free(),
           .live = allocator.live(),
+          .cached = allocator.cached(),
+          .pinned = allocator.pinned(),
           .reserved = group.reserved_blocks()};
 }
 

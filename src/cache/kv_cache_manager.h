@@ -4,10 +4,10 @@
 // One step may be outstanding; every other mutation is refused meanwhile.
 //
 // Invariants, after every operation, in every pool:
-//   free + live = blocks - 1        (block 0, the null block, is never handed out)
+//   free + live + cached + pinned = blocks - 1   (block 0, the null block, is never handed out)
 //   a block's reference count = the number of sequences whose table holds it
 //   a sequence of L tokens holds exactly ceil((L / ratio) / rows_per_block) blocks
-//   free >= blocks still owed to sequences that were created with a reservation
+//   free + cached >= blocks still owed to sequences that were created with a reservation
 // While a step is outstanding, L includes its tokens. docs/cache.md explains the rules behind them.
 //
 // Not thread-safe: one thread (the scheduler) owns it. After create() only texts of refusals, record_freed_blocks()
@@ -22,6 +22,7 @@
 
 #include "cache/memory_plan.h"
 #include "dsv4rt/model.h"
+#include "dsv4rt/prefix_cache.h"
 #include "dsv4rt/step.h"
 #include "dsv4rt/types.h"
 #include "step/step_metadata.h"
@@ -60,14 +61,60 @@ struct PoolUsage {
   std::int64_t total = 0;  // blocks, null block excluded
   std::int64_t free = 0;
   std::int64_t live = 0;      // reference count > 0
-  std::int64_t reserved = 0;  // owed to sequences with reservations, part of free
+  std::int64_t cached = 0;    // kept by prefixes alone, to be had when blocks are short
+  std::int64_t pinned = 0;    // kept by pinned prefixes alone
+  std::int64_t reserved = 0;  // owed to sequences with reservations, part of free and cached
+};
+
+// The prefix cache, on if MemoryPlan::limits has boundary states.
+struct PrefixCacheSettings {
+  PrefixDigest engine{};  // PrefixHasher::engine_digest: what all prefixes have in common
+  PrefixPolicy policy;
+  std::int64_t tenant_quota_tokens = 0;
+  bool record_events = false;
+};
+
+// A boundary state and the slot whose rings it is copied from or to. The rows are those of CacheLayout::boundary().
+struct BoundaryCopyPlan {
+  std::int32_t slot = 0;
+  std::int32_t state = 0;
+  std::int32_t boundary = 0;
+};
+
+// A boundary that a step passes and whose rows no ring will hold afterwards. Those before `start` are in the rings
+// until the step begins, the others are what the layers compute.
+struct PlannedCapture {
+  std::int32_t segment = 0;  // of the step, as in its metadata
+  std::int32_t slot = 0;
+  std::int32_t start = 0;
+  std::int32_t boundary = 0;
+  std::int32_t state = 0;
+};
+
+// A sequence that begins with tokens. With hit_tokens > 0 the backend must, before the next step, write the
+// block-table rows of its slot (table_row) and copy the boundary state into its rings.
+struct PrefixStart {
+  SequenceId sequence;
+  std::int64_t hit_tokens = 0;
+  BoundaryCopyPlan restore{};  // meaningless without a hit
+};
+
+// PrefixEvent as it is recorded; token ids are still the node's unless it left since.
+struct PrefixEventRecord {
+  PrefixEvent::Kind kind = PrefixEvent::Kind::kUnitStored;
+  PrefixRemoval removal = PrefixRemoval::kSpace;
+  std::int32_t node = 0;
+  std::int64_t end_tokens = 0;
+  PrefixDigest digest{};
+  PrefixDigest parent{};
 };
 
 class KVCacheManager {
  public:
   // Takes all host memory it will ever need.
   static Result<std::unique_ptr<KVCacheManager>> create(const LayerSchedule& schedule, const CacheLayout& layout,
-                                                        const MemoryPlan& plan);
+                                                        const MemoryPlan& plan,
+                                                        const PrefixCacheSettings& prefixes = {});
   ~KVCacheManager();
   KVCacheManager(const KVCacheManager&) = delete;
   KVCacheManager& operator=(const KVCacheManager&) = delete;
@@ -103,6 +150,48 @@ class KVCacheManager {
   // The sequence's blocks in one pool, in row order.
   [[nodiscard]] Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
 
+  // ---- Prefix cache (docs/cache.md). Without one these are kFailedPrecondition; token ids are checked not to be
+  // negative (kInvalidArgument naming the first that is).
+
+  // A sequence that begins with what is cached of these tokens, at most all but the last: that one has to be run. Its
+  // further tokens are cached as steps bring their ids. If blocks for a long hit cannot be had, it is a shorter one.
+  Result<PrefixStart> create_sequence(std::span<const std::int32_t> token_ids, const SequenceOptions& options);
+  // A sequence that begins with the first `length` tokens of another, if a boundary state is kept there
+  // (kFailedPrecondition naming the boundaries around it otherwise).
+  Result<PrefixStart> branch(SequenceId parent, std::int64_t length, std::int64_t reserve_tokens = 0);
+  // Cuts a sequence to a length that has a boundary state, wherever its rings are. The backend must copy the state into
+  // them before the next step. Errors as for truncate and branch.
+  Result<BoundaryCopyPlan> truncate_to_boundary(SequenceId sequence, std::int64_t new_length);
+  // What create_sequence would find. Changes nothing.
+  [[nodiscard]] Result<PrefixLookup> prefix_lookup(std::span<const std::int32_t> token_ids,
+                                                   std::span<const std::byte> salt) const;
+  // Keeps the longest prefix of these tokens that a sequence can begin with, until it is unpinned as often; gives its
+  // tokens, 0 if there is none. kResourceExhausted when reservations count on its blocks.
+  Result<std::int64_t> pin_prefix(std::span<const std::int32_t> token_ids, std::span<const std::byte> salt);
+  // Undoes one pin_prefix of the longest pinned prefix of these tokens; gives its tokens, 0 if there is none.
+  Result<std::int64_t> unpin_prefix(std::span<const std::int32_t> token_ids, std::span<const std::byte> salt);
+  // Removes units from the end of what is cached of these tokens, up to the first that is pinned or that other prefixes
+  // share; gives the tokens removed. Sequences keep what they hold.
+  Result<std::int64_t> evict_prefix(std::span<const std::int32_t> token_ids, std::span<const std::byte> salt);
+  // Removes everything that is not pinned.
+  Status clear_prefixes();
+  // 0 without a prefix cache: the shortest prefix that can hit.
+  [[nodiscard]] std::int64_t prefix_unit_tokens() const noexcept;
+  [[nodiscard]] PrefixStats prefix_stats() const;
+  // States that the outstanding step's layers and rings must fill.
+  [[nodiscard]] std::span<const PlannedCapture> captures() const noexcept;
+  // States to be copied out of rings that the last call of commit or fork decided on, after all earlier work and before
+  // any later step. A copy that fails must be taken back by drop_boundary_copies.
+  [[nodiscard]] std::span<const BoundaryCopyPlan> boundary_copies() const noexcept;
+  void drop_boundary_copies();
+  // Block ids of a sequence, pool after pool; columns[p] of them for pool p. Sizes: MemoryPlan::table_row_bytes, pools.
+  // Gives the number of ids.
+  std::size_t table_row(StateSlotId slot, std::span<std::int32_t> ids, std::span<std::int32_t> columns) const;
+  // What came and went since take_prefix_events was called; with PrefixCacheSettings::record_events.
+  [[nodiscard]] std::span<const PrefixEventRecord> prefix_events() const noexcept;
+  [[nodiscard]] std::span<const std::int32_t> event_token_ids(const PrefixEventRecord& event) const noexcept;
+  void clear_prefix_events() noexcept;
+
   // Appends tokens to sequences: the only place that allocates blocks. All or nothing: on any error
   // (stale id, duplicate sequence, non-positive count, over a limit, blocks short in a pool) nothing
   // has changed. Each sequence may appear once. Of sequences that share a last block and are all in
@@ -122,8 +211,8 @@ class KVCacheManager {
 
   [[nodiscard]] const StepOffsets& step_offsets() const noexcept;
   [[nodiscard]] PoolUsage usage(int pool) const;
-  // From now on freed_blocks() tells which blocks the last call of commit, rollback, truncate or release
-  // gave back. Takes the memory for it: one entry for every block there is.
+  // From now on freed_blocks() tells which blocks the last call that changed anything gave back. Takes the memory for
+  // it: one entry for every block there is.
   void record_freed_blocks();
   [[nodiscard]] std::span<const FreedBlock> freed_blocks() const noexcept;
   [[nodiscard]] std::int32_t live_sequences() const noexcept;

@@ -12,6 +12,7 @@
 namespace dsv4rt {
 namespace {
 
+constexpr std::int64_t kMaxBoundaryStates = 1 << 20;
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 Status invalid(std::string message) {
@@ -49,7 +50,8 @@ Status check_limits(const ModelConfig& config, const CacheLimits& limits) {
         check_limit("max_context_tokens", limits.max_context_tokens, 1, longest, " (max_position_embeddings)"),
         check_limit("max_step_tokens", limits.max_step_tokens, 1, kMaxInt32 / 2, ""),
         check_limit("pool_tokens", limits.pool_tokens, 0, std::numeric_limits<std::int64_t>::max(),
-                    " (0: max_sequences * max_context_tokens)")}) {
+                    " (0: max_sequences * max_context_tokens)"),
+        check_limit("boundary_states", limits.boundary_states, 0, kMaxBoundaryStates, " (0: no prefix cache)")}) {
     if (!status.ok()) return status;
   }
   return {};
@@ -151,6 +153,17 @@ Result<MemoryPlan> build_plan(const LayerSchedule& schedule, const CacheLayout& 
   plan.sharing_unit_tokens = layout.sharing_unit_tokens();
   ByteSum total;
   for (const PlannedRegion& region : plan.regions) total.add(region.total_bytes);
+  plan.prefix_unit_tokens = layout.prefix_unit_tokens();
+  plan.bytes_per_boundary_state = layout.boundary_state_bytes();
+  if (limits.boundary_states > 0) {
+    ByteSum states;
+    states.add(limits.boundary_states, plan.bytes_per_boundary_state);
+    if (states.overflow()) return does_not_fit_64_bits(limits);
+    plan.boundary_state_bytes = states.value();
+    plan.table_row_bytes = tables.value() / limits.max_sequences;
+    total.add(plan.boundary_state_bytes);
+    total.add(plan.table_row_bytes);
+  }
   total.add(plan.block_table_bytes);
   total.add(plan.step_metadata_bytes);
   if (tables.overflow() || total.overflow()) return does_not_fit_64_bits(limits);

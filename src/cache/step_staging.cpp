@@ -8,21 +8,26 @@
 namespace dsv4rt {
 namespace {
 
-// Members whose last block somebody else owns too get a copy. The owner leaves the shared block at
-// once, so that the last of several owners in one batch finds itself alone and writes in place.
+// Members whose last block somebody else owns too, or prefixes need as it is, get a copy. The owner leaves the shared
+// block at once, so that the last of several owners in one batch finds itself alone and writes in place. A block that
+// is left to prefixes alone keeps an owner for now: it must not be given away before it is copied.
 void count_copies(CacheState& state, std::int32_t group_index, const StepSegment& segment, std::int32_t column) {
   const KvCacheGroup& group = state.groups[static_cast<std::size_t>(group_index)];
   const std::int32_t* table_entry = group.table_entry(segment.slot, column);
+  const std::int32_t row = group.rows(segment.start) - column * group.rows_per_block();
   for (std::size_t member = 0; member < group.pools().size(); ++member) {
     const auto pool = static_cast<std::size_t>(group.pools()[member]);
-    if (state.allocators[pool].owners(BlockId(table_entry[member])) == 1) continue;
-    state.allocators[pool].drop_owner(BlockId(table_entry[member]));
+    const BlockId block(table_entry[member]);
+    if (state.allocators[pool].writable(block, row)) continue;
+    const bool held = state.allocators[pool].owners(block) == 1;
+    if (!held) state.allocators[pool].drop_owner(block);
     ++state.copied_blocks[pool];
     state.step.copies.push_back({.slot = segment.slot,
                                  .group = group_index,
                                  .member = static_cast<std::int32_t>(member),
                                  .column = column,
-                                 .source = table_entry[member]});
+                                 .source = table_entry[member],
+                                 .held = held});
   }
 }
 
@@ -64,7 +69,7 @@ std::optional<Shortage> find_shortage(const CacheState& state) noexcept {
   for (std::size_t pool = 0; pool < state.allocators.size(); ++pool) {
     const auto g = static_cast<std::size_t>(state.group_of_pool[pool]);
     const std::int64_t taken = state.new_entries_of(g) + state.copied_blocks[pool];
-    if (state.allocators[pool].free() - taken < state.reserved_after[g]) {
+    if (state.allocators[pool].available() - taken < state.reserved_after[g]) {
       // Stated against the present reservations: what reserved sequences take is already set aside.
       const std::int64_t wanted = taken + state.reserved_after[g] - state.groups[g].reserved_blocks();
       return Shortage{.pool = static_cast<std::int32_t>(pool), .wanted = wanted};
@@ -77,9 +82,19 @@ void undo_copy_counts(CacheState& state) {
   for (const StagedCopy& copy : state.step.copies) {
     const KvCacheGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
     const std::int32_t pool = group.pools()[static_cast<std::size_t>(copy.member)];
-    state.allocators[static_cast<std::size_t>(pool)].add_owner(BlockId(copy.source));
+    if (!copy.held) state.allocators[static_cast<std::size_t>(pool)].add_owner(BlockId(copy.source));
   }
   state.step.copies.clear();
+}
+
+// What is to be taken becomes free, at the cost of cached prefixes.
+void make_room(CacheState& state) {
+  if (state.prefixes == nullptr) return;
+  for (std::size_t pool = 0; pool < state.allocators.size(); ++pool) {
+    const auto g = static_cast<std::size_t>(state.group_of_pool[pool]);
+    state.prefixes->reclaim(state, static_cast<std::int32_t>(pool),
+                            state.new_entries_of(g) + state.copied_blocks[pool]);
+  }
 }
 
 void take_copies(CacheState& state) {
@@ -134,11 +149,17 @@ Status stage_blocks(CacheState& state) {
     undo_copy_counts(state);  // before the text of the refusal: making it may run out of memory
     return state.blocks_short(shortage->pool, shortage->wanted, "step");
   }
+  make_room(state);
   state.metadata.begin();
   take_copies(state);
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
     take_new_blocks(state, g);
     settle_group(state, g);
+  }
+  for (const StagedCopy& copy : state.step.copies) {
+    const KvCacheGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
+    const auto pool = static_cast<std::size_t>(group.pools()[static_cast<std::size_t>(copy.member)]);
+    if (copy.held) state.allocators[pool].drop_owner(BlockId(copy.source));
   }
   return {};
 }

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "dsv4rt/engine.h"
-#include "engine/sha256.h"
+#include "base/sha256.h"
 
 namespace dsv4rt {
 

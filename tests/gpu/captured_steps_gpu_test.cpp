@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/sha256.h"
+#include "base/sha256.h"
 #include "engine/step_shape.h"
 #include "gpu/support/gpu.h"
 #include "support/golden_case.h"

@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "dsv4rt/engine.h"
 #include "engine/cache_memory.h"
-#include "engine/sha256.h"
+#include "base/sha256.h"
 
 namespace dsv4rt {
 

@@ -23,7 +23,11 @@ class Sha256 {
   using Digest = std::array<std::byte, 32>;
   // The digest of everything fed so far. Feeding may continue afterwards.
   [[nodiscard]] Digest bytes() const;
-  // The same as 64 lower-case hex digits.
+  // The same, without a copy of the state: nothing may be fed afterwards but after restart(). Takes no memory.
+  [[nodiscard]] Digest finish();
+  // Forgets everything fed so far.
+  void restart();
+  // The digest as 64 lower-case hex digits.
   [[nodiscard]] std::string hex() const { return hex_text(bytes()); }
 
  private:

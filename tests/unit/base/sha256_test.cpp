@@ -1,5 +1,5 @@
 // Known answers of FIPS 180-4.
-#include "engine/sha256.h"
+#include "base/sha256.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "engine/sha256.h"
+#include "base/sha256.h"
 
 #include <new>
 
@@ -35,6 +35,17 @@ Sha256::Digest Sha256::bytes() const {
   if (EVP_MD_CTX_copy_ex(copy.md, context_->md) != 1) throw std::bad_alloc();
   DSV4RT_CHECK(EVP_DigestFinal_ex(copy.md, reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
   return digest;
+}
+
+Sha256::Digest Sha256::finish() {
+  Digest digest{};
+  DSV4RT_CHECK(EVP_DigestFinal_ex(context_->md, reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
+  return digest;
+}
+
+// The context keeps its algorithm: no other one is looked up.
+void Sha256::restart() {
+  DSV4RT_CHECK(EVP_DigestInit_ex2(context_->md, nullptr, nullptr) == 1);
 }
 
 std::string hex_text(std::span<const std::byte> bytes) {
