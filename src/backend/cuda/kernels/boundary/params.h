@@ -18,7 +18,7 @@ struct RingShape {
   std::int64_t slot_bytes = 0;
   std::int32_t ring_rows = 0;
   std::int32_t state_rows = 0;
-  std::int32_t data_bytes = 0;  // of a row
+  std::int32_t data_bytes = 0;  // bytes of a row, as in BlockShape
   std::int32_t scale_bytes = 0;
   bool operator==(const RingShape&) const = default;
 };
@@ -27,8 +27,8 @@ inline constexpr std::int64_t kPlaceBytes = 256;
 
 struct RingPlace {
   std::byte* rings = nullptr;
-  std::uint32_t state_place = 0;  // state_offset / kPlaceBytes
-  std::uint32_t shape = 0;        // which of the chunk's
+  std::uint32_t state_place = 0;  // BoundaryRows::state_offset / kPlaceBytes
+  std::uint32_t shape = 0;        // index into RingChunk::shapes
 };
 
 struct RingChunk {
