@@ -25,7 +25,7 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
 // The whole layer. Window rows are staged before attention. They enter the ring at once where the ring
 // keeps what the step's tokens still read, after attention where a long chunk would overwrite it.
 Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
-                               StageObserver* observer, bool* cache_written) const {
+                               StageObserver* observer, bool* cache_written, const BoundaryKeep* keep) const {
   const auto run = [observer](Stage stage, const auto& work) -> Status {
     if (observer == nullptr) return work();
     observer->begin(stage);
@@ -36,7 +36,10 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
   if (cache_written != nullptr) *cache_written = true;
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kWriteKv, [&] { return write_kv(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kWriteKv, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(write_kv(ops, step, ws));
+    return keep == nullptr || keep->captures.empty() ? Status{} : keep_boundaries(ops, *keep, ws);
+  }));
   if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] { return indexer_topk(ops, step, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
   if (!stores_window_at_once(step)) {
@@ -124,6 +127,22 @@ Status AttentionLayer::write_kv(Ops& ops, const StepView& step, const Workspace&
     params.index_compress = compress_index_keys(step, ws);
   }
   return ops.write_kv(params);
+}
+
+// Before anything overwrites what was staged and projected.
+Status AttentionLayer::keep_boundaries(Ops& ops, const BoundaryKeep& keep, const Workspace& ws) const {
+  KeepBoundaryParams params{.captures = keep.captures,
+                            .states = keep.states,
+                            .staged_shape = ws.staged_shape,
+                            .staged = ws.staged_rows,
+                            .window = keep.window,
+                            .compressor = {},
+                            .index_compressor = {}};
+  if (spec_.overlap) {
+    params.compressor = {.input = main_input(ws), .rows = keep.state};
+    if (spec_.indexer) params.index_compressor = {.input = index_input(ws), .rows = keep.index_state};
+  }
+  return ops.keep_boundary_rows(params);
 }
 
 bool AttentionLayer::stores_window_at_once(const StepView& step) const {

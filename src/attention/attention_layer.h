@@ -4,6 +4,7 @@
 #include "attention/layer_weights.h"
 #include "attention/stage_observer.h"
 #include "attention/workspace.h"
+#include "backend/boundary_state.h"
 #include "dsv4rt/model.h"
 
 namespace dsv4rt {
@@ -25,6 +26,16 @@ struct AttentionSettings {
   IndexKeyFormat index_format = IndexKeyFormat::kMxfp4;
 };
 
+// Boundaries inside a step whose states are kept, and where this layer's rows lie in a state. Only overlapping
+// compressors have rows there.
+struct BoundaryKeep {
+  std::span<const BoundaryCapture> captures;
+  BoundaryStates states;
+  BoundaryRows window;
+  BoundaryRows state;
+  BoundaryRows index_state;
+};
+
 class AttentionLayer {
  public:
   // `inverse_frequency` ([32] float, backend memory) is the layer's rope choice; ratio_class as in
@@ -35,9 +46,11 @@ class AttentionLayer {
   // out[t] = attention(x[t]); x and out are [T, d] in backend memory and may not overlap. Appends
   // the step's tokens to the layer's cache. Stream-ordered. `observer` (or null) is told of the stages.
   // A call that failed may be repeated unless `cache_written` (or null) became true: rings that were written no longer
-  // hold what the step's tokens read.
+  // hold what the step's tokens read. `keep` (or null): the boundaries of the step that are kept; not in a captured
+  // one.
   Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
-                 StageObserver* observer = nullptr, bool* cache_written = nullptr) const;
+                 StageObserver* observer = nullptr, bool* cache_written = nullptr,
+                 const BoundaryKeep* keep = nullptr) const;
 
   [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] const LayerWeights& weights() const noexcept { return weights_; }
@@ -47,6 +60,7 @@ class AttentionLayer {
   Status project(Ops& ops, const StepView& step, const bf16* x, const Workspace& ws) const;
   Status project_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status write_kv(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status keep_boundaries(Ops& ops, const BoundaryKeep& keep, const Workspace& ws) const;
   Status indexer_topk(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;

@@ -234,6 +234,13 @@ struct AttendParams {
   bf16* o = nullptr;  // [T, h, kHeadDim]
 };
 
+// boundary_state.h
+struct BoundaryCopy;
+struct BoundaryRows;
+struct BoundaryStates;
+struct KeepBoundaryParams;
+enum class BoundaryDirection : std::uint8_t;
+
 // Device block tables and pools of the whole cache, for the operations that span layers.
 struct CacheTable {
   std::int32_t* block_table = nullptr;  // [max_sequences, stride]
@@ -265,6 +272,23 @@ class Ops {
   // Fork: duplicates slot `source` of every ring and its block-table rows into slot `target`.
   virtual Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
                            std::span<const CacheRings> rings) = 0;
+
+  // Copies rows between rings and boundary states, for every copy and every ring: positions
+  // [max(0, boundary - state.rows), min(end, boundary)), of which the ring must still hold what it gives. Position p
+  // is row p % ring.rows of the slot's ring and row p - (boundary - state.rows) of the state. Only these rows' bytes
+  // change. No copy of a call writes what another one of it reads or writes. Runs between steps or launches of
+  // captured graphs, in stream order with them, never inside: the host's numbers would become part of a graph.
+  virtual Status copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                                    std::span<const BoundaryRows> rows, const BoundaryStates& states) = 0;
+  // Takes rows that the step computed into boundary states, for one layer and every capture: positions
+  // [max(start, boundary - state.rows), boundary), in the bytes that swa_cache_write and write_kv put in the rings.
+  // Runs after write_kv of the layer and before the next layer's projections, in steps that are not captured. Earlier
+  // rows of the states come from the rings before the step (copy_boundary_rows with end = start).
+  virtual Status keep_boundary_rows(const KeepBoundaryParams& params) = 0;
+  // Writes the first columns[i] entries of row `slot` of tables[i]; entries past them stay. `ids` are block ids in
+  // backend memory, table after table. Runs between steps, as copy_slot does.
+  virtual Status write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                                  std::span<const CacheTable> tables) = 0;
 };
 
 }  // namespace dsv4rt

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/boundary_state.h"
 #include "engine/engine_impl.h"
 #include "tools/lib/engine_inspector.h"
 
@@ -65,8 +66,29 @@ class CapturingOps final : public Ops {
     }
     return inner_.copy_slot(source, target, tables, rings);
   }
+  Status copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                            std::span<const BoundaryRows> rows, const BoundaryStates& states) override {
+    return between_steps("copy_boundary_rows",
+                         [&] { return inner_.copy_boundary_rows(direction, copies, rows, states); });
+  }
+  Status keep_boundary_rows(const KeepBoundaryParams& params) override {
+    return between_steps("keep_boundary_rows", [&] { return inner_.keep_boundary_rows(params); });
+  }
+  Status write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                          std::span<const CacheTable> tables) override {
+    return between_steps("write_table_rows", [&] { return inner_.write_table_rows(slot, ids, columns, tables); });
+  }
 
  private:
+  // Operations that are never part of a graph.
+  template <class Call>
+  Status between_steps(std::string_view name, const Call& call) {
+    if (fail) {
+      if (Status status = fail(name); !status.ok()) return status;
+    }
+    spoiled = spoiled || recording;
+    return call();
+  }
   template <class Params>
   Status run_step(std::string_view name, const Params& params, Status (Ops::*operation)(const Params&)) {
     return run(name, [this, params, operation](const StepHeader* counts) {

@@ -42,12 +42,13 @@ class LayerRig {
   [[nodiscard]] const float* frequencies() const { return frequencies_.data(); }
 
   // x and out are host memory; where the backend shares it, the operations see these very pointers.
-  Status forward(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out) {
-    if (rig_.backend().uses_host_memory()) return run(ops, step, x, out);
+  Status forward(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out, const BoundaryKeep* keep = nullptr,
+                 bool* cache_written = nullptr) {
+    if (rig_.backend().uses_host_memory()) return run(ops, step, x, out, keep, cache_written);
     const auto values = static_cast<std::size_t>(step.counts.tokens * settings_.config.hidden_size);
     const BackendArray<Bf16Bits> input(rig_.backend(), std::span(x, values));
     const BackendArray<Bf16Bits> output(rig_.backend(), values);
-    const Status status = run(ops, step, input.data(), output.data());
+    const Status status = run(ops, step, input.data(), output.data(), keep, cache_written);
     if (status.ok()) std::ranges::copy(output.download(), out);
     return status;
   }
@@ -59,8 +60,10 @@ class LayerRig {
     return config;
   }
 
-  Status run(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out) {
-    return layer_->forward(ops, step, reinterpret_cast<const bf16*>(x), reinterpret_cast<bf16*>(out), workspace_);
+  Status run(Ops& ops, const StepView& step, const Bf16Bits* x, Bf16Bits* out, const BoundaryKeep* keep,
+             bool* cache_written) {
+    return layer_->forward(ops, step, reinterpret_cast<const bf16*>(x), reinterpret_cast<bf16*>(out), workspace_,
+                           nullptr, cache_written, keep);
   }
 
   AttentionSettings settings_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/boundary_state.h"
 #include "backend/ops.h"
 
 namespace dsv4rt::test {
@@ -23,6 +24,7 @@ class RecordingOps : public Ops {
   IndexQueryParams index_query_params;
   IndexerTopkParams select_params;
   AttendParams attend_params;
+  KeepBoundaryParams keep_params;
   // The call with this number fails (-1: none).
   int failing_call = -1;
 
@@ -59,6 +61,18 @@ class RecordingOps : public Ops {
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
                    std::span<const CacheRings> rings) override {
     return pass("copy_slot", [&] { return inner_->copy_slot(source, target, tables, rings); });
+  }
+  Status copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                            std::span<const BoundaryRows> rows, const BoundaryStates& states) override {
+    return pass("copy_boundary_rows", [&] { return inner_->copy_boundary_rows(direction, copies, rows, states); });
+  }
+  Status keep_boundary_rows(const KeepBoundaryParams& params) override {
+    keep_params = params;
+    return pass("keep_boundary_rows", [&] { return inner_->keep_boundary_rows(params); });
+  }
+  Status write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                          std::span<const CacheTable> tables) override {
+    return pass("write_table_rows", [&] { return inner_->write_table_rows(slot, ids, columns, tables); });
   }
 
  private:

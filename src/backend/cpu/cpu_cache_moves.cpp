@@ -3,6 +3,8 @@
 #include <string>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/move_checks.h"
+#include "base/try.h"
 
 namespace dsv4rt::cpu {
 namespace {
@@ -58,6 +60,17 @@ Status CpuOps::copy_slot(std::int32_t source, std::int32_t target, std::span<con
                   static_cast<std::size_t>(ring.slot_bytes));
     }
   });
+}
+
+Status CpuOps::write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                                std::span<const CacheTable> tables) {
+  DSV4RT_RETURN_IF_ERROR(check_table_rows(slot, ids, columns, tables));
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const auto count = static_cast<std::size_t>(columns[i]);
+    if (count > 0) std::memcpy(tables[i].block_table + slot * tables[i].stride, ids, count * sizeof(std::int32_t));
+    ids += count;
+  }
+  return {};
 }
 
 }  // namespace dsv4rt::cpu

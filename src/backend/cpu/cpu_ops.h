@@ -48,6 +48,13 @@ class CpuOps final : public RowOps {
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;  // cpu_cache_moves.cpp
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
                    std::span<const CacheRings> rings) override;  // cpu_cache_moves.cpp
+  Status write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                          std::span<const CacheTable> tables) override;  // cpu_cache_moves.cpp
+
+  // cpu_boundary.cpp
+  Status copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                            std::span<const BoundaryRows> rows, const BoundaryStates& states) override;
+  Status keep_boundary_rows(const KeepBoundaryParams& params) override;
 
  private:
   static std::int64_t indexer_topk_scratch_bytes(const StepShapes& shapes, int threads);  // cpu_indexer_topk.cpp

@@ -1,6 +1,5 @@
 // Window rows: staged for the step's tokens, then moved into the ring.
-#include <cstring>
-
+#include "backend/cpu/copy_row.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/rms_scale.h"
 #include "backend/cpu/rope_rows.h"
@@ -8,17 +7,6 @@
 #include "base/check.h"
 
 namespace dsv4rt::cpu {
-namespace {
-
-void copy_row(const BlockShape& from_shape, const std::byte* from, std::int64_t from_row, const BlockShape& to_shape,
-              std::byte* to, std::int64_t to_row) {
-  std::memcpy(to + to_shape.data_offset(to_row), from + from_shape.data_offset(from_row),
-              static_cast<std::size_t>(to_shape.data_bytes));
-  std::memcpy(to + to_shape.scale_offset(to_row), from + from_shape.scale_offset(from_row),
-              static_cast<std::size_t>(to_shape.scale_bytes));
-}
-
-}  // namespace
 
 Status CpuOps::swa_kv(const SwaKvParams& params) {
   DSV4RT_CHECK(params.step.counts.tokens <= params.staged_shape.rows);

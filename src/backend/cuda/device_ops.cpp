@@ -1,5 +1,6 @@
 #include "backend/cuda/device_ops.h"
 
+#include "backend/boundary_state.h"
 #include "backend/cuda/device/current_device.h"
 #include "base/try.h"
 
@@ -74,6 +75,23 @@ Status DeviceOps::copy_slot(std::int32_t source, std::int32_t target, std::span<
                             std::span<const CacheRings> rings) {
   DSV4RT_ON_DEVICE(device_);
   return ops_.copy_slot(source, target, tables, rings);
+}
+
+Status DeviceOps::copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                                     std::span<const BoundaryRows> rows, const BoundaryStates& states) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.copy_boundary_rows(direction, copies, rows, states);
+}
+
+Status DeviceOps::keep_boundary_rows(const KeepBoundaryParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.keep_boundary_rows(params);
+}
+
+Status DeviceOps::write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                                   std::span<const CacheTable> tables) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.write_table_rows(slot, ids, columns, tables);
 }
 
 }  // namespace dsv4rt::cuda

@@ -26,6 +26,11 @@ class DeviceOps final : public RowOps {
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
                    std::span<const CacheRings> rings) override;
+  Status copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                            std::span<const BoundaryRows> rows, const BoundaryStates& states) override;
+  Status keep_boundary_rows(const KeepBoundaryParams& params) override;
+  Status write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                          std::span<const CacheTable> tables) override;
 
  private:
   const CudaDevice& device_;

@@ -1,6 +1,9 @@
 // What a layer asks of Ops: which operations, in which order, with which settings. No numbers.
 #include "attention/attention_layer.h"
 
+#include <algorithm>
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "support/layer_rig.h"
@@ -178,6 +181,74 @@ TEST_F(AttentionLayerTest, WindowRowsEnterTheRingAtOnceWhereTheTokensReadNothing
   ASSERT_TRUE(single.update_params.swa_ring.has_value());
   EXPECT_EQ(single.update_params.swa_ring->base, layer.layer().cache().window.base);
   EXPECT_EQ(std::count(single.calls.begin(), single.calls.end(), "swa_cache_write"), 0);
+}
+
+// Rows of boundaries are taken from what the layer staged and projected, directly after it; states of compressors
+// without an overlap are dead at a boundary.
+TEST_F(AttentionLayerTest, BoundariesAreKeptDirectlyAfterWriteKv) {
+  const BoundaryCapture capture{.first_token = 0, .start = 0, .boundary = 4, .state = 3};
+  std::array<std::byte, 4> places{};
+  const auto rows_at = [](std::byte* place) {
+    BoundaryRows rows;
+    rows.rings = place;
+    return rows;
+  };
+  const BoundaryKeep keep{.captures = {&capture, 1},
+                          .states = {.states = &places[0], .state_bytes = 256},
+                          .window = rows_at(&places[1]),
+                          .state = rows_at(&places[2]),
+                          .index_state = rows_at(&places[3])};
+  for (const int number : {kWindowLayer, kSparseLayer, kHeavyLayer}) {
+    LayerRig layer(golden_, number, kLimits);
+    sequence_ = layer.rig().create_sequence();
+    const StepEntry entry{sequence_, 5};
+    const StepView step = layer.rig().begin({&entry, 1});
+    out_.resize(static_cast<std::size_t>(5 * golden_.hidden()));
+    RecordingOps plain;
+    ASSERT_OK(layer.forward(plain, step, x(), out_.data()));
+    RecordingOps none;
+    const BoundaryKeep nothing;
+    ASSERT_OK(layer.forward(none, step, x(), out_.data(), &nothing));
+    EXPECT_EQ(none.calls, plain.calls);
+
+    RecordingOps ops;
+    ASSERT_OK(layer.forward(ops, step, x(), out_.data(), &keep));
+    Calls expected = plain.calls;
+    expected.insert(std::find(expected.begin(), expected.end(), "write_kv") + 1, "keep_boundary_rows");
+    EXPECT_EQ(ops.calls, expected);
+    const KeepBoundaryParams& kept = ops.keep_params;
+    EXPECT_EQ(kept.captures.data(), &capture);
+    EXPECT_EQ(kept.states.states, &places[0]);
+    EXPECT_EQ(kept.window.rings, &places[1]);
+    EXPECT_EQ(kept.staged, ops.attend_params.staged);
+    EXPECT_EQ(kept.staged_shape.rows, ops.attend_params.staged_shape.rows);
+    ASSERT_EQ(kept.compressor.has_value(), number == kSparseLayer);
+    ASSERT_EQ(kept.index_compressor.has_value(), number == kSparseLayer);
+    if (number != kSparseLayer) continue;
+    EXPECT_EQ(kept.compressor->rows.rings, &places[2]);
+    EXPECT_EQ(kept.compressor->input.kv, ops.compressions.at(0).input.kv);
+    EXPECT_EQ(kept.compressor->input.dim, kHeadDim);
+    EXPECT_EQ(kept.index_compressor->rows.rings, &places[3]);
+    EXPECT_EQ(kept.index_compressor->input.kv, ops.compressions.at(1).input.kv);
+    EXPECT_EQ(kept.index_compressor->input.dim, kIndexHeadDim);
+  }
+}
+
+TEST_F(AttentionLayerTest, AFailureToKeepABoundaryLeavesAWrittenCache) {
+  LayerRig layer(golden_, kWindowLayer, kLimits);
+  const BoundaryCapture capture{.first_token = 0, .start = 0, .boundary = 4, .state = 0};
+  const BoundaryKeep keep{.captures = {&capture, 1}, .states = {}, .window = {}, .state = {}, .index_state = {}};
+  sequence_ = layer.rig().create_sequence();
+  const StepEntry entry{sequence_, 5};
+  const StepView step = layer.rig().begin({&entry, 1});
+  out_.resize(static_cast<std::size_t>(5 * golden_.hidden()));
+  RecordingOps ops;
+  ops.failing_call = 3;
+  bool written = false;
+  EXPECT_TRUE(
+      fails_with(layer.forward(ops, step, x(), out_.data(), &keep, &written), StatusCode::kInternal, {"call 3"}));
+  EXPECT_EQ(ops.calls, (Calls{"linear*2", "normed_linear*1", "write_kv", "keep_boundary_rows"}));
+  EXPECT_TRUE(written);
 }
 
 TEST_F(AttentionLayerTest, TheFirstFailureEndsTheLayer) {

@@ -1,9 +1,10 @@
-// begin_step and copy_slot.
+// begin_step, copy_slot and write_table_rows.
 #include <array>
 
 #include <gtest/gtest.h>
 
-#include "unit/backend/ops_fixture.h"
+#include "support/expect_ok.h"
+#include "unit/backend/boundary_fixture.h"
 
 namespace dsv4rt {
 namespace {
@@ -81,6 +82,41 @@ TEST(CopySlot, DuplicatesEveryRingAndTableRow) {
   const auto after = rings;
   ASSERT_TRUE(ops->copy_slot(1, 1, pools.views, views).ok());
   EXPECT_EQ(rings, after);
+}
+
+TEST(WriteTableRows, WritesTheFirstEntriesOfTheSlotsRowsAndNothingElse) {
+  for (const TableMemory& of : table_cases()) {
+    for (std::int32_t slot = 0; slot < TableMemory::kSlots; ++slot) {
+      TableMemory memory = of;
+      TableMemory expected = of;
+      TestOps ops;
+      ASSERT_OK(memory.write(*ops, memory.entries().data(), slot));
+      expected.write_entries(slot);
+      EXPECT_EQ(memory.entries(), expected.entries()) << of.columns().size() << " tables, slot " << slot;
+    }
+  }
+}
+
+TEST(WriteTableRows, RefusesBeforeAnyChangeAndNamesTheField) {
+  Pools pools;
+  const auto before = pools.tables;
+  const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5};
+  const std::array<std::int32_t, 2> good = {2, 3};
+  TestOps ops;
+  const auto refused = [&](const Status& status, const char* field) {
+    EXPECT_TRUE(test::fails_with(status, StatusCode::kInvalidArgument, {"write_table_rows", field}));
+    EXPECT_EQ(pools.tables, before) << field;
+  };
+  refused(ops->write_table_rows(-1, ids.data(), good, pools.views), "slot = -1");
+  refused(ops->write_table_rows(0, ids.data(), std::span(good).first(1), pools.views), "columns.size() = 1");
+  refused(ops->write_table_rows(0, ids.data(), std::array{1, 5}, pools.views), "columns = 5");
+  refused(ops->write_table_rows(0, ids.data(), std::array{1, -1}, pools.views), "columns = -1");
+  refused(ops->write_table_rows(0, nullptr, good, pools.views), "ids is null");
+  auto tables = pools.views;
+  tables[1].block_table = nullptr;
+  refused(ops->write_table_rows(0, ids.data(), good, tables), "block_table is null");
+  EXPECT_OK(ops->write_table_rows(0, nullptr, std::array{0, 0}, pools.views));
+  EXPECT_EQ(pools.tables, before);
 }
 
 }  // namespace

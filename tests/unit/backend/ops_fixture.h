@@ -154,6 +154,7 @@ class TestOps {
   explicit TestOps(int threads = 2, cpu::IsaLevel isa = cpu::detect_isa_level())
       : team_(threads), scratch_(region(memory_)), ops_(team_, scratch_, isa) {}
   RowOps* operator->() { return &ops_; }
+  RowOps& operator*() { return ops_; }
 
  private:
   // More than any test takes.

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/boundary_state.h"
 #include "backend/row_ops.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
@@ -35,6 +36,15 @@ class WatchingOps final : public RowOps {
   Status copy_slot(std::int32_t, std::int32_t, std::span<const CacheTable>, std::span<const CacheRings>) override {
     return note();
   }
+  Status copy_boundary_rows(BoundaryDirection, std::span<const BoundaryCopy>, std::span<const BoundaryRows>,
+                            const BoundaryStates&) override {
+    return note();
+  }
+  Status keep_boundary_rows(const KeepBoundaryParams&) override { return note(); }
+  Status write_table_rows(std::int32_t, const std::int32_t*, std::span<const std::int32_t>,
+                          std::span<const CacheTable>) override {
+    return note();
+  }
 
  private:
   Status note() {
@@ -59,6 +69,9 @@ const std::vector<std::function<Status(RowOps&)>> kCalls = {
     [](RowOps& ops) { return ops.attend({}); },
     [](RowOps& ops) { return ops.begin_step({}, {}); },
     [](RowOps& ops) { return ops.copy_slot(0, 1, {}, {}); },
+    [](RowOps& ops) { return ops.copy_boundary_rows(BoundaryDirection::kToRings, {}, {}, {}); },
+    [](RowOps& ops) { return ops.keep_boundary_rows({}); },
+    [](RowOps& ops) { return ops.write_table_rows(0, nullptr, {}, {}); },
 };
 
 TEST(DeviceOps, RunOnTheirDeviceAndGiveTheCallersBack) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/boundary_state.h"
 #include "dsv4rt/engine.h"
 #include "support/count_allocations.h"
 #include "support/expect_ok.h"
@@ -52,6 +53,17 @@ class CountingOps final : public Ops {
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
                    std::span<const CacheRings> rings) override {
     return count([&] { return inner_.copy_slot(source, target, tables, rings); });
+  }
+  Status copy_boundary_rows(BoundaryDirection direction, std::span<const BoundaryCopy> copies,
+                            std::span<const BoundaryRows> rows, const BoundaryStates& states) override {
+    return count([&] { return inner_.copy_boundary_rows(direction, copies, rows, states); });
+  }
+  Status keep_boundary_rows(const KeepBoundaryParams& params) override {
+    return count([&] { return inner_.keep_boundary_rows(params); });
+  }
+  Status write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                          std::span<const CacheTable> tables) override {
+    return count([&] { return inner_.write_table_rows(slot, ids, columns, tables); });
   }
 
  private:

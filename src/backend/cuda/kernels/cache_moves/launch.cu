@@ -4,6 +4,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/cache_moves/kernel.cuh"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/move_checks.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
@@ -39,18 +40,19 @@ Status launch_step_moves(const StepView& step, const TableChunk& chunk, cudaStre
 // Collects regions and launches whenever the kernel parameters are full.
 class RegionCopier {
  public:
-  explicit RegionCopier(cudaStream_t stream) : stream_(stream) {}
+  // unit_bytes: what a thread moves at once. Regions that are not aligned to 16 bytes need more threads.
+  explicit RegionCopier(cudaStream_t stream, std::int64_t unit_bytes = 16) : stream_(stream), unit_bytes_(unit_bytes) {}
 
-  Status add(std::byte* base, std::int32_t source, std::int32_t target, std::int64_t bytes) {
+  Status add(std::byte* to, const std::byte* from, std::int64_t bytes) {
     if (bytes == 0) return {};
-    chunk_.regions[count_++] = {.to = base + target * bytes, .from = base + source * bytes, .bytes = bytes};
+    chunk_.regions[count_++] = {.to = to, .from = from, .bytes = bytes};
     largest_bytes_ = std::max(largest_bytes_, bytes);
     return count_ == kRegionsPerLaunch ? flush() : Status{};
   }
 
   Status flush() {
     if (count_ == 0) return {};
-    const dim3 grid(shares_of(largest_bytes_, 4), static_cast<unsigned>(count_));
+    const dim3 grid(shares_of(largest_bytes_ * 16 / unit_bytes_, 4), static_cast<unsigned>(count_));
     copy_regions_kernel<<<grid, kMoveThreads, 0, stream_>>>(chunk_);
     count_ = 0;
     largest_bytes_ = 0;
@@ -59,6 +61,7 @@ class RegionCopier {
 
  private:
   cudaStream_t stream_;
+  std::int64_t unit_bytes_;
   RegionChunk chunk_;
   int count_ = 0;
   std::int64_t largest_bytes_ = 0;
@@ -92,11 +95,27 @@ Status CudaOps::copy_slot(std::int32_t source, std::int32_t target, std::span<co
   RegionCopier copier(stream_);
   for (const CacheTable& table : tables) {
     const auto row_bytes = table.stride * static_cast<std::int64_t>(sizeof(std::int32_t));
-    DSV4RT_RETURN_IF_ERROR(copier.add(reinterpret_cast<std::byte*>(table.block_table), source, target, row_bytes));
+    auto* const rows = reinterpret_cast<std::byte*>(table.block_table);
+    DSV4RT_RETURN_IF_ERROR(copier.add(rows + target * row_bytes, rows + source * row_bytes, row_bytes));
   }
   DSV4RT_RETURN_IF_ERROR(copier.flush());
   for (const CacheRings& ring : rings) {
-    DSV4RT_RETURN_IF_ERROR(copier.add(ring.base, source, target, ring.slot_bytes));
+    DSV4RT_RETURN_IF_ERROR(
+        copier.add(ring.base + target * ring.slot_bytes, ring.base + source * ring.slot_bytes, ring.slot_bytes));
+  }
+  return copier.flush();
+}
+
+Status CudaOps::write_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
+                                 std::span<const CacheTable> tables) {
+  DSV4RT_RETURN_IF_ERROR(check_table_rows(slot, ids, columns, tables));
+  RegionCopier copier(stream_, sizeof(std::int32_t));  // ids of a table begin anywhere among those of the others
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const auto bytes = std::int64_t{columns[i]} * static_cast<std::int64_t>(sizeof(std::int32_t));
+    if (bytes == 0) continue;
+    DSV4RT_RETURN_IF_ERROR(copier.add(reinterpret_cast<std::byte*>(tables[i].block_table + slot * tables[i].stride),
+                                      reinterpret_cast<const std::byte*>(ids), bytes));
+    ids += columns[i];
   }
   return copier.flush();
 }

@@ -4,22 +4,11 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/require.h"
 #include "dsv4rt/status.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::cuda {
-
-// "<operation>: <field> = <value>; accepted: <accepted>"
-inline Status refused(StatusCode code, const char* operation, const char* field, std::int64_t value,
-                      const char* accepted) {
-  return {code, std::string(operation) + ": " + field + " = " + std::to_string(value) + "; accepted: " + accepted};
-}
-
-// The caller broke the contract of ops.h.
-inline Status require(bool holds, const char* operation, const char* field, std::int64_t value,
-                      const char* accepted) {
-  return holds ? Status{} : refused(StatusCode::kInvalidArgument, operation, field, value, accepted);
-}
 
 // The contract allows it, the kernel does not.
 inline Status require_supported(bool holds, const char* operation, const char* field, std::int64_t value,
@@ -31,9 +20,9 @@ inline Status require_aligned(const void* pointer, std::uintptr_t alignment_byte
                               const char* field) {
   const std::uintptr_t excess = reinterpret_cast<std::uintptr_t>(pointer) % alignment_bytes;
   if (pointer != nullptr && excess == 0) return {};
-  return {StatusCode::kInvalidArgument,
-          std::string(operation) + ": " + field + (pointer == nullptr ? " is null" : " is misaligned") +
-              "; accepted: multiples of " + std::to_string(alignment_bytes) + " B"};
+  return {StatusCode::kInvalidArgument, std::string(operation) + ": " + field +
+                                            (pointer == nullptr ? " is null" : " is misaligned") +
+                                            "; accepted: multiples of " + std::to_string(alignment_bytes) + " B"};
 }
 
 // Row parts of a shape that is not the format's would land on other rows.
