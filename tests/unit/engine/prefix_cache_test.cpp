@@ -9,8 +9,10 @@
 
 #include <gtest/gtest.h>
 
+#include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
+#include "support/test_backend.h"
 
 namespace dsv4rt::test {
 namespace {
@@ -31,6 +33,7 @@ class PrefixCacheTest : public testing::Test {
   // All kinds of layers. Poisoned: a row of the block's or slot's previous owner is NaN.
   [[nodiscard]] static EngineOptions options(const PrefixCase& format = {}, std::int32_t states = 64) {
     EngineOptions options = SyntheticModel{.config = "tiny", .first_layer = 0, .layer_count = 4}.options();
+    options.backend = std::string(kTestBackend);
     options.limits = {.max_sequences = 4,
                       .max_context_tokens = kContext,
                       .max_step_tokens = kContext,
@@ -45,11 +48,7 @@ class PrefixCacheTest : public testing::Test {
     options.poison_freed_blocks = true;
     return options;
   }
-  static std::unique_ptr<Engine> make(const EngineOptions& options) {
-    auto engine = Engine::create(options);
-    EXPECT_OK(engine);
-    return std::move(engine).value();
-  }
+  static std::unique_ptr<Engine> make(const EngineOptions& options) { return make_engine(options); }
   static LayerRows inputs(std::uint64_t seed, const Engine& engine) {
     return random_rows(seed, static_cast<std::int64_t>(engine.layers().size()), kContext, engine.config().hidden_size);
   }
@@ -92,9 +91,9 @@ const std::vector<std::int64_t> kLengths = {128 + 1,  256 + 7,  384 + 70,  512 +
                                             640 + 64, 768 + 33, 896 + 100, 1024 + 2};
 
 // Fills the cache in steps of `chunk` (0: at once), then begins one sequence at each boundary.
-void expect_hits_equal_cold(Engine& engine, const LayerRows& rows, const std::vector<std::int32_t>& ids,
-                            std::int64_t chunk, const std::function<void(SequenceFeeder&, FedSequence&, std::int64_t,
-                                                                        std::int64_t)>& check) {
+void expect_hits_equal_cold(
+    Engine& engine, const LayerRows& rows, const std::vector<std::int32_t>& ids, std::int64_t chunk,
+    const std::function<void(SequenceFeeder&, FedSequence&, std::int64_t, std::int64_t)>& check) {
   SequenceFeeder feeder(engine);
   FedSequence writer = feeder.create(rows, ids);
   ASSERT_EQ(writer.length, 0);
@@ -112,7 +111,7 @@ void expect_hits_equal_cold(Engine& engine, const LayerRows& rows, const std::ve
 }
 
 TEST_F(PrefixCacheTest, HitsEqualAColdRunAtEveryBoundaryAndChunking) {
-  for (const std::int64_t chunk : {0, 100, 128, 333, 1}) {
+  for (const std::int64_t chunk : {0, 100, 128, 333}) {
     const auto engine = make(options());
     const LayerRows rows = inputs(1, *engine);
     const Cold cold = run_cold(options(), rows, kLengths);
@@ -192,8 +191,7 @@ TEST_F(PrefixCacheTest, SequencesFromOneBoundaryDoNotDisturbEachOther) {
   std::vector<std::vector<std::int32_t>> all_ids;
   const std::int64_t hidden = engine->config().hidden_size;
   for (std::uint64_t i = 0; i < 3; ++i) {
-    rows.push_back(join_rows(slice_rows(shared, 0, 384, hidden),
-                             slice_rows(inputs(40 + i, *engine), 0, 300, hidden)));
+    rows.push_back(join_rows(slice_rows(shared, 0, 384, hidden), slice_rows(inputs(40 + i, *engine), 0, 300, hidden)));
     std::vector<std::int32_t> some = first(ids(4), 384);
     const std::vector<std::int32_t> own = ids(40 + i, 300);
     some.insert(some.end(), own.begin(), own.end());
@@ -273,8 +271,8 @@ TEST_F(PrefixCacheTest, AFullPoolEvictsAndStaysExact) {
   std::map<std::uint64_t, Cold> cold;
   std::mt19937_64 random(9);
   std::int64_t hits = 0;
-  for (int round = 0; round < 60; ++round) {
-    const std::uint64_t seed = 60 + random() % 5;
+  for (int round = 0; round < 30; ++round) {
+    const std::uint64_t seed = 60 + random() % 4;
     const std::int64_t length = 130 + static_cast<std::int64_t>(random() % 3) * 290;
     const LayerRows rows = inputs(seed, *engine);
     if (!cold.contains(seed)) cold[seed] = run_cold(small, rows, {130, 420, 710});
