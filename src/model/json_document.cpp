@@ -11,17 +11,18 @@ using Json = nlohmann::json;
 // First pass over the text: the strict rules, and a limit on the tree that the second pass builds.
 class ValueCounter : public JsonVisitor {
  public:
-  explicit ValueCounter(std::string_view source) : source_(source) {}
+  ValueCounter(std::string_view source, std::size_t max_values) : source_(source), max_values_(max_values) {}
 
   Status value(const JsonPath&, const JsonValue&) override {
-    if (++values_ <= kMaxJsonValues) return {};
+    if (++values_ <= max_values_) return {};
     return {StatusCode::kBadInput,
-            std::string(source_) + ": more than " + std::to_string(kMaxJsonValues) + " values; fewer are accepted"};
+            std::string(source_) + ": more than " + std::to_string(max_values_) + " values; fewer are accepted"};
   }
   Status end(const JsonPath&, JsonKind) override { return {}; }
 
  private:
   std::string_view source_;
+  std::size_t max_values_;
   std::size_t values_ = 0;
 };
 
@@ -31,13 +32,13 @@ Status bad_document(std::string_view source, const std::string& what) {
 
 }  // namespace
 
-Result<Json> parse_json_object(std::string_view text, std::string_view source) {
-  if (text.size() > kMaxJsonTextBytes) {
+Result<Json> parse_json_object(std::string_view text, std::string_view source, const JsonLimits& limits) {
+  if (text.size() > limits.text_bytes) {
     return bad_document(source, "text has " + std::to_string(text.size()) + " bytes; at most " +
-                                    std::to_string(kMaxJsonTextBytes) + " are accepted");
+                                    std::to_string(limits.text_bytes) + " are accepted");
   }
-  ValueCounter counter(source);
-  if (Status status = parse_strict_json(text, source, kMaxJsonDepth, counter); !status.ok()) return status;
+  ValueCounter counter(source, limits.values);
+  if (Status status = parse_strict_json(text, source, limits.depth, counter); !status.ok()) return status;
   Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) {
     return bad_document(source, "top level is " + describe_json(document) + "; a JSON object is accepted");
