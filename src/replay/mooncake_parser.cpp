@@ -178,7 +178,9 @@ Status MooncakeParser::parse(std::string_view record, std::vector<ParsedRequest>
     if (!std::exchange(first_record_, false)) {
       return errors_.refuse(BadReason::kSyntax, "a header; accepted: one, in the log's first line");
     }
-    return parse_header(fields);
+    Status header = parse_header(fields);
+    lost_ = !header.ok();
+    return header;
   }
   first_record_ = false;
   ParsedRequest parsed;

@@ -23,6 +23,7 @@ class MooncakeParser : public RecordParser {
 
   Status parse(std::string_view record, std::vector<ParsedRequest>& out) override;
   [[nodiscard]] const SourceInfo& info() const override { return info_; }
+  [[nodiscard]] bool lost() const override { return lost_; }
 
  private:
   // What is remembered of a session while its turns may be differences.
@@ -46,6 +47,7 @@ class MooncakeParser : public RecordParser {
   SourceInfo info_;
   SessionTurns session_turns_;
   bool first_record_ = true;
+  bool lost_ = false;
   bool first_request_ = true;
   bool block_tokens_fixed_ = false;  // by the user or the log, not by the format's habit
   SessionNames names_;

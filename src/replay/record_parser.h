@@ -28,6 +28,8 @@ class RecordParser {
   // Appends the record's requests to `out`; none for a header. A refused record changes nothing that later records
   // depend on. kBadInput as RecordErrors words it.
   virtual Status parse(std::string_view record, std::vector<ParsedRequest>& out) = 0;
+  // Whether a header was refused without which later records have no meaning.
+  [[nodiscard]] virtual bool lost() const { return false; }
   // Valid after the first record.
   [[nodiscard]] virtual const SourceInfo& info() const = 0;
 };

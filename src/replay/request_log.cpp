@@ -1,7 +1,6 @@
 // A log of any format as a RequestSource: finds reader and parser, orders, numbers and counts what they give.
-#include <cmath>
+#include <cstdlib>
 #include <deque>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -47,6 +46,7 @@ class RequestLog : public RequestSource {
   Status fill();
   Status read_record(std::string_view record);
   Status accept(ParsedRequest& parsed);
+  void count_step(Ticks step);
 
   LogBytes bytes_;
   RecordErrors errors_;
@@ -60,7 +60,6 @@ class RequestLog : public RequestSource {
   bool ended_ = false;
   std::optional<Ticks> first_arrival_;
   Ticks last_arrival_ = 0;
-  Ticks arrival_quantum_ = 0;
 };
 
 Status RequestLog::open() {
@@ -84,6 +83,14 @@ Status RequestLog::open() {
   return {};
 }
 
+void RequestLog::count_step(Ticks step) {
+  if (step == 0) {
+    ++progress_.shared_arrivals;
+  } else if (progress_.arrival_step_ms == 0 || ticks_to_ms(step) < progress_.arrival_step_ms) {
+    progress_.arrival_step_ms = ticks_to_ms(step);
+  }
+}
+
 Status RequestLog::accept(ParsedRequest& parsed) {
   Request& request = parsed.request;
   if (parsed.arrival) {
@@ -94,11 +101,13 @@ Status RequestLog::accept(ParsedRequest& parsed) {
           "at least " + std::to_string(ticks_to_ms(last_arrival_ - *first_arrival_)) +
               " ms, the time of the request before it");
     }
-    if (!first_arrival_) first_arrival_ = parsed.arrival;
+    if (first_arrival_) {
+      count_step(std::abs(*parsed.arrival - last_arrival_));
+    } else {
+      first_arrival_ = parsed.arrival;
+    }
     last_arrival_ = *parsed.arrival;
-    const Ticks since_first = *parsed.arrival - *first_arrival_;
-    arrival_quantum_ = std::gcd(arrival_quantum_, since_first);
-    request.arrival_ms = ticks_to_ms(since_first);
+    request.arrival_ms = ticks_to_ms(*parsed.arrival - *first_arrival_);
   } else if (!parser_->info().arrival_times) {
     request.arrival_ms = 0;
   }
@@ -142,7 +151,8 @@ Status RequestLog::fill() {
     progress_.lines = errors_.line();
     progress_.bytes = bytes_.bytes_read();
     if (status.ok()) continue;
-    if (!failure_.ok() || !options_.skip_bad || status.code() != StatusCode::kBadInput) {
+    const bool lost = parser_ && parser_->lost();
+    if (!failure_.ok() || lost || !options_.skip_bad || status.code() != StatusCode::kBadInput) {
       failure_ = status;
       return failure_;
     }
@@ -159,7 +169,6 @@ Result<std::optional<Request>> RequestLog::next() {
   request.index = progress_.requests++;
   progress_.input_tokens += request.input_tokens;
   progress_.output_tokens += request.output_tokens;
-  progress_.arrival_quantum_ms = ticks_to_ms(arrival_quantum_);
   return std::optional<Request>(std::move(request));
 }
 

@@ -48,9 +48,11 @@ struct SourceProgress {
   std::int64_t output_tokens = 0;
   std::int64_t lines = 0;  // line of the latest record
   std::uint64_t bytes = 0;
-  // Greatest common divisor of all arrival times since the first: 3000 for a log whose clock ticks every 3 s. 0 while
-  // all are equal.
-  double arrival_quantum_ms = 0;
+  // The smallest difference between successive arrival times that differ, 0 while none do; and how many requests arrive
+  // at the time of the one before. A large step with many shared times is a coarse clock: replay such a log with
+  // jitter.
+  double arrival_step_ms = 0;
+  std::int64_t shared_arrivals = 0;
   std::map<BadReason, std::int64_t> skipped;  // records left out under skip_bad
   [[nodiscard]] std::int64_t skipped_records() const;
 };

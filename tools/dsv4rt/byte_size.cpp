@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 namespace dsv4rt::cli {
@@ -41,6 +42,26 @@ Result<std::int64_t> parse_byte_size(const std::string& flag, const std::string&
     const double bytes = number * candidate.bytes;
     if (!(bytes < kMaxBytes) || bytes < 1.0) return error;
     return static_cast<std::int64_t>(std::llround(bytes));
+  }
+  return error;
+}
+
+Result<std::int64_t> parse_token_count(const std::string& flag, const std::string& text) {
+  if (text == "inf") return std::numeric_limits<std::int64_t>::max();
+  const Status error{
+      StatusCode::kInvalidArgument,
+      flag + ": '" + text + "'; accepted: inf, or a positive number with an optional K, M, G, Ki, Mi or Gi"};
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (parsed.ec != std::errc{} || !(number > 0)) return error;
+  std::string unit(parsed.ptr, end);
+  if (!unit.empty()) unit += 'B';  // "M" counts as "MB" does
+  for (const Unit& candidate : kUnits) {
+    if (candidate.name != unit) continue;
+    const double tokens = number * candidate.bytes;
+    if (!(tokens < kMaxBytes) || tokens < 1.0) return error;
+    return static_cast<std::int64_t>(std::llround(tokens));
   }
   return error;
 }

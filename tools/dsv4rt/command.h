@@ -18,6 +18,8 @@ void add_inspect_command(CLI::App& app, Action& chosen);
 void add_plan_command(CLI::App& app, Action& chosen);
 void add_generate_commands(CLI::App& app, Action& chosen);
 void add_bench_command(CLI::App& app, Action& chosen);
+void add_replay_command(CLI::App& app, Action& chosen);
+void add_convert_log_command(CLI::App& app, Action& chosen);
 void add_doctor_command(CLI::App& app, Action& chosen);
 void add_version_command(CLI::App& app, Action& chosen);
 

@@ -35,6 +35,8 @@ int run(int argc, char** argv) {
   add_plan_command(app, chosen);
   add_generate_commands(app, chosen);
   add_bench_command(app, chosen);
+  add_replay_command(app, chosen);
+  add_convert_log_command(app, chosen);
   add_doctor_command(app, chosen);
   add_version_command(app, chosen);
 

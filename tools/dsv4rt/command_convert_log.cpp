@@ -1,0 +1,92 @@
+// dsv4rt convert-log: a recorded log of any format as a native one.
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "base/try.h"
+#include "checkpoint/output_file.h"
+#include "command.h"
+#include "console.h"
+#include "log_report.h"
+#include "replay/native_log.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+
+struct ConvertFlags {
+  LogFlags log;
+  std::string out;
+  std::string json;
+};
+
+// A file that appears when it is complete, or standard output.
+class LogOutput {
+ public:
+  static Result<LogOutput> create(const std::string& path) {
+    LogOutput output;
+    if (path != "-") {
+      DSV4RT_ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));
+      output.file_.emplace(std::move(file));
+    }
+    return output;
+  }
+
+  Status add(const std::string& line) {
+    buffer_ += line;
+    return buffer_.size() < kBufferBytes ? Status{} : flush();
+  }
+
+  Status commit() {
+    DSV4RT_RETURN_IF_ERROR(flush());
+    return file_ ? file_->commit() : Status{};
+  }
+
+ private:
+  Status flush() {
+    const std::string text = std::exchange(buffer_, {});
+    if (file_) return file_->write(text.data(), text.size());
+    std::cout << text << std::flush;
+    return std::cout ? Status{} : Status{StatusCode::kResourceExhausted, "standard output: write failed"};
+  }
+
+  std::optional<OutputFile> file_;
+  std::string buffer_;
+};
+
+Status convert_log(const ConvertFlags& flags) {
+  if (flags.out == "-" && flags.json == "-") {
+    return {StatusCode::kInvalidArgument, "--json -: standard output takes the log; accepted: a file"};
+  }
+  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(flags.log));
+  DSV4RT_ASSIGN_OR_RETURN(LogOutput output, LogOutput::create(flags.out));
+  DSV4RT_RETURN_IF_ERROR(output.add(replay::native_log_header(source->info())));
+  while (flags.log.limit < 0 || source->progress().requests < flags.log.limit) {
+    DSV4RT_ASSIGN_OR_RETURN(const std::optional<replay::Request> request, source->next());
+    if (!request) break;
+    DSV4RT_RETURN_IF_ERROR(output.add(replay::native_log_line(*request, source->info())));
+  }
+  DSV4RT_RETURN_IF_ERROR(output.commit());
+  if (flags.out != "-" && flags.json != "-") print_log(flags.log, *source);
+  if (flags.json.empty()) return {};
+  const nlohmann::ordered_json report{{"command", "convert-log"},
+                                      {"provenance", provenance_json()},
+                                      {"log", log_json(flags.log, *source)},
+                                      {"out", flags.out}};
+  return write_json_report(report, flags.json);
+}
+
+}  // namespace
+
+void add_convert_log_command(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<ConvertFlags>();
+  CLI::App* command = app.add_subcommand("convert-log", "Write a request log of any known format as a native one");
+  flags->log.add_to(*command);
+  command->add_option("out", flags->out, "Native log to write, or - for stdout")->required();
+  command->add_option("--json", flags->json, "Write a summary as JSON to a file, or - for stdout");
+  command->callback([flags, &chosen] { chosen = [flags] { return convert_log(*flags); }; });
+}
+
+}  // namespace dsv4rt::cli

@@ -1,0 +1,47 @@
+// dsv4rt replay: what the cache, the scheduler and the kernels do with a recorded log of requests.
+
+#include <memory>
+
+#include "command.h"
+#include "log_report.h"
+#include "replay_none.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+struct ReplayFlags {
+  LogFlags log;
+  std::string execute = "none";
+  ReplayNoneFlags none{.pool_tokens = {}, .sweep_pool = {"1M", "4M", "16M", "inf"}};
+  std::string json;
+};
+
+Status run_replay(const ReplayFlags& flags) {
+  if (flags.execute == "none") return replay_none(flags.log, flags.none, flags.json);
+  return {StatusCode::kUnsupported, "--execute " + flags.execute + "; accepted in this build: none"};
+}
+
+}  // namespace
+
+void add_replay_command(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<ReplayFlags>();
+  CLI::App* command = app.add_subcommand("replay", "Replay a recorded log of requests and report what became of them");
+  flags->log.add_to(*command);
+  command->add_option("--execute", flags->execute, "none: only the prefix cache, requests one after another")
+      ->check(CLI::IsMember({"none", "model", "real"}))
+      ->capture_default_str();
+  auto* pool = command->add_option("--pool-tokens", flags->none.pool_tokens,
+                                   "Capacity of the cache in tokens, e.g. 4096, 1M, 1Mi, inf");
+  command->add_option("--sweep-pool", flags->none.sweep_pool, "Several capacities at once, e.g. 1M,4M,inf")
+      ->delimiter(',')
+      ->excludes(pool)
+      ->capture_default_str();
+  command
+      ->add_option("--policy", flags->none.policy, "Which block leaves a full cache: lru, or belady (knows the future)")
+      ->capture_default_str();
+  command->add_option("--json", flags->json,
+                      "Write the report as JSON to a file, or - for stdout instead of the table");
+  command->callback([flags, &chosen] { chosen = [flags] { return run_replay(*flags); }; });
+}
+
+}  // namespace dsv4rt::cli

@@ -1,0 +1,126 @@
+#include "replay_none.h"
+
+#include <iostream>
+
+#include "base/try.h"
+#include "byte_size.h"
+#include "console.h"
+#include "replay/cache_study.h"
+#include "text_table.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+using replay::CacheStudy;
+using replay::CapacityResult;
+using replay::EvictionPolicy;
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kProgressInterval = 1024;  // requests
+
+Result<replay::CacheStudyOptions> study_options(const LogFlags& log, const ReplayNoneFlags& flags) {
+  replay::CacheStudyOptions options;
+  options.limit = log.limit;
+  if (flags.policy == "belady") {
+    options.policy = EvictionPolicy::kBelady;
+  } else if (flags.policy == "useful") {
+    return Status{
+        StatusCode::kUnsupported,
+        "--policy useful: the engine's own policy weighs what steps cost, so --execute model runs it; accepted "
+        "with --execute none: lru, belady"};
+  } else if (flags.policy != "lru") {
+    return Status{StatusCode::kInvalidArgument, "--policy: '" + flags.policy + "'; accepted: lru, belady"};
+  }
+  std::vector<std::string> capacities = flags.sweep_pool;
+  const char* const flag = flags.pool_tokens.empty() ? "--sweep-pool" : "--pool-tokens";
+  if (!flags.pool_tokens.empty()) capacities = {flags.pool_tokens};
+  for (const std::string& text : capacities) {
+    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t tokens, parse_token_count(flag, text));
+    options.capacities_tokens.push_back(tokens);
+  }
+  return options;
+}
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// "inf" for a cache without limit.
+std::string count_text(std::int64_t count) {
+  return count == replay::kUnlimitedTokens ? "inf" : std::to_string(count);
+}
+Json count_json(std::int64_t count) {
+  return count == replay::kUnlimitedTokens ? Json("inf") : Json(count);
+}
+
+Json hits_json(const replay::HitCounters& hits, const CacheStudy& study) {
+  return {{"hit_tokens", hits.hit_tokens},
+          {"computed_tokens", study.input_tokens - hits.hit_tokens},
+          {"hit_rate", share(hits.hit_tokens, study.input_tokens)},
+          {"hit_blocks", hits.hit_blocks},
+          {"hit_requests", hits.hit_requests}};
+}
+
+Json study_json(const CacheStudy& study, const LogFlags& log, const ReplayNoneFlags& flags,
+                const replay::RequestSource& source) {
+  Json json{{"command", "replay"}, {"execute", "none"}, {"policy", flags.policy}};
+  json["provenance"] = provenance_json();
+  json["log"] = log_json(log, source);
+  json["whole_log"] = study.whole_log;
+  json["requests_without_ids"] = study.requests_without_ids;
+  json["capacities"] = Json();  // null: without prefix identity there is nothing to know
+  if (!study.capacities) return json;
+  for (const CapacityResult& result : *study.capacities) {
+    Json entry{{"capacity_tokens", count_json(result.capacity_tokens)},
+               {"capacity_blocks", count_json(result.capacity_blocks)}};
+    entry.update(hits_json(result.hits, study));
+    if (flags.policy != "lru") entry["lru"] = hits_json(result.lru, study);
+    json["capacities"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+void print_study(const CacheStudy& study, const ReplayNoneFlags& flags) {
+  if (!study.capacities) {
+    std::cout << "hit rates: not known, since the log does not say what prompts share\n";
+    return;
+  }
+  if (study.requests_without_ids > 0) {
+    std::cout << "requests without block ids, which hit nothing: " << study.requests_without_ids << "\n";
+  }
+  const bool compared = flags.policy != "lru";
+  std::vector<std::string> header{"pool tokens", "blocks", "hit tokens", "computed", "requests with a hit", "hit rate"};
+  if (compared) header.emplace_back("lru");
+  TextTable table(std::move(header));
+  for (const CapacityResult& result : *study.capacities) {
+    std::vector<std::string> row{
+        count_text(result.capacity_tokens),       count_text(result.capacity_blocks),
+        std::to_string(result.hits.hit_tokens),   std::to_string(study.input_tokens - result.hits.hit_tokens),
+        std::to_string(result.hits.hit_requests), fixed(share(result.hits.hit_tokens, study.input_tokens), 4)};
+    if (compared) row.push_back(fixed(share(result.lru.hit_tokens, study.input_tokens), 4));
+    table.add_row(std::move(row));
+  }
+  std::cout << "policy: " << flags.policy << "\n" << table.to_string();
+}
+
+}  // namespace
+
+Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const std::string& json) {
+  DSV4RT_ASSIGN_OR_RETURN(const replay::CacheStudyOptions options, study_options(log, flags));
+  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
+  const std::int64_t bytes = log_bytes(log);
+  ProgressLine progress("replay", "bytes");
+  const auto on_request = [&](const replay::SourceProgress& read) {
+    if (bytes > 0 && read.requests % kProgressInterval == 0) {
+      progress.update(std::min(static_cast<std::int64_t>(read.bytes), bytes), bytes);
+    }
+  };
+  DSV4RT_ASSIGN_OR_RETURN(const CacheStudy study, replay::study_cache(*source, options, on_request));
+  if (json != "-") {
+    print_log(log, *source);
+    print_study(study, flags);
+  }
+  return json.empty() ? Status{} : write_json_report(study_json(study, log, flags, *source), json);
+}
+
+}  // namespace dsv4rt::cli
