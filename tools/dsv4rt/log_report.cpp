@@ -78,6 +78,8 @@ void print_log(const LogFlags& flags, const replay::RequestSource& source) {
   std::cout << "\narrivals: ";
   if (!info.arrival_times) {
     std::cout << "no times in the log\n";
+  } else if (progress.arrival_step_ms == 0) {
+    std::cout << "one time only\n";
   } else {
     std::cout << "smallest step " << fixed(progress.arrival_step_ms, 3) << " ms, " << progress.shared_arrivals
               << " requests at the time of the one before\n";

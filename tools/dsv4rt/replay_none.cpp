@@ -1,6 +1,8 @@
 #include "replay_none.h"
 
+#include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "base/try.h"
 #include "byte_size.h"
@@ -41,8 +43,14 @@ Result<replay::CacheStudyOptions> study_options(const LogFlags& log, const Repla
   return options;
 }
 
-double share(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+// Nothing was asked for: there is no rate, not one of 0.
+std::optional<double> hit_rate(const replay::HitCounters& hits, const CacheStudy& study) {
+  if (study.input_tokens == 0) return {};
+  return static_cast<double>(hits.hit_tokens) / static_cast<double>(study.input_tokens);
+}
+std::string hit_rate_text(const replay::HitCounters& hits, const CacheStudy& study) {
+  const auto rate = hit_rate(hits, study);
+  return rate ? fixed(*rate, 4) : "-";
 }
 
 // "inf" for a cache without limit.
@@ -54,9 +62,10 @@ Json count_json(std::int64_t count) {
 }
 
 Json hits_json(const replay::HitCounters& hits, const CacheStudy& study) {
+  const auto rate = hit_rate(hits, study);
   return {{"hit_tokens", hits.hit_tokens},
           {"computed_tokens", study.input_tokens - hits.hit_tokens},
-          {"hit_rate", share(hits.hit_tokens, study.input_tokens)},
+          {"hit_rate", rate ? Json(*rate) : Json()},
           {"hit_blocks", hits.hit_blocks},
           {"hit_requests", hits.hit_requests}};
 }
@@ -96,8 +105,8 @@ void print_study(const CacheStudy& study, const ReplayNoneFlags& flags) {
     std::vector<std::string> row{
         count_text(result.capacity_tokens),       count_text(result.capacity_blocks),
         std::to_string(result.hits.hit_tokens),   std::to_string(study.input_tokens - result.hits.hit_tokens),
-        std::to_string(result.hits.hit_requests), fixed(share(result.hits.hit_tokens, study.input_tokens), 4)};
-    if (compared) row.push_back(fixed(share(result.lru.hit_tokens, study.input_tokens), 4));
+        std::to_string(result.hits.hit_requests), hit_rate_text(result.hits, study)};
+    if (compared) row.push_back(hit_rate_text(result.lru, study));
     table.add_row(std::move(row));
   }
   std::cout << "policy: " << flags.policy << "\n" << table.to_string();
@@ -112,10 +121,12 @@ Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const std:
   ProgressLine progress("replay", "bytes");
   const auto on_request = [&](const replay::SourceProgress& read) {
     if (bytes > 0 && read.requests % kProgressInterval == 0) {
-      progress.update(std::min(static_cast<std::int64_t>(read.bytes), bytes), bytes);
+      // The last bytes are read before the last requests are counted.
+      progress.update(std::min(static_cast<std::int64_t>(read.bytes), bytes - 1), bytes);
     }
   };
   DSV4RT_ASSIGN_OR_RETURN(const CacheStudy study, replay::study_cache(*source, options, on_request));
+  if (bytes > 0 && study.requests >= kProgressInterval) progress.update(bytes, bytes);
   if (json != "-") {
     print_log(log, *source);
     print_study(study, flags);

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""What `dsv4rt replay` and `dsv4rt convert-log` print, write and exit with: replay_cli_test.py PROGRAM LOG_FOLDER"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, LOGS = sys.argv[1], pathlib.Path(sys.argv[2])
+CONVERSATION = LOGS / "mooncake_conversation_head1000.jsonl"
+SAMPLE_THAT_IS_REFUSED = LOGS / "qwen_bailian_format_sample.jsonl"
+
+
+def run(*arguments, stdin=None):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, input=stdin, check=False)
+
+
+class Replay(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_table_and_json_agree(self):
+        report = self.folder / "report.json"
+        done = run("replay", CONVERSATION, "--execute", "none", "--policy", "belady", "--json", report)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [line.split() for line in done.stdout.decode().splitlines() if line.split()[1:] and "." in line[-6:]]
+        rows = [row for row in rows if len(row) == 7]
+        entries = json.loads(report.read_text())["capacities"]
+        self.assertEqual(len(rows), 4)
+        for row, entry in zip(rows, entries):
+            self.assertEqual(row[:5], [str(entry[key]) for key in ("capacity_tokens", "capacity_blocks", "hit_tokens",
+                                                                   "computed_tokens", "hit_requests")])
+            self.assertEqual(row[5], f"{entry['hit_rate']:.4f}")
+            self.assertEqual(row[6], f"{entry['lru']['hit_rate']:.4f}")
+            self.assertEqual(entry["hit_tokens"] + entry["computed_tokens"], 13732944)
+
+    def test_json_on_stdout_replaces_the_table(self):
+        done = run("replay", CONVERSATION, "--pool-tokens", "4M", "--json", "-")
+        report = json.loads(done.stdout)
+        self.assertEqual([entry["capacity_tokens"] for entry in report["capacities"]], [4000000])
+        self.assertAlmostEqual(report["capacities"][0]["hit_rate"], 0.1578, places=4)
+        self.assertEqual(len(report["log"]["sha256"]), 64)
+        self.assertIn("compiler", report["provenance"])
+
+    def test_the_same_log_from_standard_input(self):
+        from_file = json.loads(run("replay", CONVERSATION, "--json", "-").stdout)
+        from_pipe = json.loads(run("replay", "-", "--json", "-", stdin=CONVERSATION.read_bytes()).stdout)
+        self.assertEqual(from_pipe["capacities"], from_file["capacities"])
+        self.assertEqual(from_pipe["log"]["sha256"], from_file["log"]["sha256"])
+
+    def test_no_hit_rate_without_prefix_identity(self):
+        done = run("replay", LOGS / "azure_llm_2023_code_head100.csv")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b"prefix identity: none", done.stdout)
+        self.assertNotIn(b"0.0000", done.stdout)
+        report = json.loads(run("replay", LOGS / "azure_llm_2023_code_head100.csv", "--json", "-").stdout)
+        self.assertIsNone(report["capacities"])
+
+    def test_a_log_read_in_part_has_no_digest(self):
+        report = json.loads(run("replay", CONVERSATION, "--limit", "10", "--json", "-").stdout)
+        self.assertEqual(report["log"]["requests"], 10)
+        self.assertFalse(report["whole_log"])
+        self.assertIsNone(json.loads(run("replay", "-", "--limit", "10", "--json", "-",
+                                         stdin=CONVERSATION.read_bytes() * 2).stdout)["log"]["sha256"])
+
+    def test_exit_codes(self):
+        for code, words, arguments in (
+                (2, b"4X", ("replay", CONVERSATION, "--pool-tokens", "4X")),
+                (2, b"excludes", ("replay", CONVERSATION, "--pool-tokens", "4M", "--sweep-pool", "1M")),
+                (2, b"accepted: lru, belady", ("replay", CONVERSATION, "--policy", "fifo")),
+                (2, b"65536", ("replay", CONVERSATION, "--block-tokens", "65537")),
+                (3, b"--execute model runs it", ("replay", CONVERSATION, "--policy", "useful")),
+                (3, b"cannot open", ("replay", self.folder / "none")),
+                (3, b"line 1: hash_ids", ("replay", CONVERSATION, "--block-tokens", "16")),
+                (3, b"estimate", ("replay", CONVERSATION, "--tokenizer", "tokenizer.json")),
+                (2, b"standard output", ("convert-log", CONVERSATION, "-", "--json", "-"))):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, code, (arguments, done.stderr))
+            self.assertIn(words, done.stderr + done.stdout, arguments)
+
+    def test_bad_records_are_counted(self):
+        done = run("replay", SAMPLE_THAT_IS_REFUSED, "--skip-bad", "--json", "-")
+        self.assertEqual(done.returncode, 0)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["log"]["skipped"], {"block_ids": 2})
+        self.assertIsNone(report["capacities"][0]["hit_rate"])
+
+    def test_estimates_are_said_on_stderr_and_in_the_output(self):
+        chat = b'[{"conversations":[{"from":"human","value":"a b"},{"from":"gpt","value":"c"}]}]'
+        done = run("replay", "-", stdin=chat)
+        self.assertIn(b"estimated", done.stderr)
+        self.assertIn(b"estimated from words", done.stdout)
+
+    def test_conversion_is_complete_or_absent(self):
+        out = self.folder / "native.jsonl"
+        done = run("convert-log", CONVERSATION, out, "--json", self.folder / "summary.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads((self.folder / "summary.json").read_text())["log"]["requests"], 1000)
+        self.assertEqual(run("convert-log", CONVERSATION, "-").stdout, out.read_bytes())
+        again = self.folder / "again.jsonl"
+        run("convert-log", out, again)
+        self.assertEqual(again.read_bytes().split(b"\n")[1:], out.read_bytes().split(b"\n")[1:])
+        # A failure leaves what was there, and nothing half-written beside it.
+        before, names = out.read_bytes(), sorted(path.name for path in self.folder.iterdir())
+        broken = self.folder / "broken"
+        broken.write_bytes(CONVERSATION.read_bytes()[:100000])
+        self.assertEqual(run("convert-log", broken, out).returncode, 3)
+        broken.unlink()
+        self.assertEqual(out.read_bytes(), before)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), names)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
