@@ -28,8 +28,8 @@ inline constexpr std::int64_t kUnlimitedTokens = kUnlimitedBlocks;
 struct CapacityResult {
   std::int64_t capacity_tokens = 0;
   std::int64_t capacity_blocks = 0;
-  HitCounters hits;  // by the policy
-  HitCounters lru;   // by LRU, for comparison; equal to `hits` under kLru
+  HitCounters hits;  // under the policy
+  HitCounters lru;   // under LRU, for comparison; equal to `hits` under kLru
 };
 
 struct CacheStudy {
@@ -37,7 +37,7 @@ struct CacheStudy {
   std::int64_t requests = 0;
   std::int64_t input_tokens = 0;
   std::int64_t output_tokens = 0;
-  std::int64_t requests_without_ids = 0;  // of a log that has ids: they hit nothing and fill nothing
+  std::int64_t requests_without_ids = 0;  // in a log that has ids: they hit nothing and fill nothing
   // Ascending by capacity; unset where the log does not say what prompts share: then no hit rate can be known.
   std::optional<std::vector<CapacityResult>> capacities;
   bool whole_log = false;  // the limit did not end the reading

@@ -50,7 +50,7 @@ class LruCurve {
   [[nodiscard]] std::int64_t live_up_to(std::size_t slot) const;
 
   std::vector<std::int64_t> capacities_;
-  std::vector<HitCounters> gained_;  // by the smallest capacity that gains it
+  std::vector<HitCounters> gained_;  // at the smallest capacity that gains it
   std::unordered_map<std::uint64_t, std::size_t> slot_of_;
   std::vector<std::uint64_t> id_of_slot_;
   std::vector<bool> slot_live_;

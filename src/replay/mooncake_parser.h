@@ -30,7 +30,7 @@ class MooncakeParser : public RecordParser {
   struct Session {
     std::optional<bool> delta;  // unset before the second turn tells
     std::optional<std::uint64_t> first_id;
-    std::int64_t tokens = 0;  // of all turns so far, answers included
+    std::int64_t tokens = 0;  // in all turns so far, answers included
     std::int64_t turns = 0;
     SessionHistory history;
   };
@@ -49,7 +49,7 @@ class MooncakeParser : public RecordParser {
   bool first_record_ = true;
   bool lost_ = false;
   bool first_request_ = true;
-  bool block_tokens_fixed_ = false;  // by the user or the log, not by the format's habit
+  bool block_tokens_fixed_ = false;  // the user or the log says it, not the format's habit
   SessionNames names_;
   std::vector<Session> sessions_;
   std::int64_t history_blocks_ = 0;

@@ -35,7 +35,7 @@ enum class SessionTurns : std::uint8_t {
 struct SourceInfo {
   std::string format;  // "mooncake", "azure", ...
   PrefixIdentity identity = PrefixIdentity::kNone;
-  std::int32_t block_tokens = 0;   // of block ids; 0 without identity
+  std::int32_t block_tokens = 0;   // in a block; 0 without identity
   bool arrival_times = true;       // false: the log has none, and every arrival_ms is 0
   bool arrivals_ordered = true;    // the format promises it and the source checks it
   bool lengths_estimated = false;  // tokens were estimated from words

@@ -31,7 +31,7 @@ class SessionHistory {
 
   std::int32_t block_tokens_;
   std::vector<std::uint64_t> full_blocks_;
-  std::uint64_t tail_id_ = 0;  // of all content so far
+  std::uint64_t tail_id_ = 0;  // names all content so far
   std::int64_t tail_tokens_ = 0;
   bool aligned_ = true;  // so far blocks are those of the log
 };

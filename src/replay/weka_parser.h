@@ -23,8 +23,8 @@ class WekaParser : public RecordParser {
  private:
   // Where the entries of one `requests` array belong.
   struct Place {
-    std::string prefix;        // of field names
-    std::string id;            // of the session or agent
+    std::string prefix;        // before field names
+    std::string id;            // the session or agent
     std::int64_t session = 0;  // numbers turns that follow each other
     std::uint64_t scope = 0;   // within which ids mean the same
     Ticks begin = 0;           // a subagent's entry; 0 for the session itself
