@@ -43,9 +43,9 @@ struct PrefixCacheOptions {
 struct SequenceOptions {
   // Prefixes are shared among sequences of equal salt only; tenants that must not learn of each other need different
   // ones. Any bytes; empty is a salt like any other.
-  std::span<const std::byte> salt;
-  std::int64_t reserve_tokens = 0;     // as for Engine::create_sequence
-  std::optional<PrefixPolicy> policy;  // unset: PrefixCacheOptions::policy
+  std::span<const std::byte> salt = {};
+  std::int64_t reserve_tokens = 0;          // as for Engine::create_sequence
+  std::optional<PrefixPolicy> policy = {};  // unset: PrefixCacheOptions::policy
 };
 
 struct SequenceStart {

@@ -46,8 +46,11 @@ void PrefixCache::begin_step(CacheState& cache, std::span<const StepEntry> batch
     step_ids_.insert(step_ids_.end(), batch[i].token_ids, batch[i].token_ids + segment.tokens);
     const std::int32_t end = segment.start + segment.tokens;
     const std::int32_t high_water = std::max(cache.sequences[segment.slot].high_water, end);
+    // Where the sequence ends if all of its drafts are rejected.
+    const std::int32_t least = std::max(segment.start, end - cache.layout.formats().draft_budget_tokens - 1);
     for (std::int32_t boundary = (segment.start / unit + 1) * unit; boundary <= end; boundary += unit) {
-      if (cache.reachable(boundary, high_water) || wanted(track, boundary, end) == Wanted::kNo) continue;
+      if (cache.reachable(boundary, high_water)) continue;
+      if (wanted(track, boundary, end) == Wanted::kNo && wanted(track, boundary, least) == Wanted::kNo) continue;
       const std::int32_t state = take_state();
       if (state == kNoBoundaryState) break;
       captures_.push_back({.segment = static_cast<std::int32_t>(i),
