@@ -108,7 +108,7 @@ TEST(SteadyPath, KeepingPrefixesAllocatesNothing) {
   const std::uint64_t before = allocations;
   for (std::size_t round = 0; round < 8 && status.ok(); ++round) {
     for (std::size_t i = 0; i < 4; ++i) {
-      const Result<PrefixStart> start = cache.manager->create_sequence(ids[4 * round + i], {});
+      const Result<PrefixStart> start = cache.manager->create_sequence(std::span(ids[4 * round + i]).first(500), {});
       ASSERT_TRUE(start.ok());
       batch[i] = {.sequence = start->sequence, .tokens = 0};
       hits += start->hit_tokens;
