@@ -134,7 +134,7 @@ class PrefixMachine {
     std::int32_t children = 0;
     bool state = false;
   };
-  std::map<PrefixDigest, Unit> units_;  // as the events tell
+  std::map<PrefixDigest, Unit> units_;  // what the events told of
   std::map<PrefixDigest, std::int32_t> units_of_root_;
 };
 

@@ -108,7 +108,7 @@ struct PrefixTestCache : TestCache {
     return counts;
   }
 
-  std::vector<PlannedCapture> captured;  // of the last step
+  std::vector<PlannedCapture> captured;  // what the last step captured
 };
 
 inline PrefixTestCache prefix_cache(const PrefixSetup& setup = {}) {
