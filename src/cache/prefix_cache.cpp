@@ -51,7 +51,6 @@ PrefixCache::PrefixCache(const CacheState& cache, const PrefixCacheSettings& set
   node_of_state_.assign(states, kNoPrefixNode);
   free_states_.reserve(states);
   for (auto state = static_cast<std::int32_t>(states) - 1; state >= 0; --state) free_states_.push_back(state);
-  idle_blocks_.resize(cache.allocators.size());
   if (records_events_) events_.reserve(static_cast<std::size_t>(tree_.capacity()) + 2 * states + most_captures(cache));
 }
 

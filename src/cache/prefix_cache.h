@@ -148,7 +148,6 @@ class PrefixCache {
   std::vector<BoundaryCopyPlan> boundary_copies_;
   std::vector<std::int32_t> free_states_;
   std::vector<PrefixNodeId> node_of_state_;  // [states]; none while free or not yet any node's
-  std::vector<std::int64_t> idle_blocks_;    // [pools], scratch of attach
   std::vector<PrefixEventRecord> events_;
   PrefixStats stats_;
 };
