@@ -80,8 +80,8 @@ typedef struct dsv4rt_prefix_event {
   size_t struct_size;  // set by the library
   int32_t kind;        // DSV4RT_UNIT_STORED, ...
   int32_t removal;     // DSV4RT_REMOVED_..., of the removals
-  uint8_t digest[32];  // of the prefix up to the unit's end
-  uint8_t parent[32];  // of the unit before; of the salt for the first one
+  uint8_t digest[32];  // names the prefix up to the unit's end
+  uint8_t parent[32];  // the digest before it: the unit's before, or the salt's
   int64_t end_tokens;  // length of the prefix up to the unit's end
   const int32_t* token_ids;
   size_t token_id_count;  // 0 unless dsv4rt_prefix_options.event_token_ids
@@ -100,7 +100,7 @@ typedef struct dsv4rt_prefix_options {
   int32_t boundary_states;             // states it may keep, each dsv4rt_memory.bytes_per_boundary_state; 0: no cache
   int32_t event_token_ids;             // 1: events carry the token ids of their unit
   int64_t tenant_quota_tokens;         // most that prefixes of one salt may keep; 0: no quota
-  const dsv4rt_prefix_policy* policy;  // of sequences that bring none; null: the defaults
+  const dsv4rt_prefix_policy* policy;  // what sequences get that bring none; null: the defaults
   dsv4rt_prefix_event_callback on_event;  // null: nobody is told
   void* user_data;                        // given to on_event
 } dsv4rt_prefix_options;
@@ -214,7 +214,7 @@ typedef struct dsv4rt_sequence_options {
   size_t struct_size;                  // set by the caller
   const void* salt;                    // [salt_bytes]: prefixes are shared among sequences of equal salt only
   size_t salt_bytes;                   // 0: the empty salt, one like any other
-  int64_t reserve_tokens;              // as for dsv4rt_sequence_create
+  int64_t reserve_tokens;              // sets blocks aside: dsv4rt_sequence_create
   const dsv4rt_prefix_policy* policy;  // null: the engine's
 } dsv4rt_sequence_options;
 
