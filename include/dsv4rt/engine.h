@@ -38,6 +38,7 @@
 #include "dsv4rt/export.h"
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/model.h"
+#include "dsv4rt/prefix_cache.h"
 #include "dsv4rt/status.h"
 #include "dsv4rt/step.h"
 #include "dsv4rt/types.h"
@@ -105,6 +106,10 @@ struct EngineOptions {
   // layers take less memory; layers are independent of each other.
   std::int32_t first_layer = 0;
   std::int32_t layer_count = 0;
+
+  // How the prefix cache behaves; CacheLimits::boundary_states > 0 makes one. With deterministic = false, hits are
+  // still content of the same tokens, but not to the last byte what a run of other steps would have left.
+  PrefixCacheOptions prefix_cache;
 
   // Limits of the cache; see CacheLimits. They fix every allocation.
   CacheLimits limits;
@@ -195,12 +200,41 @@ class Engine {
   // up to there cannot fail for want of blocks; kResourceExhausted names role, layer and what is missing.
   DSV4RT_EXPORT Result<SequenceId> create_sequence(std::int64_t reserve_tokens = 0);
   DSV4RT_EXPORT Result<SequenceId> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
-  // Drops tokens from the end: to 0, or as far back as the rings hold what the rest needs (kFailedPrecondition naming
-  // the earliest length otherwise). kResourceExhausted when a reservation could not be kept.
+  // A sequence with ids: it begins with what is cached of them, at most all but the last token, which has to be run.
+  // The tokens from SequenceStart::hit_tokens on are given to steps with their ids (StepEntry::token_ids) and become
+  // cached in turn. kFailedPrecondition without a prefix cache; kInvalidArgument naming a negative id.
+  DSV4RT_EXPORT Result<SequenceStart> create_sequence(std::span<const std::int32_t> token_ids,
+                                                      const SequenceOptions& options);
+  // A sequence that begins with the first `length` tokens of another, where a boundary state is kept
+  // (kFailedPrecondition naming the nearest one below otherwise).
+  DSV4RT_EXPORT Result<SequenceId> branch(SequenceId parent, std::int64_t length, std::int64_t reserve_tokens = 0);
+  // Drops tokens from the end: to 0, as far back as the rings hold what the rest needs, or to a length at which a
+  // boundary state of the sequence is kept (kFailedPrecondition naming the earliest or nearest length otherwise).
+  // kResourceExhausted when a reservation could not be kept.
   DSV4RT_EXPORT Status truncate(SequenceId sequence, std::int64_t new_length);
   DSV4RT_EXPORT Status release(SequenceId sequence);
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
   [[nodiscard]] DSV4RT_EXPORT Status can_admit(std::int64_t tokens) const;
+
+  // Prefix cache, between steps; kFailedPrecondition without one (CacheLimits::boundary_states). docs/cache.md.
+  // The shortest prefix that can be cached; 0 without a prefix cache. Everything cached is a multiple of it.
+  [[nodiscard]] DSV4RT_EXPORT std::int64_t prefix_unit_tokens() const noexcept;
+  // What create_sequence would begin with; changes nothing, also not what leaves first.
+  [[nodiscard]] DSV4RT_EXPORT Result<PrefixLookup> prefix_lookup(std::span<const std::int32_t> token_ids,
+                                                                 std::span<const std::byte> salt = {}) const;
+  // Keeps the longest prefix of these tokens that a sequence can begin with until it is unpinned as often; gives its
+  // tokens, 0 if there is none. kResourceExhausted when reservations count on its blocks.
+  DSV4RT_EXPORT Result<std::int64_t> pin_prefix(std::span<const std::int32_t> token_ids,
+                                                std::span<const std::byte> salt = {});
+  DSV4RT_EXPORT Result<std::int64_t> unpin_prefix(std::span<const std::int32_t> token_ids,
+                                                  std::span<const std::byte> salt = {});
+  // Forgets units from the end of what is cached of these tokens, up to one that is pinned or that other prefixes
+  // share; gives the tokens forgotten. Sequences keep what they hold.
+  DSV4RT_EXPORT Result<std::int64_t> evict_prefix(std::span<const std::int32_t> token_ids,
+                                                  std::span<const std::byte> salt = {});
+  // Forgets everything that is not pinned.
+  DSV4RT_EXPORT Status clear_prefixes();
+  [[nodiscard]] DSV4RT_EXPORT PrefixStats prefix_stats() const;
 
   // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a

@@ -153,7 +153,8 @@ Result<CacheLayout> CacheLayout::create(const ModelConfig& config, const LayerSc
 void CacheLayout::add_boundary_rows() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const SlotSpec& slot = slots_[i];
-    const std::int32_t rows = slot.ratio == 0 ? slot.needed_rows : slot.overlap ? slot.ratio : 0;
+    // A window of one position needs no row; keeping one costs nothing that would be worth an exception.
+    const std::int32_t rows = slot.ratio == 0 ? std::max(slot.needed_rows, 1) : slot.overlap ? slot.ratio : 0;
     if (rows == 0) continue;
     BlockShape shape = slot.shape;
     if (slot.ratio == 0) {

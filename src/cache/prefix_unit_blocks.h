@@ -17,9 +17,9 @@ namespace dsv4rt {
 // One block that a unit uses.
 struct UnitBlock {
   std::size_t group = 0;
-  std::size_t member = 0;  // of the group
+  std::size_t member = 0;  // number of the pool in its group
   std::int32_t pool = 0;
-  std::int32_t column = 0;       // of the block table
+  std::int32_t column = 0;       // column of the block table
   std::int32_t rows = 0;         // leading rows of the block that the unit and those before it fill
   std::int32_t rows_before = 0;  // and those before it alone; 0: the block begins with the unit
   bool inside_unit = false;      // the unit goes on behind the block

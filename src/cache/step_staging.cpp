@@ -10,7 +10,7 @@ namespace {
 
 // Members whose last block somebody else owns too, or prefixes need as it is, get a copy. The owner leaves the shared
 // block at once, so that the last of several owners in one batch finds itself alone and writes in place. A block that
-// is left to prefixes alone keeps an owner for now: it must not be given away before it is copied.
+// is left to prefixes alone keeps an owner until targets are taken: it must not be given away before it is copied.
 void count_copies(CacheState& state, std::int32_t group_index, const StepSegment& segment, std::int32_t column) {
   const KvCacheGroup& group = state.groups[static_cast<std::size_t>(group_index)];
   const std::int32_t* table_entry = group.table_entry(segment.slot, column);

@@ -65,16 +65,8 @@ Result<SequenceId> Engine::fork(SequenceId parent, std::int64_t reserve_tokens) 
     DSV4RT_RETURN_IF_ERROR(impl_->latch_if_broken(impl_->backend->ops().copy_slot(
         fork.source.value, fork.target.value, impl_->cache.tables(), impl_->cache.rings())));
     DSV4RT_ASSIGN_OR_RETURN(const ForkResult made, impl_->manager->fork(parent, reserve_tokens));
+    DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
     return made.child;
-  });
-}
-
-Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
-  return impl_->call("truncate", Impl::Use::kChange, [&]() -> Status {
-    DSV4RT_RETURN_IF_ERROR(impl_->manager->truncate(sequence, new_length));
-    if (new_length > 0) return impl_->reclaim();
-    const StateSlotId slot = impl_->manager->slot(sequence).value();
-    return impl_->reclaim({&slot, 1});
   });
 }
 
@@ -106,7 +98,9 @@ Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptio
     Impl::Outstanding& step = impl_->step;
     step.plan = plan;
     step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), plan.counts);
-    step.capture = capture;
+    // Boundaries that layers have to keep are this step's own: no graph of its shape knows them.
+    step.capture = capture && impl_->manager->captures().empty();
+    DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
     return Step{.serial = plan.serial, .tokens = plan.counts.tokens, .valid_tokens = plan.counts.valid_tokens};
   });
 }
@@ -173,6 +167,7 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
     }
     DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
     impl_->clear_step();
+    DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
     return impl_->reclaim();
   });
 }
@@ -237,6 +232,10 @@ Status Engine::Impl::start_step() {
   if (Status status = backend->ops().begin_step(step.view, cache.tables()); !status.ok()) {
     return latch(std::move(status));
   }
+  const StepView host = step_view(step.plan.metadata.data(), manager->step_offsets(), step.plan.counts);
+  if (Status status = boundaries.begin_captures(*backend, manager->captures(), host); !status.ok()) {
+    return latch(std::move(status));
+  }
   step.started = true;
   return {};
 }
@@ -266,7 +265,9 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   bool cache_written = false;
   Status status;
   try {
-    status = layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written);
+    const BoundaryKeep keep = boundaries.keep(layout, schedule.layers()[local]);
+    status =
+        layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep);
   } catch (...) {
     status = of_exception("forward_layer", std::current_exception());
   }
@@ -305,6 +306,7 @@ void Engine::Impl::clear_step() noexcept {
   step.spoiled_by.reset();
   step.started = false;
   step.capture = false;
+  boundaries.end_captures();
 }
 
 }  // namespace dsv4rt

@@ -117,6 +117,13 @@ void Engine::Impl::warn(const std::string& text) noexcept {
   }));
 }
 
+void Engine::Impl::tell(const PrefixEvent& event) noexcept {
+  static_cast<void>(call_out(calling_out, "on_event", [&] {
+    options.prefix_cache.on_event(event);
+    return Status{};
+  }));
+}
+
 Status Engine::Impl::check_rows(const char* name, const char* argument, const void* rows, RowsIn memory) const {
   if (rows == nullptr) return {StatusCode::kInvalidArgument, std::string(name) + ": " + argument + " is null"};
   const std::size_t alignment = memory == RowsIn::kHost ? alignof(Bf16Bits) : backend->row_alignment();

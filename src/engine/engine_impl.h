@@ -12,7 +12,9 @@
 #include "attention/attention_layer.h"
 #include "backend/backend.h"
 #include "cache/kv_cache_manager.h"
+#include "checkpoint/attention_weights.h"
 #include "dsv4rt/engine.h"
+#include "engine/boundary_memory.h"
 #include "engine/cache_guard.h"
 #include "engine/cache_memory.h"
 #include "engine/graph_cache.h"
@@ -32,8 +34,12 @@ struct Engine::Impl {
 
   std::unique_ptr<Backend> backend;  // outlives everything below
   CacheMemory cache;
-  Buffer plain_frequencies;       // float [32]
-  Buffer compressed_frequencies;  // float [32]
+  BoundaryMemory boundaries;
+  PrefixDigest prefix_identity{};      // PrefixHasher::engine_digest
+  std::vector<CacheRole> unit_roles;   // what of the cache a unit of a prefix is made of
+  std::vector<CacheRole> state_roles;  // and a boundary state
+  Buffer plain_frequencies;            // float [32]
+  Buffer compressed_frequencies;       // float [32]
   Buffer workspace_memory;
   Workspace workspace;
   Buffer metadata;     // the step's packed buffer, backend side
@@ -63,6 +69,7 @@ struct Engine::Impl {
 
   Status load(const EngineOptions& requested);
   Status plan_and_allocate();
+  void identify_prefixes(std::span<const HostAttentionWeights> host);
   Status start_step();
   // Runs one layer of the step, or records it with the counts of `view` while capturing.
   Status run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out);
@@ -90,7 +97,9 @@ struct Engine::Impl {
     try {
       if (!latched.ok()) return latched;
       if (use == Use::kChange && calling_out) return changed_from_within(name);
-      return body();
+      auto result = body();
+      if (use == Use::kChange) tell_prefix_events();
+      return result;
     } catch (...) {
       return of_exception(name, std::current_exception());
     }
@@ -106,9 +115,17 @@ struct Engine::Impl {
   Status call_hook(const LayerHook& hook, const LayerOutput& output);
   Status call_sink(const SnapshotSink& sink, std::span<const std::byte> bytes);
   void warn(const std::string& text) noexcept;
+  // Tells PrefixCacheOptions::on_event what the call has changed.
+  void tell_prefix_events() noexcept;
+  void tell(const PrefixEvent& event) noexcept;
   // kInvalidArgument unless `rows` can be given to the backend, or is host memory to copy from and to.
   enum class RowsIn : std::uint8_t { kBackend, kHost };
   [[nodiscard]] Status check_rows(const char* name, const char* argument, const void* rows, RowsIn memory) const;
+
+  // Prefixes: engine_prefixes.cpp. The sequence holds its blocks; table row and rings follow, or it is released.
+  Status fill_from_prefix(SequenceId sequence, const BoundaryCopyPlan& restore);
+  // States that the last call of the manager took out of rings; without them the prefixes are only shorter.
+  Status take_boundaries() noexcept;
 
   [[nodiscard]] Status check_outstanding(const Step& given) const;
   [[nodiscard]] Status check_not_spoiled(const char* operation) const;

@@ -1,6 +1,7 @@
 // Loading: configuration, plan, weights, memory. The order matters: everything that can be refused
 // is checked before the first large allocation.
 
+#include <algorithm>
 #include <string>
 
 #include "attention/step_shapes.h"
@@ -9,8 +10,10 @@
 #include "backend/cuda/cuda_backend.h"
 #endif
 #include "base/try.h"
+#include "cache/prefix_identity.h"
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights_digest.h"
 #include "engine/engine_impl.h"
 #include "engine/step_workspace.h"
 #include "model/rope.h"
@@ -87,6 +90,10 @@ std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeigh
   return total;
 }
 
+void add_role(std::vector<CacheRole>& roles, CacheRole role) {
+  if (std::find(roles.begin(), roles.end(), role) == roles.end()) roles.push_back(role);
+}
+
 // One line a part, for the error that refuses the plan.
 std::string describe(const EngineMemory& memory) {
   std::string text = "weights " + std::to_string(memory.weight_bytes) + " B, workspace " +
@@ -136,6 +143,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     stage_ranges = std::make_unique<StageRanges>(*backend);
     stage_observer = stage_ranges.get();
   }
+  if (options.limits.boundary_states > 0) identify_prefixes(host);
   DSV4RT_RETURN_IF_ERROR(plan_and_allocate());
   for (std::size_t i = 0; i < host.size(); ++i) {
     DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));
@@ -146,6 +154,22 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   }
   step.layer_done.resize(layers.size());
   return {};
+}
+
+// Prefixes of one engine are content of its weights, in its formats; an engine that is another in any of these computes
+// other bytes for the same token ids.
+void Engine::Impl::identify_prefixes(std::span<const HostAttentionWeights> host) {
+  const SnapshotIdentity identity = snapshot_identity();
+  const Sha256::Digest weights = sampled_weights_digest(host);
+  Sha256 checkpoint;
+  checkpoint.update(identity.config);
+  checkpoint.update(weights);
+  const std::string formats =
+      "profile " + identity.profile + ", backend " + options.backend + ", deterministic " +
+      std::to_string(options.deterministic ? 1 : 0) + ", rows " + std::string(row_format_name(settings.row_format)) +
+      ", index keys " + std::string(index_key_format_name(settings.index_format)) + ", blocks of " +
+      std::to_string(options.csa_rows_per_block) + " and " + std::to_string(options.hca_rows_per_block) + " rows";
+  prefix_identity = PrefixHasher::engine_digest(checkpoint.bytes(), std::as_bytes(std::span(formats)));
 }
 
 Status Engine::Impl::plan_and_allocate() {
@@ -171,7 +195,11 @@ Status Engine::Impl::plan_and_allocate() {
                                                 std::to_string(options.memory_limit_bytes) + " B: " + describe(memory)};
   }
 
-  DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache));
+  const PrefixCacheSettings prefixes{.engine = prefix_identity,
+                                     .policy = options.prefix_cache.policy,
+                                     .tenant_quota_tokens = options.prefix_cache.tenant_quota_tokens,
+                                     .record_events = static_cast<bool>(options.prefix_cache.on_event)};
+  DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache, prefixes));
   std::vector<std::int32_t> strides;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
   const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);
@@ -181,8 +209,14 @@ Status Engine::Impl::plan_and_allocate() {
     DSV4RT_ASSIGN_OR_RETURN(guard, CacheGuard::create(*backend, layout, cache));
     manager->record_freed_blocks();
   }
+  DSV4RT_ASSIGN_OR_RETURN(boundaries, BoundaryMemory::allocate(*backend, layout, cache, memory.cache));
+  for (const PoolSpec& pool : layout.pools()) add_role(unit_roles, pool.role);
+  for (const BoundarySpec& rows : layout.boundary()) {
+    add_role(state_roles, layout.slots()[static_cast<std::size_t>(rows.slot)].role);
+  }
   DSV4RT_ASSIGN_OR_RETURN(metadata, backend->allocate(manager->step_offsets().total_bytes, "step metadata"));
-  DSV4RT_RETURN_IF_ERROR(backend->reserve_step_upload(metadata.size()));
+  const auto upload_bytes = std::max(metadata.size(), static_cast<std::size_t>(memory.cache.table_row_bytes));
+  DSV4RT_RETURN_IF_ERROR(backend->reserve_step_upload(upload_bytes));
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
   workspace = workspace_at(shape, workspace_memory.data());
   DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(static_cast<std::size_t>(memory.scratch_bytes)));

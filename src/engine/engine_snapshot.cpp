@@ -264,7 +264,8 @@ Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot,
     const StateSlotId slot = engine.manager->slot(sequence).value();
     Status filled;
     try {
-      filled = upload_tables(parts, sequence);
+      filled = engine.reclaim();
+      if (filled.ok()) filled = upload_tables(parts, sequence);
       for (std::size_t i = 0; i < regions.size() && filled.ok(); ++i) {
         filled = upload_rows(parts, regions[i], sequence, mover, rows[i]);
       }

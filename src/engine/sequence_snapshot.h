@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "dsv4rt/engine.h"
 #include "base/sha256.h"
+#include "dsv4rt/engine.h"
 
 namespace dsv4rt {
 

@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "engine/step_shape.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/step_recorder.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
@@ -22,77 +23,6 @@ constexpr std::int32_t kDraftBudget = 7;
 constexpr std::int64_t kContext = 700;
 constexpr std::int32_t kMaxSequences = 24;
 constexpr std::int32_t kMaxTokens = 256;
-
-// An engine that runs whole steps on rows given by the test and keeps every layer's output.
-class Runner {
- public:
-  Runner(const EngineOptions& options, bool capture) : engine_(make_engine(options)), capture_(capture) {
-    const auto hidden = static_cast<std::size_t>(engine_->config().hidden_size);
-    layer_bytes_ = kMaxTokens * hidden * sizeof(Bf16Bits);
-    EXPECT_EQ(cudaMalloc(&record_, layer_bytes_ * engine_->layers().size()), cudaSuccess);
-    EXPECT_EQ(cudaMalloc(&x_, layer_bytes_), cudaSuccess);
-  }
-  ~Runner() {
-    engine_.reset();
-    static_cast<void>(cudaFree(record_));
-    static_cast<void>(cudaFree(x_));
-  }
-  Runner(const Runner&) = delete;
-  Runner& operator=(const Runner&) = delete;
-
-  [[nodiscard]] Engine& engine() { return *engine_; }
-
-  // Runs the step and returns the outputs of all layers, valid rows only. Padding rows are NaN.
-  std::vector<Bf16Bits> run(std::span<const StepEntry> entries, const std::vector<Bf16Bits>& rows,
-                            std::span<const std::int32_t> accepted, std::int32_t pad_to_tokens = 0) {
-    const auto hidden = static_cast<std::size_t>(engine_->config().hidden_size);
-    const auto step = engine_->prepare(entries, {.pad_to_tokens = pad_to_tokens, .capture = capture_});
-    EXPECT_OK(step);
-    if (!step.ok()) return {};
-    auto stream = static_cast<cudaStream_t>(engine_->stream());
-    EXPECT_EQ(cudaMemsetAsync(x_, 0xff, layer_bytes_, stream), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(x_, rows.data(), rows.size() * sizeof(Bf16Bits), cudaMemcpyHostToDevice, stream),
-              cudaSuccess);
-    std::size_t layer = 0;
-    const auto hook = [&](const LayerOutput& output) -> Status {
-      const auto bytes = static_cast<std::size_t>(step->tokens) * hidden * sizeof(Bf16Bits);
-      auto* to = static_cast<std::byte*>(record_) + layer_bytes_ * layer++;
-      auto on = static_cast<cudaStream_t>(output.stream);
-      EXPECT_EQ(cudaMemcpyAsync(to, output.output, bytes, cudaMemcpyDeviceToDevice, on), cudaSuccess);
-      if (output.next_input != nullptr) {
-        EXPECT_EQ(cudaMemcpyAsync(output.next_input, x_, bytes, cudaMemcpyDeviceToDevice, on), cudaSuccess);
-      }
-      return {};
-    };
-    EXPECT_OK(engine_->step(*step, static_cast<const Bf16Bits*>(x_), hook));
-    EXPECT_OK(engine_->synchronize());
-    EXPECT_OK(engine_->commit(*step, accepted));
-    std::vector<Bf16Bits> outputs;
-    const auto valid = static_cast<std::size_t>(step->valid_tokens) * hidden;
-    for (std::size_t i = 0; i < engine_->layers().size(); ++i) {
-      std::vector<Bf16Bits> one(valid);
-      EXPECT_EQ(cudaMemcpy(one.data(), static_cast<std::byte*>(record_) + layer_bytes_ * i, valid * sizeof(Bf16Bits),
-                           cudaMemcpyDeviceToHost),
-                cudaSuccess);
-      outputs.insert(outputs.end(), one.begin(), one.end());
-    }
-    return outputs;
-  }
-
-  std::string digest(SequenceId sequence) {
-    EngineInspector inspector(*engine_);
-    Sha256 digest;
-    for (const LayerId layer : engine_->layers()) EXPECT_OK(inspector.digest_cache(layer, sequence, digest));
-    return digest.hex();
-  }
-
- private:
-  std::unique_ptr<Engine> engine_;
-  bool capture_;
-  std::size_t layer_bytes_ = 0;
-  void* record_ = nullptr;  // [layers][kMaxTokens, hidden]
-  void* x_ = nullptr;       // [kMaxTokens, hidden]
-};
 
 EngineOptions engine_options(const GoldenCase& golden) {
   EngineOptions options = golden.options();
@@ -112,10 +42,10 @@ struct Pair {
 
 class CapturedStepsGpuTest : public GpuTest, public ::testing::WithParamInterface<const char*> {
  protected:
-  void make_runners() {
+  void make_recorders() {
     golden_ = GoldenCase::open(GetParam());
-    eager_ = std::make_unique<Runner>(engine_options(golden_), false);
-    captured_ = std::make_unique<Runner>(engine_options(golden_), true);
+    eager_ = std::make_unique<StepRecorder>(engine_options(golden_), false, kMaxTokens);
+    captured_ = std::make_unique<StepRecorder>(engine_options(golden_), true, kMaxTokens);
   }
 
   Pair create() {
@@ -157,13 +87,13 @@ class CapturedStepsGpuTest : public GpuTest, public ::testing::WithParamInterfac
   }
 
   GoldenCase golden_;
-  std::unique_ptr<Runner> eager_;
-  std::unique_ptr<Runner> captured_;
+  std::unique_ptr<StepRecorder> eager_;
+  std::unique_ptr<StepRecorder> captured_;
   std::mt19937 random_{20261121};
 };
 
 TEST_P(CapturedStepsGpuTest, RandomStepsEqualEagerOnes) {
-  make_runners();
+  make_recorders();
   std::vector<Pair> live;
   for (int step = 0; step < 600 && !HasFatalFailure(); ++step) {
     const int event = pick(0, 19);
@@ -210,7 +140,7 @@ TEST_P(CapturedStepsGpuTest, RandomStepsEqualEagerOnes) {
 }
 
 TEST_P(CapturedStepsGpuTest, EveryBucket) {
-  make_runners();
+  make_recorders();
   std::vector<std::int32_t> buckets;
   for (std::int32_t tokens = 1; tokens <= kMaxTokens; ++tokens) {
     if (token_bucket(tokens) == tokens) buckets.push_back(tokens);
@@ -252,8 +182,8 @@ TEST_F(GraphCacheGpuTest, ThrashingIsReported) {
   options.graphs.max_graphs = 2;
   std::vector<std::string> warnings;
   options.on_warning = [&](std::string_view text) { warnings.emplace_back(text); };
-  Runner captured(options, true);
-  Runner eager(engine_options(golden), false);
+  StepRecorder captured(options, true, kMaxTokens);
+  StepRecorder eager(engine_options(golden), false, kMaxTokens);
   const auto a = captured.engine().create_sequence();
   const auto b = eager.engine().create_sequence();
   for (const std::int32_t tokens : {1, 2, 4, 8, 1, 2, 4, 8}) {
@@ -275,8 +205,8 @@ TEST_F(GraphCacheGpuTest, NondeterministicStepsOfABucketAgree) {
   options.backend = "cuda";
   options.limits = {.max_sequences = 2, .max_context_tokens = 1200, .max_step_tokens = kMaxTokens, .pool_tokens = 0};
   options.deterministic = false;
-  Runner captured(options, true);
-  Runner eager(options, false);
+  StepRecorder captured(options, true, kMaxTokens);
+  StepRecorder eager(options, false, kMaxTokens);
   const auto hidden = static_cast<std::size_t>(eager.engine().config().hidden_size);
   const auto a = captured.engine().create_sequence();
   const auto b = eager.engine().create_sequence();
@@ -361,8 +291,8 @@ TEST_F(GraphCacheGpuTest, AFailedCaptureLeavesTheStepAsItWas) {
 // Lengths of a chunk and widths of a verification within a bucket share a graph, and give the bytes of eager steps.
 TEST_F(GraphCacheGpuTest, LengthsOfABucketShareAGraph) {
   const GoldenCase golden = GoldenCase::open("tiny-fp8");
-  Runner captured(engine_options(golden), true);
-  Runner eager(engine_options(golden), false);
+  StepRecorder captured(engine_options(golden), true, kMaxTokens);
+  StepRecorder eager(engine_options(golden), false, kMaxTokens);
   const auto captures_of = [&](std::initializer_list<std::int32_t> lengths) {
     const std::int64_t before = captured.engine().graph_stats().captures;
     for (const std::int32_t tokens : lengths) {

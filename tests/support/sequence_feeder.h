@@ -21,6 +21,7 @@ struct FedSequence {
   LayerRows inputs;   // rows from position 0; the feeder takes those after `length`
   LayerRows outputs;  // rows of accepted tokens
   std::int64_t length = 0;
+  std::vector<std::int32_t> token_ids = {};  // ids of the inputs; none: the sequence is not cached
 };
 
 // One sequence's part of a step.
@@ -40,13 +41,28 @@ class SequenceFeeder {
     return {.id = id.value(), .inputs = std::move(inputs), .outputs = LayerRows(engine_.layers().size()), .length = 0};
   }
 
+  // A sequence that begins with what is cached of its ids; it counts as fed that far, without outputs.
+  FedSequence create(LayerRows inputs, std::vector<std::int32_t> token_ids, const SequenceOptions& options = {}) {
+    auto start = engine_.create_sequence(token_ids, options);
+    EXPECT_OK(start);
+    return {.id = start.value().sequence,
+            .inputs = std::move(inputs),
+            .outputs = LayerRows(engine_.layers().size()),
+            .length = start.value().hit_tokens,
+            .token_ids = std::move(token_ids)};
+  }
+
   // One step. `padding` rows of garbage follow the real ones.
   void step(std::span<const FeedPart> parts, std::int64_t padding = 0) {
     std::vector<StepEntry> entries;
+    std::vector<std::vector<std::int32_t>> ids;
     std::vector<std::int32_t> accepted;
     std::int64_t tokens = 0;
     for (const FeedPart& part : parts) {
-      entries.push_back({part.sequence->id, static_cast<std::int32_t>(part.tokens)});
+      ids.push_back(step_ids(part));
+      entries.push_back({.sequence = part.sequence->id,
+                         .tokens = static_cast<std::int32_t>(part.tokens),
+                         .token_ids = ids.back().empty() ? nullptr : ids.back().data()});
       accepted.push_back(static_cast<std::int32_t>(part.tokens - part.rejected));
       tokens += part.tokens;
     }
@@ -96,6 +112,16 @@ class SequenceFeeder {
   }
 
  private:
+  // Ids of the part's tokens, those of rejected ones made up; none if the sequence has none.
+  static std::vector<std::int32_t> step_ids(const FeedPart& part) {
+    const auto& known = part.sequence->token_ids;
+    if (known.empty()) return {};
+    const auto first = known.begin() + part.sequence->length;
+    std::vector<std::int32_t> ids(first, first + (part.tokens - part.rejected));
+    ids.resize(static_cast<std::size_t>(part.tokens), 77);
+    return ids;
+  }
+
   // Inputs nobody asked for: what a rejected draft or a padding row holds.
   void append_garbage(std::int64_t rows) {
     for (std::int64_t i = 0; i < rows * hidden_; ++i) x_.push_back(to_bf16(garbage_.normal(garbage_index_++)).bits);

@@ -162,8 +162,8 @@ inline std::vector<KeepCase> keep_cases() {
     }
   }
   KeepCase many{
-      "100 captures", {.kind = LayerKind::kCsa, .heads = 1, .index_heads = 1}, kRowsWindow, {{0, 3, 400}}, {}};
-  for (std::int32_t i = 0; i < 100; ++i) many.kept.push_back({0, 4 * (i + 1), i});
+      "150 captures", {.kind = LayerKind::kCsa, .heads = 1, .index_heads = 1}, kRowsWindow, {{0, 3, 600}}, {}};
+  for (std::int32_t i = 0; i < 150; ++i) many.kept.push_back({0, 4 * (i + 1), i});
   cases.push_back(many);
   return cases;
 }
