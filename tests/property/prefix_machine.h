@@ -21,6 +21,8 @@
 
 namespace dsv4rt::property {
 
+inline constexpr std::int32_t kUnit = 128;  // tokens
+
 struct PrefixSetup {
   std::vector<std::int32_t> ratios;  // per layer
   std::int32_t window = 8;

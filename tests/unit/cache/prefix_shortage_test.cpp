@@ -121,9 +121,35 @@ TEST(PrefixShortage, SharingAReservedSequencesLastBlockIsPaidFor) {
   roomy.run(writer.sequence, std::span(ids).first(512));
 }
 
-// An eviction that makes room for a copy may free the very block that was to be copied: it is written in place, and
-// rolling back finds it where it was.
+// Making room for a copy may evict the very unit that it is for: the block is written in place then, and rolling back
+// finds it where it was.
 TEST(PrefixShortage, AStepThatEvictsWhatItWasToCopyWritesInPlace) {
+  PrefixTestCache cache =
+      prefix_cache({.csa_rows_per_block = 64, .draft_budget = 4, .context = 256, .pool_tokens = 256});
+  cache.plan.pool_blocks = {1 + 2, 1 + 2, 1 + 2};
+  cache.rebuild();
+  const std::vector<std::int32_t> ids = token_ids(256, 1);
+  const PrefixStart start = cache.start(ids);
+  cache.run(start.sequence, std::span(ids).first(130));
+  cache.visit(token_ids(130, 2));  // the second block: cached, and used later than the first
+  ASSERT_TRUE(cache.manager->truncate(start.sequence, 126).ok());
+  const std::vector<std::int32_t> blocks = cache.blocks(start.sequence, 0);
+  const std::vector<std::int32_t> next = token_ids(2, 3);
+  const std::vector<StepEntry> batch{{.sequence = start.sequence, .tokens = 2, .token_ids = next.data()}};
+  for (const StepProgress progress : {StepProgress::kPrepared, StepProgress::kStarted}) {
+    const Result<StepPlan> step = cache.manager->prepare_forward(batch);
+    ASSERT_TRUE(step.ok()) << step.status().to_string();
+    EXPECT_EQ(step->counts.block_copies, 0);
+    EXPECT_TRUE(cache.manager->check_invariants().ok());
+    ASSERT_TRUE(cache.manager->rollback(step->serial, progress).ok());
+    EXPECT_EQ(cache.blocks(start.sequence, 0), blocks);
+    EXPECT_TRUE(cache.manager->check_invariants().ok());
+  }
+  EXPECT_EQ(cache.manager->prefix_stats().units_removed_for_space, 2);
+}
+
+// A copy that cannot be had is refused: the unit stays whole.
+TEST(PrefixShortage, ACopyThatCannotBeHadIsRefused) {
   PrefixTestCache cache =
       prefix_cache({.csa_rows_per_block = 64, .draft_budget = 4, .context = 256, .pool_tokens = 256});
   cache.plan.pool_blocks = {1 + 1, 1 + 1, 1 + 2};
@@ -132,28 +158,12 @@ TEST(PrefixShortage, AStepThatEvictsWhatItWasToCopyWritesInPlace) {
   const PrefixStart start = cache.start(ids);
   cache.run(start.sequence, std::span(ids).first(130));
   ASSERT_TRUE(cache.manager->truncate(start.sequence, 126).ok());
-  const std::vector<std::int32_t> next = token_ids(2, 3);
-  const std::vector<StepEntry> batch{{.sequence = start.sequence, .tokens = 2, .token_ids = next.data()}};
-  // The CSA pool has one block, which unit 1 needs whole: a copy cannot be had.
-  expect_refused(cache.manager->prepare_forward(batch).status(), StatusCode::kResourceExhausted, {"CSA_KV"});
+  const auto before = cache.counts();
+  expect_refused(cache.feed(start.sequence, token_ids(2, 3)), StatusCode::kResourceExhausted, {"CSA_KV"});
+  EXPECT_EQ(cache.counts(), before);
   EXPECT_TRUE(cache.manager->check_invariants().ok());
-  // With two blocks, the other one cached: evicting takes its unit and, if need be, this one.
-  cache.plan.pool_blocks = {1 + 2, 1 + 2, 1 + 2};
-  cache.rebuild();
-  const PrefixStart again = cache.start(ids);
-  cache.run(again.sequence, std::span(ids).first(130));
-  ASSERT_TRUE(cache.manager->truncate(again.sequence, 126).ok());
-  const SequenceId other = cache.create();
-  ASSERT_TRUE(cache.append(other, 100).ok());
-  const std::vector<StepEntry> one{{.sequence = again.sequence, .tokens = 2, .token_ids = next.data()}};
-  expect_refused(cache.manager->prepare_forward(one).status(), StatusCode::kResourceExhausted, {"CSA_KV"});
-  ASSERT_TRUE(cache.manager->check_invariants().ok());
   ASSERT_EQ(*cache.manager->evict_prefix(ids, {}), 128);
-  const Result<StepPlan> step = cache.manager->prepare_forward(one);
-  ASSERT_TRUE(step.ok()) << step.status().to_string();
-  EXPECT_EQ(step->counts.block_copies, 0);
-  EXPECT_TRUE(cache.manager->rollback(step->serial, StepProgress::kPrepared).ok());
-  EXPECT_TRUE(cache.manager->check_invariants().ok());
+  EXPECT_TRUE(cache.feed(start.sequence, token_ids(2, 3)).ok());
 }
 
 TEST(PrefixShortage, PinnedBlocksStayAndAreRefusedToNobodyWhoReservedThem) {
