@@ -48,7 +48,9 @@ void PrefixCache::begin_step(CacheState& cache, std::span<const StepEntry> batch
     const std::int32_t high_water = std::max(cache.sequences[segment.slot].high_water, end);
     // Where the sequence ends if all of its drafts are rejected.
     const std::int32_t least = std::max(segment.start, end - cache.layout.formats().draft_budget_tokens - 1);
-    for (std::int32_t boundary = (segment.start / unit + 1) * unit; boundary <= end; boundary += unit) {
+    // From the last one on: where states are scarce, the deepest boundary is worth most.
+    const auto first = static_cast<std::ptrdiff_t>(captures_.size());
+    for (std::int32_t boundary = end / unit * unit; boundary > segment.start; boundary -= unit) {
       if (cache.reachable(boundary, high_water)) continue;
       if (wanted(track, boundary, end) == Wanted::kNo && wanted(track, boundary, least) == Wanted::kNo) continue;
       const std::int32_t state = take_state();
@@ -59,6 +61,7 @@ void PrefixCache::begin_step(CacheState& cache, std::span<const StepEntry> batch
                            .boundary = boundary,
                            .state = state});
     }
+    std::reverse(captures_.begin() + first, captures_.end());
   }
 }
 

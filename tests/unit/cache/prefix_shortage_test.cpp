@@ -62,6 +62,19 @@ TEST(PrefixShortage, ChurnOfShortSequencesDoesNotFlushALongSharedPrefix) {
   EXPECT_GE(cache.manager->prefix_stats().units_removed_for_space, 100);
 }
 
+// The same with states short instead of blocks: the deepest state of the shared prefix stays.
+TEST(PrefixShortage, ChurnDoesNotTakeTheStateOfASharedPrefix) {
+  PrefixTestCache cache = prefix_cache({.context = 2048, .pool_tokens = 65536, .states = 4});
+  const std::vector<std::int32_t> shared = token_ids(1025, 1);
+  cache.visit(shared);
+  ASSERT_EQ(cache.visit(shared), 1024);
+  for (std::int32_t i = 0; i < 100; ++i) {
+    cache.visit(token_ids(300, 10 + i));
+    ASSERT_EQ(cache.hit(shared), 1024) << i;
+  }
+  EXPECT_GE(cache.manager->prefix_stats().states_removed, 190);
+}
+
 TEST(PrefixShortage, EvictionNeverFailsOnceBlocksArePromised) {
   PrefixTestCache cache = tight_cache();
   const PrefixStart reserved = cache.start(token_ids(2048, 1), {.reserve_tokens = 1024});

@@ -168,16 +168,45 @@ TEST(PrefixStates, ZeroHitRateIsNeverSilent) {
   EXPECT_GT(one_salt.manager->prefix_stats().sequences_detached, 0) << "longer than its quota";
 }
 
-// A salt that finds no place in the tree at all: its sequences are not kept, and that shows.
-TEST(PrefixStates, ASaltWithoutAPlaceIsCounted) {
+// The tree is full of what live sequences continue from: new salts and units find no place, and that shows. Window
+// layers alone have no pools that would run short first.
+TEST(PrefixStates, SequencesWithoutAPlaceInTheTreeAreCounted) {
   PrefixTestCache cache =
-      prefix_cache({.sequences = 8, .context = 256, .step_tokens = 256, .pool_tokens = 256, .states = 1});
-  // 2 units and 2 nodes for each of 8 sequences, 3 more: live sequences of as many salts do not fill the tree.
-  for (int i = 0; i < 8; ++i) {
-    cache.start(token_ids(10), {.salt = testing_cache::salt(std::string(1, static_cast<char>('a' + i)))});
-  }
+      prefix_cache({.ratios = {0}, .sequences = 3, .context = 2048, .pool_tokens = 2048, .states = 1});
+  const PrefixStart first = cache.start(token_ids(2048, 1));
+  cache.run(first.sequence, token_ids(2048, 1));
+  const PrefixStart second = cache.start(token_ids(2048, 2));
+  cache.run(second.sequence, token_ids(1024, 2));  // 25 places: a root and 16 + 8 units
+  EXPECT_EQ(cache.manager->prefix_stats().kept_units, 24);
   EXPECT_EQ(cache.manager->prefix_stats().sequences_detached, 0);
+  const PrefixStart third = cache.start(token_ids(500, 3), {.salt = testing_cache::salt("another")});
+  EXPECT_EQ(cache.manager->prefix_stats().sequences_detached, 1);
+  cache.run(third.sequence, token_ids(500, 3));
+  EXPECT_EQ(cache.manager->prefix_stats().kept_units, 24);
+  cache.run(second.sequence, token_ids(1200, 2));
+  EXPECT_EQ(cache.manager->prefix_stats().sequences_detached, 2);
+  ASSERT_TRUE(cache.manager->release(first.sequence).ok());
+  ASSERT_TRUE(cache.manager->release(third.sequence).ok());
+  cache.visit(token_ids(500, 3), {.salt = testing_cache::salt("another")});
+  EXPECT_EQ(cache.manager->prefix_lookup(token_ids(500, 3), testing_cache::salt("another"))->matched_tokens, 384)
+      << "there is room again";
   EXPECT_TRUE(cache.manager->check_invariants().ok());
+}
+
+// With fewer states than boundaries in a step, the deepest are worth most: whoever comes again begins there.
+TEST(PrefixStates, ALongStepSpendsScarceStatesOnItsLastBoundaries) {
+  const std::vector<std::int32_t> ids = token_ids(1500);
+  PrefixTestCache cache = prefix_cache({.states = 3});
+  cache.visit(ids);
+  const PrefixStart start = cache.start(ids);
+  EXPECT_EQ(start.hit_tokens, 1408);
+  PrefixTestCache whole = prefix_cache({.states = 3});
+  const PrefixStart first = whole.start(ids);
+  ASSERT_TRUE(whole.feed(first.sequence, ids).ok());
+  ASSERT_EQ(whole.captured.size(), 3U);
+  EXPECT_EQ(whole.captured[0].boundary, 1152);
+  EXPECT_EQ(whole.captured[2].boundary, 1408);
+  EXPECT_EQ(whole.kept_boundaries(ids), (std::vector<std::int64_t>{1152, 1280, 1408}));
 }
 
 }  // namespace
