@@ -35,7 +35,6 @@ PrefixCache::PrefixCache(const CacheState& cache, const PrefixCacheSettings& set
     : blocks_(cache.groups, unit_of(cache)),
       tree_(node_capacity(cache), unit_of(cache), static_cast<std::int32_t>(blocks_.ids())),
       hasher_(settings.engine),
-      policy_(settings.policy),
       quota_units_(settings.tenant_quota_tokens > 0
                        ? std::max<std::int64_t>(1, settings.tenant_quota_tokens / tree_.unit_tokens())
                        : std::numeric_limits<std::int64_t>::max()),

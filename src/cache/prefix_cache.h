@@ -140,7 +140,6 @@ class PrefixCache {
   UnitBlocks blocks_;
   PrefixTree tree_;
   PrefixHasher hasher_;
-  PrefixPolicy policy_;
   std::int64_t quota_units_;
   bool records_events_;
   std::vector<PrefixTrack> tracks_;         // [slots]

@@ -39,6 +39,35 @@ TEST(PrefixStates, LongStepsCaptureWhatRingsWillNotHold) {
   EXPECT_TRUE(cache.manager->captures().empty()) << "no step is outstanding";
 }
 
+// Several sequences pass the same boundaries in one step: each unit gets the state of its own sequence.
+TEST(PrefixStates, CapturesBelongToTheirSequences) {
+  PrefixTestCache cache = prefix_cache();
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<StepEntry> batch;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    ids.push_back(token_ids(400, i));
+    const SequenceId sequence = cache.start(ids.back()).sequence;
+    ASSERT_TRUE(cache.feed(sequence, std::span(ids.back()).first(static_cast<std::size_t>(10 + i))).ok());
+    batch.push_back({.sequence = sequence, .tokens = 390 - i, .token_ids = nullptr});
+  }
+  for (std::size_t i = 0; i < 3; ++i) batch[2 - i].token_ids = ids[2 - i].data() + 12 - i;
+  const Result<StepPlan> step = cache.manager->prepare_forward(batch);
+  ASSERT_TRUE(step.ok()) << step.status().to_string();
+  const std::vector<PlannedCapture> captures(cache.manager->captures().begin(), cache.manager->captures().end());
+  ASSERT_EQ(captures.size(), 9U);
+  ASSERT_TRUE(cache.manager->commit(step->serial).ok());
+  for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(cache.manager->release(batch[i].sequence).ok());
+  for (const PlannedCapture& capture : captures) {
+    const auto i = static_cast<std::size_t>(capture.segment);
+    EXPECT_EQ(capture.start, 10 + capture.segment);
+    EXPECT_EQ(capture.slot, static_cast<std::int32_t>(batch[i].sequence.index));
+    const PrefixStart hit = cache.start(std::span(ids[i]).first(static_cast<std::size_t>(capture.boundary) + 1));
+    ASSERT_EQ(hit.hit_tokens, capture.boundary);
+    EXPECT_EQ(hit.restore.state, capture.state);
+    ASSERT_TRUE(cache.manager->release(hit.sequence).ok());
+  }
+}
+
 TEST(PrefixStates, ARolledBackStepGivesItsCapturesBack) {
   PrefixTestCache cache = prefix_cache({.states = 3});
   const std::vector<std::int32_t> ids = token_ids(400);
