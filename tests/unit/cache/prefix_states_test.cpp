@@ -39,13 +39,14 @@ TEST(PrefixStates, LongStepsCaptureWhatRingsWillNotHold) {
   EXPECT_TRUE(cache.manager->captures().empty()) << "no step is outstanding";
 }
 
-// Several sequences pass the same boundaries in one step: each unit gets the state of its own sequence.
+// Several sequences pass the same boundaries in one step: each unit gets the state of its own sequence, also behind one
+// whose states are not needed because another with the same ids was first.
 TEST(PrefixStates, CapturesBelongToTheirSequences) {
   PrefixTestCache cache = prefix_cache();
   std::vector<std::vector<std::int32_t>> ids;
   std::vector<StepEntry> batch;
   for (std::int32_t i = 0; i < 3; ++i) {
-    ids.push_back(token_ids(400, i));
+    ids.push_back(token_ids(400, i / 2));
     const SequenceId sequence = cache.start(ids.back()).sequence;
     ASSERT_TRUE(cache.feed(sequence, std::span(ids.back()).first(static_cast<std::size_t>(10 + i))).ok());
     batch.push_back({.sequence = sequence, .tokens = 390 - i, .token_ids = nullptr});
@@ -59,6 +60,7 @@ TEST(PrefixStates, CapturesBelongToTheirSequences) {
   for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(cache.manager->release(batch[i].sequence).ok());
   for (const PlannedCapture& capture : captures) {
     const auto i = static_cast<std::size_t>(capture.segment);
+    if (i == 1) continue;
     EXPECT_EQ(capture.start, 10 + capture.segment);
     EXPECT_EQ(capture.slot, static_cast<std::int32_t>(batch[i].sequence.index));
     const PrefixStart hit = cache.start(std::span(ids[i]).first(static_cast<std::size_t>(capture.boundary) + 1));
