@@ -147,6 +147,16 @@ TEST_F(PrefixReplays, StatesThatLeftAreSkippedWithTheReason) {
   EXPECT_TRUE(replays[2].ok());
 }
 
+// One taken by a replay could push out another that is to be replayed yet.
+TEST_F(PrefixReplays, ReplaysTakeNoStates) {
+  PrefixPolicy policy = kEveryUnit;
+  policy.interval_tokens = 256;
+  run_cold(8, policy);
+  EXPECT_EQ(engine_->prefix_stats().states_taken, 1);
+  EXPECT_EQ(boundaries(replay()), std::vector<std::int64_t>{256});
+  EXPECT_EQ(engine_->prefix_stats().states_taken, 1);
+}
+
 TEST_F(PrefixReplays, TheEndOfTheTraceIsABoundaryToo) {
   shorten_trace(256);
   run_cold(8, kEveryUnit);
