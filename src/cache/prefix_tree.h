@@ -33,7 +33,7 @@ struct PrefixNode {
   std::uint64_t last_used = 0;
   std::int32_t heap_position = -1;              // -1: not among the leaves that may leave
   PrefixNodeId next_in_bucket = kNoPrefixNode;  // or the next free node
-  std::int32_t units_of_root = 0;               // of a root: nodes below it
+  std::int32_t units_of_root = 0;               // nodes below it, if it is a root
 };
 
 class PrefixTree {

@@ -33,7 +33,8 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
     return Status{StatusCode::kInvalidArgument, "threads: " + std::to_string(options.threads) +
                                                     "; accepted: 0 (all cores) to " + std::to_string(kMaxThreads)};
   }
-  if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
+  if (options.backend == "cpu")
+    return create_cpu_backend({.threads = options.threads, .max_isa = {}, .on_warning = options.on_warning});
   if (options.backend == "cuda") {
 #if defined(DSV4RT_HAVE_CUDA)
     return create_cuda_backend({.device = options.device,

@@ -18,7 +18,7 @@ struct Request {
   // log gives only the delay; a later turn may have both.
   std::optional<double> arrival_ms;
   std::int64_t session = -1;  // turns of one session run one after another; -1: a request of its own
-  double delay_ms = 0;        // a later turn: from the end of the turn before to its arrival
+  double delay_ms = 0;        // for a later turn: from the end of the turn before to its arrival
   std::int64_t input_tokens = 0;
   std::int64_t output_tokens = 0;
   // One id for each run of block_tokens prompt tokens; the last run may be shorter or missing. Empty: the log does not
