@@ -202,6 +202,7 @@ TEST_F(Importers, SessionTurnsThatRepeatTheirPromptAreWhole) {
       "{\"session_id\":\"a\",\"delay\":5,\"input_length\":1024,\"output_length\":9,\"hash_ids\":[7,8]}\n";
   const ReadLog log = read(whole);
   ASSERT_OK(log.status);
+  EXPECT_EQ(log.requests[0].block_ids, Ids{7});
   EXPECT_EQ(log.requests[1].input_tokens, 1024);
   EXPECT_EQ(log.requests[1].block_ids, (Ids{7, 8}));
   RequestLogOptions options;
