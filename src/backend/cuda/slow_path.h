@@ -19,7 +19,6 @@ enum class SlowPath : std::uint8_t {
   kAttendWindow,      // a window that it has no room for
   kAttendBlockRows,   // rows of a block that are no power of two
   kAttendTopK,        // more selected rows than it has room for
-  kAttendLongTokens,  // tokens with more rows than its largest clusters hold
   kSelectBlockRows,   // rows of a block that are not whole tiles of the Hopper kernels of the selection
   kReasons
 };

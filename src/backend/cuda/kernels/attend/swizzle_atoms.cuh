@@ -7,10 +7,16 @@
 
 #include <cstdint>
 
+#include "dsv4rt/model.h"
+
 namespace dsv4rt::cuda {
 
 inline constexpr int kAtomValues = 64;
 inline constexpr int kAtomRowBytes = 2 * kAtomValues;
+inline constexpr int kTileRows = 64;  // columns of a score product
+inline constexpr int kAtomBytes = kTileRows * kAtomRowBytes;
+inline constexpr int kAtoms = kHeadDim / kAtomValues;
+inline constexpr int kSlotBytes = kAtoms * kAtomBytes;  // a tile with all values
 
 // Offset of 16-byte unit `unit` of row `row` in an atom.
 __device__ inline int atom_offset(int row, int unit) {
