@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <numbers>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "graph_timing.h"
@@ -120,6 +122,9 @@ double largest_error(const AttendInputs& in, const AttendPool& pool, const std::
         }
         scores.push_back(dot / std::sqrt(512.0));
         largest = std::max(largest, scores.back());
+      }
+      if (weighs_by_power(in.shape.top_k > 0, static_cast<std::int32_t>(rows.size()))) {
+        largest = std::nearbyint(largest / std::numbers::ln2) * std::numbers::ln2;
       }
       double denominator = std::exp(static_cast<double>(in.sink[static_cast<std::size_t>(head)]) - largest);
       std::vector<double> sum(kHeadDim);

@@ -18,25 +18,11 @@ inline constexpr int kCombineHeads = 16;  // of a block: a warp's of the other k
 inline constexpr int kCombineBlocks = kSplitQuads / kCombineThreads;
 
 struct CombineShared {
-  float factor[DenseSplits::kMost][kCombineHeads];
-  float inverse[kCombineHeads];
+  float2 state[2][DenseSplits::kMost][kCombineHeads];  // of either warpgroup
+  float factor[DenseSplits::kMost][kCombineHeads];     // of the splits' sums
+  float inverse[kCombineHeads];                        // 1 / the sum of all weights
 };
-
-// Factors of the splits' sums, and 1 / the sum of all weights, by one thread for a head.
-__device__ inline void scale_splits(const float2* states, int splits, int head, float sink, CombineShared& shared) {
-  float power = kNoPower;
-  for (int s = 0; s < splits; ++s) power = fmaxf(power, states[s * kSplitStates + head].x);
-  float total = 0.0f;
-  const int at = head % kCombineHeads;
-  for (int s = 0; s < splits; ++s) {
-    const float2 first = states[s * kSplitStates + head];
-    const float2 second = states[s * kSplitStates + kTileHeads + head];
-    const float factor = power_of_two(first.x - power);
-    shared.factor[s][at] = factor;
-    total = __fmaf_rn(first.y + second.y, factor, total);
-  }
-  shared.inverse[at] = __frcp_rn(total + exp2f(__fmaf_rn(sink, kLog2E, -power)));
-}
+static_assert(kCombineThreads == DenseSplits::kMost * kCombineHeads);
 
 // A load that stays where it is.
 __device__ inline float4 load_sums(const float4* from) {
@@ -58,24 +44,45 @@ __global__ void __launch_bounds__(kCombineThreads)
   const std::int64_t token = pass.first_token + static_cast<std::int64_t>(blockIdx.y);
   allow_dependents();
   const TokenRows rows = token_rows(p, token);
+  const int lane = thread % 32;
+  const int first_head = part % 4 * kCombineHeads;
+  const int quad = part / 4 * (kCombineThreads / 32) + thread / 32;  // warpgroup * kSumQuads + its quad
+  const int value = quad * 8 + lane % 4 * 2;
+  const bool turned = p.output_rope.inverse_frequency != nullptr && value >= kNopeDim;
+  Rotation rotation;
+  if (turned) rotation = rotation_of(p.output_rope, rows.place.position, (value - kNopeDim) / 2);
   wait_for_predecessors();
   if (!rows.is_dense()) return;
   const DenseSplits splits(rows.count);
   const std::int64_t first = (std::int64_t{blockIdx.y} * pass.groups + group) * pass.splits;
-  const int lane = thread % 32;
-  const int first_head = part % 4 * kCombineHeads;
-  const int quad = part / 4 * (kCombineThreads / 32) + thread / 32;  // warpgroup * kSumQuads + its quad
   const float4* from = pass.sums + first * kSplitQuads + quad * 128 + part % 4 * 32 + lane;
-  if (thread < kCombineHeads) {
-    const int head = group * kTileHeads + first_head + thread;
-    scale_splits(pass.states + first * kSplitStates, splits.count, first_head + thread,
-                 head < p.heads ? __ldg(p.sink + head) : 0.0f, shared);
-  }
   // All of them on their way before the first is needed; the last one again in place of those that are not there.
   float4 sums[DenseSplits::kMost];
 #pragma unroll
   for (int s = 0; s < DenseSplits::kMost; ++s) {
     sums[s] = load_sums(from + std::int64_t{min(s, splits.count - 1)} * kSplitQuads);
+  }
+  // A thread for a head of a split.
+  const int head = thread % kCombineHeads;
+  const int split = thread / kCombineHeads;
+  const int sink_head = group * kTileHeads + first_head + head;
+  const float sink = sink_head < p.heads ? __ldg(p.sink + sink_head) : 0.0f;
+  if (split < splits.count) {
+    const float2* states = pass.states + (first + split) * kSplitStates + first_head + head;
+    shared.state[0][split][head] = states[0];
+    shared.state[1][split][head] = states[kTileHeads];
+  }
+  __syncthreads();
+  float power = kNoPower;
+  for (int s = 0; s < splits.count; ++s) power = fmaxf(power, shared.state[0][s][head].x);
+  if (split < splits.count) shared.factor[split][head] = power_of_two(shared.state[0][split][head].x - power);
+  __syncthreads();
+  if (split == 0) {
+    float total = 0.0f;
+    for (int s = 0; s < splits.count; ++s) {
+      total = __fmaf_rn(shared.state[0][s][head].y + shared.state[1][s][head].y, shared.factor[s][head], total);
+    }
+    shared.inverse[head] = __frcp_rn(total + exp2f(__fmaf_rn(sink, kLog2E, -power)));
   }
   __syncthreads();
   float o[4] = {};
@@ -89,10 +96,6 @@ __global__ void __launch_bounds__(kCombineThreads)
     o[2] = __fmaf_rn(sums[s].z, high, o[2]);
     o[3] = __fmaf_rn(sums[s].w, high, o[3]);
   }
-  const int value = quad * 8 + lane % 4 * 2;
-  const bool turned = p.output_rope.inverse_frequency != nullptr && value >= kNopeDim;
-  Rotation rotation;
-  if (turned) rotation = rotation_of(p.output_rope, rows.place.position, (value - kNopeDim) / 2);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = lane / 4 + 8 * half;
@@ -104,8 +107,8 @@ __global__ void __launch_bounds__(kCombineThreads)
       rotate_pair(rotation, even, odd);
       values = pack_bf16(even, odd);
     }
-    const int head = group * kTileHeads + first_head + row;
-    if (head < p.heads) *reinterpret_cast<std::uint32_t*>(p.o + (token * p.heads + head) * kHeadDim + value) = values;
+    const int to = group * kTileHeads + first_head + row;
+    if (to < p.heads) *reinterpret_cast<std::uint32_t*>(p.o + (token * p.heads + to) * kHeadDim + value) = values;
   }
 #endif
 }

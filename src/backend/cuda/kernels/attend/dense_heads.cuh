@@ -32,9 +32,9 @@ class DenseConsumer {
     power_[0] = power_[1] = kNoPower;
     total_[0] = total_[1] = 0.0f;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles(n); tile += 2) {
-      weigh(n, tile, next);
-      sum_values(tile + 1 < tiles(n));
+    for (int first = 0; first < rows(n); first += 2 * kUnitRows) {
+      weigh(n, first, next);
+      sum_values(first + kUnitRows < rows(n));
     }
   }
 
@@ -56,63 +56,76 @@ class DenseConsumer {
   }
 
  private:
-  static constexpr int kParts = 2;  // products that a warpgroup's values take
+  static constexpr int kScores = kUnitRows / 2;  // of a thread
+  static constexpr int kParts = 2;               // products that a warpgroup's values take
   static constexpr int kPartValues = kHeadDim / 2 / kParts;
   static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
 
-  __device__ void sync() const { named_sync(kBarrier, kDenseConsumers); }
-
-  // Tiles and rows of the item: read where they are needed, registers are full of sums.
-  [[nodiscard]] __device__ int tiles(int n) const { return load_item(&shared_.item[n % 2].tiles); }
-  [[nodiscard]] __device__ int rows(int n) const { return load_item(&shared_.item[n % 2].rows); }
-  __device__ static int load_item(const std::int32_t* at) {
-    int value;
-    asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(value) : "r"(shared_address(at)));
-    return value;
+  __device__ void sync() const {
+    named_sync(kBarrier, kDenseConsumers);
   }
 
-  // Scores of the warpgroup's tile and their weights, if it has one; `tile` is the first of the two.
+  // Rows of the item: read where they are needed, registers are full of sums.
+  [[nodiscard]] __device__ int rows(int n) const {
+    int value;
+    asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(value) : "r"(shared_address(&shared_.item[n % 2].rows)));
+    return value;
+  }
+  [[nodiscard]] __device__ unsigned fills(int slot) const {
+    return slot == 0 ? fills_[0] : fills_[1];
+  }
+  [[nodiscard]] __device__ std::uint32_t unit(int slot) const {
+    return shared_address(shared_.slot[slot]) + fills(slot) % 2 * kUnitOffset;
+  }
+  __device__ void wait_full(int slot) const {
+    barrier_wait(shared_address(&shared_.full[slot][fills(slot) % 2]), fills(slot) / 2 & 1);
+    fence_async_proxy();
+  }
+  // The slot's unit is used up.
+  __device__ void release(int slot) {
+    if (lane() == 0) barrier_arrive(shared_address(&shared_.empty[slot][fills(slot) % 2]));
+    if (slot == 0) ++fills_[0];
+    if (slot == 1) ++fills_[1];
+  }
+
+  // Scores of the warpgroup's unit and their weights, if it has one; `first` is the first row of the two.
   template <class Next>
-  __device__ void weigh(int n, int tile, const Next& next) {
-    if (group() == 1 && tile + 1 >= tiles(n)) {
+  __device__ void weigh(int n, int first, const Next& next) {
+    if (group() == 1 && first + kUnitRows >= rows(n)) {
       if (lane() % 4 == 0) shared_.row_max[1][head(0)] = shared_.row_max[1][head(1)] = -INFINITY;
-      agree(n, tile, next);
+      agree(n, first, next);
     } else {
-      float s[32];
-      score(n, tile, s);
-      agree(n, tile, next);
+      float s[kScores];
+      score(n, first, s);
+      agree(n, first, next);
       weigh_scores(s);
     }
     sync();
   }
 
   // Scaled scores, -infinity past the item's end, and their maxima.
-  __device__ void score(int n, int tile, float (&s)[32]) {
-    barrier_wait(shared_address(&shared_.full[group()]), (group() == 0 ? fills_[0] : fills_[1]) & 1);
-    fence_async_proxy();
-    const std::uint64_t q = atom_descriptor(shared_address(shared_.q), 16);
-    const std::uint64_t k = atom_descriptor(shared_address(shared_.slot[group()]), 16);
+  __device__ void score(int n, int first, float (&s)[kScores]) {
+    wait_full(group());
+    const std::uint32_t q = atom_word(shared_address(shared_.q), 16);
+    const std::uint32_t k = atom_word(unit(group()), 16);
 #pragma unroll
     for (float& value : s) value = 0.0f;
     wgmma_hold(s);
-#pragma unroll 1
-    for (int atom = 0; atom < kAtoms; ++atom) {
-      wgmma_fence();
+    wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kAtomValues / 16; ++i) {
-        const int step = (atom * kAtomBytes + i * 32) / 16;
-        Wgmma<kTileRows>::bf16(s, q + step, k + step, true);
-      }
-      wgmma_commit();
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      const int step = (i / 4 * kAtomBytes + i % 4 * 32) / 16;
+      Wgmma<kUnitRows>::bf16(s, atom_descriptor(q + step), atom_descriptor(k + step), true);
     }
+    wgmma_commit();
     wgmma_wait<0>();
     wgmma_hold(s);
     constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
     static_assert(kHeadDim == 512);
-    const int own_rows = rows(n) - (tile + group()) * kTileRows - lane() % 4 * 2;
+    const int own_rows = rows(n) - first - group() * kUnitRows - lane() % 4 * 2;
     float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < kScores; ++i) {
       s[i] = i / 4 * 8 + i % 2 < own_rows ? __fmul_rn(s[i], kScale) : -INFINITY;
       largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], s[i]);
     }
@@ -126,18 +139,18 @@ class DenseConsumer {
 
   // Both warpgroups' scores are there: what weights are relative to.
   template <class Next>
-  __device__ void agree(int n, int tile, const Next& next) {
+  __device__ void agree(int n, int first, const Next& next) {
     sync();
-    if (tile + 2 >= tiles(n)) next();
+    if (first + 2 * kUnitRows >= rows(n)) next();
     raise_power();
   }
 
-  __device__ void weigh_scores(float (&s)[32]) {
+  __device__ void weigh_scores(float (&s)[kScores]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kScores / 4; ++i) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& value = s[4 * i + 2 * half + e];
@@ -148,7 +161,7 @@ class DenseConsumer {
       total_[half] += sum;
     }
 #pragma unroll
-    for (int i = 0; i < kTileProducts; ++i) {
+    for (int i = 0; i < kUnitProducts; ++i) {
       const float* v = &s[8 * i];
       *weights(group(), i) =
           make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
@@ -179,59 +192,57 @@ class DenseConsumer {
     total_[1] *= factor[1];
   }
 
-  // Weights times values of the two tiles, or of the first one. While a warpgroup waits, the other one's products run.
+  // Weights times values of the two units, or of the first one.
   __device__ void sum_values(bool second) {
-#pragma unroll 1
-    for (int slot = 0; slot < (second ? 2 : 1); ++slot) {
-      uint4 a[kTileProducts];
-#pragma unroll
-      for (int i = 0; i < kTileProducts; ++i) a[i] = *weights(slot, i);
-      hold(a);
-      if (slot != group()) barrier_wait(shared_address(&shared_.full[slot]), (slot == 0 ? fills_[0] : fills_[1]) & 1);
-      fence_async_proxy();
-      multiply(slot, a);
+    uint4 a[2][kUnitProducts];
+    load_weights(0, a[0]);
+    if (second) load_weights(1, a[1]);
+    if (group() == 1) wait_full(0);
+    multiply(0, a[0]);
+    if (second) {
+      if (group() == 0) wait_full(1);
+      multiply(1, a[1]);
       wgmma_wait<1>();
-      release(slot, 0);
+      release(0);
       wgmma_wait<0>();
-      release(slot, 1);
-      hold(a);
-#pragma unroll
-      for (auto& part : o_) wgmma_hold(part);
+      release(1);
+      hold(a[1]);
+    } else {
+      wgmma_wait<0>();
+      release(0);
     }
-    ++fills_[0];
-    if (second) ++fills_[1];
+    hold(a[0]);
+#pragma unroll
+    for (auto& part : o_) wgmma_hold(part);
   }
 
+  __device__ void load_weights(int slot, uint4 (&a)[kUnitProducts]) const {
+#pragma unroll
+    for (int i = 0; i < kUnitProducts; ++i) a[i] = *weights(slot, i);
+    hold(a);
+  }
   // Registers that products read count as free as soon as the products are issued: they are kept until these end.
-  __device__ static void hold(uint4 (&a)[kTileProducts]) {
+  __device__ static void hold(uint4 (&a)[kUnitProducts]) {
 #pragma unroll
     for (uint4& unit : a) asm volatile("" : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)::"memory");
   }
 
-  // Issues the products of a slot, two groups of them.
-  __device__ void multiply(int slot, const uint4 (&a)[kTileProducts]) {
+  // Issues the products of a slot's unit.
+  __device__ void multiply(int slot, const uint4 (&a)[kUnitProducts]) {
 #pragma unroll
     for (auto& part : o_) wgmma_hold(part);
-    const std::uint64_t v = atom_descriptor(
-        shared_address(shared_.slot[slot]) + group() * (kAtoms / 2) * kAtomBytes, kAtomBytes);
+    const std::uint32_t v = atom_word(unit(slot) + group() * (kAtoms / 2) * kAtomBytes, kAtomBytes);
+    wgmma_fence();
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      wgmma_fence();
+    for (int i = 0; i < kUnitProducts; ++i) {
+      const std::uint32_t weights[4] = {a[i].x, a[i].y, a[i].z, a[i].w};
 #pragma unroll
-      for (int i = half * kTileProducts / 2; i < (half + 1) * kTileProducts / 2; ++i) {
-        const std::uint32_t weights[4] = {a[i].x, a[i].y, a[i].z, a[i].w};
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          Wgmma<kPartValues>::template bf16_registers<1>(
-              o_[part], weights, v + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16, true);
-        }
+      for (int part = 0; part < kParts; ++part) {
+        Wgmma<kPartValues>::template bf16_registers<1>(
+            o_[part], weights, atom_descriptor(v + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16), true);
       }
-      wgmma_commit();
     }
-  }
-
-  __device__ void release(int slot, int half) const {
-    if (lane() == 0) barrier_arrive(shared_address(&shared_.empty[slot][half]));
+    wgmma_commit();
   }
 
   // This thread's unit of 16 rows.
@@ -239,7 +250,9 @@ class DenseConsumer {
     return reinterpret_cast<uint4*>(shared_.weights[slot] + product * kWeightBytes) + thread() % 128;
   }
   // The head that this thread's accumulators in the half given belong to.
-  [[nodiscard]] __device__ int head(int half) const { return warp() % 4 * 16 + half * 8 + lane() / 4; }
+  [[nodiscard]] __device__ int head(int half) const {
+    return warp() % 4 * 16 + half * 8 + lane() / 4;
+  }
 
   // 2^x; results below 2^-126 are zero.
   __device__ static float exp2_fast(float x) {
@@ -254,12 +267,18 @@ class DenseConsumer {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
   }
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }  // known to be uniform
-  __device__ static int group() { return warp() / 4; }
+  __device__ static int lane() {
+    return static_cast<int>(threadIdx.x) % 32;
+  }
+  __device__ static int warp() {
+    return static_cast<int>(threadIdx.x) / 32;
+  }  // known to be uniform
+  __device__ static int group() {
+    return warp() / 4;
+  }
 
   DenseShared& shared_;
-  int fills_[2] = {0, 0};  // of the slots that have been used up
+  unsigned fills_[2] = {0, 0};  // of the slots that have been used up
   float o_[kParts][kPartValues / 2];
   float power_[2];  // what weights are relative to, of the thread's two heads
   float total_[2];  // of the thread's weights

@@ -22,6 +22,7 @@ __device__ inline void consume_dense(const AttendParams& p, const CUtensorMap& q
       copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
     }
   };
+  wait_for_predecessors();
   copy(static_cast<int>(blockIdx.x));
   DenseConsumer consumer(shared);
   int n = 0;
@@ -30,7 +31,7 @@ __device__ inline void consume_dense(const AttendParams& p, const CUtensorMap& q
     barrier_wait(shared_address(&shared.item_full[n % 2]), n / 2 & 1);
     barrier_wait(shared_address(&shared.q_full), n & 1);
     const auto next = [&] { copy(item + static_cast<int>(gridDim.x)); };
-    const bool empty = shared.item[n % 2].tiles == 0;
+    const bool empty = shared.item[n % 2].rows == 0;
     if (empty) {
       named_sync(DenseConsumer::kBarrier, kDenseConsumers);
       next();
@@ -46,22 +47,25 @@ __device__ inline void consume_dense(const AttendParams& p, const CUtensorMap& q
 }
 
 __device__ inline void produce_dense(const AttendParams& p, const DensePass& pass, DenseShared& shared) {
-  const int thread = static_cast<int>(threadIdx.x) - kDenseConsumers;
-  const int slot = __shfl_sync(0xffffffffu, thread / 128, 0);
-  const int items = pass.items();
   int fills = 0;
   int n = 0;
+  int item = 0;  // from here, or it would be in a register before
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(item));
 #pragma unroll 1
-  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x), ++n) {
+  for (; item < pass.items(); item += static_cast<int>(gridDim.x), ++n) {
+    int thread = 0;  // read for every item: what follows from it would otherwise be kept in registers, or spilled
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    thread -= kDenseConsumers;
+    const int slot = thread / 128;
     const TokenRows rows = token_rows(p, pass.token(item));
+    if (n == 0) wait_for_predecessors();  // the step's positions are there before
     const DenseSplits splits(rows.count);
     const int split = item / (pass.tokens * pass.groups);
     DenseItem work{};
-    int first_tile = 0;
+    int first_row = 0;
     if (rows.is_dense() && split < splits.count) {
-      first_tile = splits.first_tile(split);
-      work.tiles = splits.first_tile(split + 1) - first_tile;
-      work.rows = min(rows.count - first_tile * kTileRows, work.tiles * kTileRows);
+      first_row = splits.first_tile(split) * kTileRows;
+      work.rows = min(rows.count, splits.first_tile(split + 1) * kTileRows) - first_row;
     }
     if (thread == 0) {
       if (n >= 2) barrier_wait(shared_address(&shared.item_empty[n % 2]), (n / 2 - 1) & 1);
@@ -69,8 +73,8 @@ __device__ inline void produce_dense(const AttendParams& p, const DensePass& pas
       barrier_arrive(shared_address(&shared.item_full[n % 2]));
     }
     __syncwarp();
-    const int count = (work.tiles + 1 - slot) / 2;
-    DenseProducer(p, rows, first_tile, fills, thread, shared).run(count);
+    const int count = ((work.rows + kUnitRows - 1) / kUnitRows + 1 - slot) / 2;
+    DenseProducer(p, rows, first_row, fills, thread, shared).run(fills, fills + count);
     fills += count;
   }
 }
@@ -86,7 +90,7 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
   auto& shared = *reinterpret_cast<DenseShared*>(dense_shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&shared.full[i]), kDenseProducers / 64);
+      for (auto& half : shared.full[i]) barrier_init(shared_address(&half), kDenseProducers / 64);
       for (auto& half : shared.empty[i]) barrier_init(shared_address(&half), kDenseConsumers / 32);
       barrier_init(shared_address(&shared.item_full[i]), 1);
       barrier_init(shared_address(&shared.item_empty[i]), kDenseConsumers / 32);
@@ -95,13 +99,12 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
     barrier_init_fence();
   }
   allow_dependents();
-  wait_for_predecessors();
   __syncthreads();
   if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kDenseConsumers / 32) {
-    take_registers<200>();
+    take_registers<184>();
     consume_dense(p, queries, pass, shared);
   } else {
-    give_registers<56>();
+    give_registers<72>();
     produce_dense(p, pass, shared);
   }
 #endif

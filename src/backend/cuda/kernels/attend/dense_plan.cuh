@@ -5,11 +5,11 @@
 // of weighted values, each relative to a power of its own, and another kernel scales and adds them in the splits' order
 // (dense_combine.cuh). Nothing here depends on the other tokens of the step.
 //
-//   warps 0..7   two consumer warpgroups: each scores every other tile and sums half of the values of all
+//   warps 0..7   two consumer warpgroups: each scores 32 rows of 64, and sums half of the values of all of them
 //   warps 8..15  producers: packed rows from global memory to BF16 atoms, four warps for either slot
 //
-// Tiles of 64 rows alternate between the two slots, each free again in two halves: while the second half is still being
-// summed, rows are decoded into the first.
+// Units of 32 rows alternate between the two slots, and in a slot between its two halves: while consumers work on one
+// half of both, rows are decoded into the other. A unit of a slot holds all values of its rows.
 #pragma once
 
 #include <cstddef>
@@ -60,29 +60,41 @@ struct DensePass {
 
 // What consumers know of an item.
 struct DenseItem {
-  std::int32_t tiles = 0;  // 0: nothing to do
-  std::int32_t rows = 0;   // that exist, at most those of the tiles
+  std::int32_t rows = 0;  // 0: nothing to do
 };
 
-inline constexpr int kHalfTileRows = kTileRows / 2;
-inline constexpr int kTileProducts = kTileRows / 16;     // matrix instructions over a tile's rows
-inline constexpr int kWeightBytes = kTileHeads * 16 * 2;  // of one
+inline constexpr int kUnitRows = 32;
+inline constexpr int kUnitOffset = kUnitRows * kAtomRowBytes;  // of a slot's second half, in every atom
+inline constexpr int kUnitProducts = kUnitRows / 16;           // matrix instructions over a unit's rows
+inline constexpr int kWeightBytes = kTileHeads * 16 * 2;       // of one
 
 // Places of rows: RowSlot with flags of their own. A pool has fewer rows.
 inline constexpr RowSlot kWindowRow = 0x80000000u;
 inline constexpr RowSlot kStagedDenseRow = 0x40000000u;
-inline constexpr int kPlaces = 4;  // tiles of a slot whose rows' places are known
+inline constexpr int kPlaces = 8;  // units of a slot whose rows' places are known
+
+// What producers know of the token whose rows they bring.
+struct DenseToken {
+  std::int32_t slot;            // of its sequence
+  std::int32_t count;           // of its rows
+  std::int32_t window;          // rows of the window among them
+  std::int32_t first_position;  // of the window
+  std::int32_t start;           // position of the sequence's first token of the step, and that token
+  std::int32_t first_token;
+  std::int32_t first_row;  // of what would be the slot's first unit ever, if it were the item's
+};
 
 struct DenseShared {
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms
   alignas(1024) std::byte slot[2][kSlotBytes];
   // [slot][16 rows][warp of a warpgroup][lane] in 16 bytes: a register operand of products.
-  std::byte weights[2][kTileProducts * kWeightBytes];
-  RowSlot place[2][kPlaces][kTileRows];
-  float row_max[2][kTileHeads];  // of a warpgroup's tile
+  std::byte weights[2][kUnitProducts * kWeightBytes];
+  DenseToken token[kDenseProducers / 32];
+  RowSlot place[2][kPlaces][kUnitRows];
+  float row_max[2][kTileHeads];  // of a warpgroup's unit
   DenseItem item[2];
-  std::uint64_t full[2];      // of slots
-  std::uint64_t empty[2][2];  // of their halves
+  std::uint64_t full[2][2];  // of the slots' halves
+  std::uint64_t empty[2][2];
   std::uint64_t item_full[2];
   std::uint64_t item_empty[2];
   std::uint64_t q_full;

@@ -1,7 +1,7 @@
 // The producers of dense_plan.cuh: packed rows from global memory to BF16 atoms in the slots.
 //
-// Rows come to the level-2 cache two tiles of the slot ahead. Half a tile at a time they are copied, packed, to where
-// the first half of their values will lie, and decoded in place, every thread what it copied itself.
+// Rows come to the level-2 cache four units of the slot ahead, and to registers one ahead. (Asynchronous copies
+// to shared memory have too few bytes under way beside this much of it.)
 #pragma once
 
 #include <cstdint>
@@ -16,96 +16,95 @@ namespace dsv4rt::cuda {
 // The producers' part of an item with rows, of one slot.
 class DenseProducer {
  public:
-  // Of the item: the tiles from `first_tile` on that fall to this thread's slot. fills: of the slot before the item.
-  __device__ DenseProducer(const AttendParams& params, const TokenRows& rows, std::int32_t first_tile, int fills,
+  // Of the item: the units that fall to this thread's slot, rows first_row + 32 * (2 * i + slot) and on. fills: of the
+  // slot before the item; a unit is known by the number of its fill.
+  __device__ DenseProducer(const AttendParams& params, const TokenRows& rows, std::int32_t first_row, int fills,
                            int thread, DenseShared& shared)
-      : p_(params), rows_(rows), fills_(fills), shared_(shared), group_(thread / 128), unit_(thread % 4) {
-    row_ = (first_tile + group_) * kTileRows + thread % 128 / 4;
+      : p_(params), shared_(shared), group_(thread / 128), own_(thread % 128 / 4), unit_(thread % 4) {
+    __syncwarp();
+    if (thread % 32 == 0) {
+      volatile DenseToken& own = token();
+      own.slot = rows.place.slot;
+      own.count = rows.count;
+      own.window = rows.window;
+      own.first_position = rows.place.position - rows.window + 1;
+      own.start = rows.place.start;
+      own.first_token = rows.place.first_token;
+      own.first_row = first_row + (group_ - 2 * fills) * kUnitRows;
+    }
+    __syncwarp();
   }
 
-  __device__ void run(int count) {
-    if (count == 0) return;
-    std::byte* slot = shared_.slot[group_];
-    keep_place(0, place(0));
-    keep_place(1, place(1));
+  // Units [begin, end).
+  __device__ void run(int begin, int end) {
+    if (begin == end) return;
+    RowSlot first[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) first[i] = place(begin + i);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) keep_place(begin + i, first[i]);
     __syncwarp();
-    prefetch(0, 1);
-    if (count > 1) {
-      prefetch(1, 0);
-      prefetch(1, 1);
+    LoadedRow loaded{};  // otherwise the previous item's would be kept
+    loaded.load(source(begin), unit_);
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) {
+      if (begin + i < end) prefetch(begin + i);
     }
 #pragma unroll 1
-    for (int fill = 0; fill < count; ++fill) {
-      const RowSlot later = place(fill + 2);
-      wait_empty(0, fill);
-      const uint2 first = copy(fill, 0, slot);
-      wait_empty(1, fill);
-      const uint2 second = copy(fill, 1, slot);
-      keep_place(fill + 2, later);
+    for (int i = begin; i < end; ++i) {
+      if (i > 1) barrier_wait(shared_address(&shared_.empty[group_][i & 1]), ((i >> 1) - 1) & 1);
+      loaded.decode(row_of(i) < token().count, shared_.slot[group_], (i & 1) * kUnitRows + own_, unit_);
+      if (i + 1 < end) loaded.load(source(i + 1), unit_);
       __syncwarp();
-      if (fill + 2 < count) {
-        prefetch(fill + 2, 0);
-        prefetch(fill + 2, 1);
-      }
-      wait_copy_groups<1>();
-      decode_staged_row(slot, half_row(), unit_, first);
-      wait_copy_groups<0>();
-      decode_staged_row(slot, half_row() + kHalfTileRows, unit_, second);
+      if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared_.full[group_][i & 1]));
+      keep_place(i + kAhead, place(i + kAhead));  // takes no longer than what has just been loaded
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared_.full[group_]));
+      if (i + kAhead < end) prefetch(i + kAhead);
     }
   }
 
  private:
-  [[nodiscard]] __device__ int row_of(int fill) const { return row_ + fill * 2 * kTileRows; }
-  [[nodiscard]] __device__ int half_row() const { return row_ % kTileRows; }
-  __device__ void wait_empty(int half, int fill) const {
-    if (fills_ + fill > 0) barrier_wait(shared_address(&shared_.empty[group_][half]), (fills_ + fill - 1) & 1);
-  }
+  static constexpr int kAhead = 4;  // units of the slot
 
-  // Of the tile's two rows that are the thread's: the first of its four threads looks up one, the second the other.
-  // Rows that do not exist lie where the last one does that does.
-  [[nodiscard]] __device__ RowSlot place(int fill) const {
-    const int row = min(row_of(fill) + unit_ % 2 * kHalfTileRows, rows_.count - 1);
-    if (row >= rows_.window) return row_slot(p_, rows_.place.slot, row - rows_.window);
-    const std::int32_t position = rows_.place.position - rows_.window + 1 + row;
-    return kWindowRow | (position >= rows_.place.start
-                             ? kStagedDenseRow | static_cast<RowSlot>(rows_.place.token_of(position))
+  // Registers are full of packed rows: what is known of the token lies in shared memory, for every warp.
+  [[nodiscard]] __device__ volatile DenseToken& token() const {
+    return shared_.token[(threadIdx.x - kDenseConsumers) / 32];
+  }
+  [[nodiscard]] __device__ int row_of(int i) const { return token().first_row + own_ + i * 2 * kUnitRows; }
+
+  // The thread's row of a unit; a row that does not exist lies where the last one does that does.
+  [[nodiscard]] __device__ RowSlot place(int i) const {
+    const int row = min(row_of(i), token().count - 1);
+    const std::int32_t window = token().window;
+    if (row >= window) return row_slot(p_, token().slot, row - window);
+    const std::int32_t position = token().first_position + row;
+    return kWindowRow | (position >= token().start
+                             ? kStagedDenseRow | static_cast<RowSlot>(token().first_token + position - token().start)
                              : static_cast<RowSlot>(position % p_.ring.shape.rows));
   }
-  __device__ void keep_place(int fill, RowSlot place) const {
-    if (unit_ < 2) shared_.place[group_][fill % kPlaces][half_row() + unit_ * kHalfTileRows] = place;
+  __device__ void keep_place(int i, RowSlot place) const {
+    if (unit_ == 0) shared_.place[group_][i & (kPlaces - 1)][own_] = place;
   }
-  [[nodiscard]] __device__ RowSource source(int fill, int half) const {
-    const RowSlot place = shared_.place[group_][fill % kPlaces][half_row() + half * kHalfTileRows];
+  [[nodiscard]] __device__ RowSource source(int i) const {
+    const RowSlot place = shared_.place[group_][i & (kPlaces - 1)][own_];
     if ((place & kWindowRow) == 0) return compressed_source(p_, place);
     const bool staged = (place & kStagedDenseRow) != 0;
-    return window_source(p_, rows_.place.slot, place & ~(kWindowRow | kStagedDenseRow) | (staged ? kStagedRow : 0));
-  }
-  // Returns the row's scales. Codes and scales of rows that do not exist are zero.
-  __device__ uint2 copy(int fill, int half, std::byte* slot) const {
-    const bool exists = row_of(fill) + half * kHalfTileRows < rows_.count;
-    const RowSource from = source(fill, half);
-    stage_row_units(from, exists, slot, half_row() + half * kHalfTileRows, unit_);
-    commit_copy_group();
-    return exists ? load_scales(from.scales) : uint2{};
+    return window_source(p_, token().slot, (place & ~(kWindowRow | kStagedDenseRow)) | (staged ? kStagedRow : 0));
   }
 
   // The four threads of a row share its lines.
-  __device__ void prefetch(int fill, int half) const {
-    const RowSource from = source(fill, half);
+  __device__ void prefetch(int i) const {
+    const RowSource from = source(i);
     prefetch_line(from.data + unit_ * kLineBytes);
     if (unit_ == 0) prefetch_line(from.data + 4 * kLineBytes);
     if (unit_ == 1) prefetch_line(from.scales);
   }
 
   const AttendParams& p_;
-  const TokenRows& rows_;
-  int fills_;
   DenseShared& shared_;
   int group_;  // the slot
+  int own_;    // of a unit's rows
   int unit_;   // of an atom's 64 codes
-  int row_;    // of the token: the first one that is the thread's
 };
 
 }  // namespace dsv4rt::cuda

@@ -141,6 +141,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
     const bool dense = params.topk_indices == nullptr && most_rows > kMaximumRows;
     if (dense) plan.dense = plan_dense(params, most_rows);
     DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, dense ? kMaximumRows : most_rows));
+    plan.warpgroup->dense = dense;
     return plan;
   }
   plan.portable = plan_portable(device.facts(), params, most_rows);

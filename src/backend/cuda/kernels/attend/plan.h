@@ -20,6 +20,7 @@ struct WarpgroupPlan {
   // The grid. One block that takes a token alone goes on to others, and to their groups of heads.
   std::int64_t blocks = 0;
   int grid_groups = 1;
+  bool dense = false;  // whether tokens of the dense kernel may be among them
   bool operator==(const WarpgroupPlan&) const = default;
 };
 

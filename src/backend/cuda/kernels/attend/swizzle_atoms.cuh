@@ -31,4 +31,17 @@ __device__ inline std::uint64_t atom_descriptor(std::uint32_t address, std::uint
   return kSwizzle128 | kEightRows | (std::uint64_t{leading >> 4U} << 16U) | ((address & 0x3ffffU) >> 4U);
 }
 
+
+// The same in two words: what descriptors differ in, the same for a warp and known to be, so that offsets (in units of
+// 16 bytes) are added where descriptors are kept, and not in every thread's registers.
+__device__ inline std::uint32_t atom_word(std::uint32_t address, std::uint32_t leading) {
+  return __shfl_sync(0xffffffffu, (leading >> 4U) << 16U | (address & 0x3ffffU) >> 4U, 0);
+}
+__device__ inline std::uint64_t atom_descriptor(std::uint32_t word) {
+  constexpr std::uint32_t kHigh = 1U << 30U | 1024U >> 4U;  // 128-byte swizzle; eight rows 1024 bytes apart
+  std::uint64_t descriptor;
+  asm("mov.b64 %0, {%1, %2};\n" : "=l"(descriptor) : "r"(word), "r"(kHigh));
+  return descriptor;
+}
+
 }  // namespace dsv4rt::cuda

@@ -177,15 +177,27 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
   }
 }
 
+// Whether all tokens of this block are the dense kernel's; needs no more than the step's positions.
+template <int kBlocks>
+__device__ inline bool all_dense(const AttendParams& p, int groups) {
+  if constexpr (kBlocks > 1) return token_rows(p, static_cast<int>(blockIdx.x) / kBlocks).is_dense();
+  bool all = true;
+  const int items = p.step.counts.tokens * groups;
+  for (int item = static_cast<int>(blockIdx.x); all && item < items; item += static_cast<int>(gridDim.x)) {
+    all = token_rows(p, item / groups).is_dense();
+  }
+  return all;
+}
+
 #endif
 
 // `queries`: rows of a head's values, in boxes of 64 x 64. One block: any grid of one dimension. Several: grid x =
 // tokens * kBlocks in clusters of kBlocks, y = groups of group_heads heads, 64 at most. Tokens of the dense kernel
-// are left to it.
+// are left to it; there can be some if `dense`.
 template <int kBlocks>
 __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                            int group_heads) {
+                            int group_heads, bool dense) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte warpgroup_shared[];
   auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks>*>(warpgroup_shared);
@@ -207,11 +219,13 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.split_max));
   }
   allow_dependents();
+  const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
+  const bool leave = dense && all_dense<kBlocks>(p, groups);
   wait_for_predecessors();
+  if (leave) return;
   if constexpr (kBlocks > 1) {
     attend_token<kBlocks>(p, queries, group_heads, consumes, shared);
   } else {
-    const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
     const int items = p.step.counts.tokens * groups;
     __syncthreads();
     if (consumes) {
