@@ -22,7 +22,7 @@ struct CombineShared {
   float factor[DenseSplits::kMost][kCombineHeads];     // of the splits' sums
   float inverse[kCombineHeads];                        // 1 / the sum of all weights
 };
-static_assert(kCombineThreads == DenseSplits::kMost * kCombineHeads);
+inline constexpr int kCombineAtOnce = 16;  // splits whose sums are on their way at the same time
 
 // A load that stays where it is.
 __device__ inline float4 load_sums(const float4* from) {
@@ -31,6 +31,14 @@ __device__ inline float4 load_sums(const float4* from) {
                : "=f"(sums.x), "=f"(sums.y), "=f"(sums.z), "=f"(sums.w)
                : "l"(__cvta_generic_to_global(from)));
   return sums;
+}
+
+// Splits from `begin` on, the last one again in place of those that are not there.
+__device__ inline void load_splits(const float4* from, int begin, int count, float4 (&sums)[kCombineAtOnce]) {
+#pragma unroll
+  for (int i = 0; i < kCombineAtOnce; ++i) {
+    sums[i] = load_sums(from + std::int64_t{min(begin + i, count - 1)} * kSplitQuads);
+  }
 }
 
 // Grid: x = kCombineBlocks * groups of 64 heads, y = tokens of the pass.
@@ -56,26 +64,25 @@ __global__ void __launch_bounds__(kCombineThreads)
   const DenseSplits splits(rows.count);
   const std::int64_t first = (std::int64_t{blockIdx.y} * pass.groups + group) * pass.splits;
   const float4* from = pass.sums + first * kSplitQuads + quad * 128 + part % 4 * 32 + lane;
-  // All of them on their way before the first is needed; the last one again in place of those that are not there.
-  float4 sums[DenseSplits::kMost];
-#pragma unroll
-  for (int s = 0; s < DenseSplits::kMost; ++s) {
-    sums[s] = load_sums(from + std::int64_t{min(s, splits.count - 1)} * kSplitQuads);
-  }
+  float4 sums[kCombineAtOnce];
+  load_splits(from, 0, splits.count, sums);
   // A thread for a head of a split.
   const int head = thread % kCombineHeads;
   const int split = thread / kCombineHeads;
   const int sink_head = group * kTileHeads + first_head + head;
   const float sink = sink_head < p.heads ? __ldg(p.sink + sink_head) : 0.0f;
-  if (split < splits.count) {
-    const float2* states = pass.states + (first + split) * kSplitStates + first_head + head;
-    shared.state[0][split][head] = states[0];
-    shared.state[1][split][head] = states[kTileHeads];
+  constexpr int kStep = kCombineThreads / kCombineHeads;
+  for (int s = split; s < splits.count; s += kStep) {
+    const float2* states = pass.states + (first + s) * kSplitStates + first_head + head;
+    shared.state[0][s][head] = states[0];
+    shared.state[1][s][head] = states[kTileHeads];
   }
   __syncthreads();
   float power = kNoPower;
   for (int s = 0; s < splits.count; ++s) power = fmaxf(power, shared.state[0][s][head].x);
-  if (split < splits.count) shared.factor[split][head] = power_of_two(shared.state[0][split][head].x - power);
+  for (int s = split; s < splits.count; s += kStep) {
+    shared.factor[s][head] = power_of_two(shared.state[0][s][head].x - power);
+  }
   __syncthreads();
   if (split == 0) {
     float total = 0.0f;
@@ -86,15 +93,21 @@ __global__ void __launch_bounds__(kCombineThreads)
   }
   __syncthreads();
   float o[4] = {};
+#pragma unroll 1
+  for (int begin = 0;;) {
 #pragma unroll
-  for (int s = 0; s < DenseSplits::kMost; ++s) {
-    if (s >= splits.count) break;
-    const float low = shared.factor[s][lane / 4];
-    const float high = shared.factor[s][lane / 4 + 8];
-    o[0] = __fmaf_rn(sums[s].x, low, o[0]);
-    o[1] = __fmaf_rn(sums[s].y, low, o[1]);
-    o[2] = __fmaf_rn(sums[s].z, high, o[2]);
-    o[3] = __fmaf_rn(sums[s].w, high, o[3]);
+    for (int i = 0; i < kCombineAtOnce; ++i) {
+      if (begin + i >= splits.count) break;
+      const float low = shared.factor[begin + i][lane / 4];
+      const float high = shared.factor[begin + i][lane / 4 + 8];
+      o[0] = __fmaf_rn(sums[i].x, low, o[0]);
+      o[1] = __fmaf_rn(sums[i].y, low, o[1]);
+      o[2] = __fmaf_rn(sums[i].z, high, o[2]);
+      o[3] = __fmaf_rn(sums[i].w, high, o[3]);
+    }
+    begin += kCombineAtOnce;
+    if (begin >= splits.count) break;
+    load_splits(from, begin, splits.count, sums);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

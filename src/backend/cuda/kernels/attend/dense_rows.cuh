@@ -1,7 +1,6 @@
 // The producers of dense_plan.cuh: packed rows from global memory to BF16 atoms in the slots.
 //
-// Rows come to the level-2 cache four units of the slot ahead, and to registers one ahead. (Asynchronous copies
-// to shared memory have too few bytes under way beside this much of it.)
+// Rows come to the level-2 cache four units of the slot ahead, and their codes to registers one ahead.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +43,7 @@ class DenseProducer {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) keep_place(begin + i, first[i]);
     __syncwarp();
-    LoadedRow loaded{};  // otherwise the previous item's would be kept
+    LoadedCodes loaded{};  // otherwise the previous item's would be kept
     loaded.load(source(begin), unit_);
 #pragma unroll
     for (int i = 1; i < kAhead; ++i) {
@@ -52,12 +51,17 @@ class DenseProducer {
     }
 #pragma unroll 1
     for (int i = begin; i < end; ++i) {
+      const RowSlot later = place(i + kAhead);
       if (i > 1) barrier_wait(shared_address(&shared_.empty[group_][i & 1]), ((i >> 1) - 1) & 1);
-      loaded.decode(row_of(i) < token().count, shared_.slot[group_], (i & 1) * kUnitRows + own_, unit_);
+      const bool exists = row_of(i) < token().count;
+      const int row = (i & 1) * kUnitRows + own_;
+      copy_rope_units(source(i), exists, shared_.slot[group_], row, unit_);
+      loaded.decode(exists, shared_.slot[group_], row, unit_);
       if (i + 1 < end) loaded.load(source(i + 1), unit_);
+      wait_for_copies();
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared_.full[group_][i & 1]));
-      keep_place(i + kAhead, place(i + kAhead));  // takes no longer than what has just been loaded
+      keep_place(i + kAhead, later);
       __syncwarp();
       if (i + kAhead < end) prefetch(i + kAhead);
     }

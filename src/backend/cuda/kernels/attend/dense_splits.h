@@ -5,6 +5,9 @@
 
 namespace dsv4rt::cuda {
 
+#ifndef DSV4RT_DENSE_FEWEST
+#define DSV4RT_DENSE_FEWEST 2
+#endif
 #ifndef DSV4RT_DENSE_SPLITS
 #define DSV4RT_DENSE_SPLITS 16
 #endif
@@ -18,7 +21,7 @@ inline constexpr std::int64_t kMostDenseBytes = std::int64_t{256} << 20;
 struct DenseSplits {
   static constexpr std::int32_t kTile = 64;
   static constexpr std::int32_t kMost = DSV4RT_DENSE_SPLITS;
-  static constexpr std::int32_t kFewestTiles = 2;  // of a split: as many as a block works on at once
+  static constexpr std::int32_t kFewestTiles = DSV4RT_DENSE_FEWEST;  // of a split
 
   std::int32_t tiles = 0;  // of the token, the last one perhaps not full
   std::int32_t count = 0;
@@ -30,8 +33,9 @@ struct DenseSplits {
 
   // Splits that a token of at most so many rows can have.
   static constexpr std::int32_t most(std::int64_t rows) {
-    const std::int64_t pairs = (rows + 2 * kTile - 1) / (2 * kTile);
-    return pairs < kMost ? static_cast<std::int32_t>(pairs) : kMost;
+    const std::int64_t fewest = std::int64_t{kFewestTiles} * kTile;
+    const std::int64_t splits = (rows + fewest - 1) / fewest;
+    return splits < kMost ? static_cast<std::int32_t>(splits) : kMost;
   }
 
  private:

@@ -149,10 +149,9 @@ __device__ inline void correct_row(std::byte* slot, int row, int unit, const uin
   }
 }
 
-// A thread's units of a row, in registers.
-struct LoadedRow {
+// A thread's units of a row's codes, in registers.
+struct LoadedCodes {
   uint4 raw[kAtoms - 1];
-  uint4 rope[2];
   uint2 scales;
 
   __device__ void load(const RowSource& source, int unit) {
@@ -160,8 +159,6 @@ struct LoadedRow {
     const std::byte* from = source.data + unit * kUnitBytes;
 #pragma unroll
     for (int atom = 0; atom < kAtoms - 1; ++atom) raw[atom] = load_unit(from + atom * kAtomValues);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) rope[i] = load_unit(from + Fp8DsMlaRow::kRopeOffset + (unit + i) * kUnitBytes);
   }
   // To row `row` of the atoms in `slot`; zeros if it does not exist.
   __device__ void decode(bool exists, std::byte* slot, int row, int unit) const {
@@ -176,30 +173,51 @@ struct LoadedRow {
       decode_e4m3_unit_by_bits(raw[atom], e4m3_factor(scale) & present, values);
       store_atom(slot, atom, row, unit, values[0], values[1]);
     }
+    if (greatest > kGreatestFactor) correct_row(slot, row, unit, own);
+  }
+};
+
+// And of its rotated values.
+struct LoadedRow {
+  LoadedCodes codes;
+  uint4 rope[2];
+
+  __device__ void load(const RowSource& source, int unit) {
+    codes.load(source, unit);
+    const std::byte* from = source.data + Fp8DsMlaRow::kRopeOffset + 2 * unit * kUnitBytes;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) rope[i] = load_unit(from + i * kUnitBytes);
+  }
+  __device__ void decode(bool exists, std::byte* slot, int row, int unit) const {
+    const std::uint32_t present = exists ? 0xffffffffu : 0;
     uint4 turned[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       turned[i] = make_uint4(rope[i].x & present, rope[i].y & present, rope[i].z & present, rope[i].w & present);
     }
     store_atom(slot, kAtoms - 1, row, unit, turned[0], turned[1]);
-    if (greatest > kGreatestFactor) correct_row(slot, row, unit, own);
+    codes.decode(exists, slot, row, unit);
   }
 };
+
+// Rotated values need no decoding: from global to shared memory. Of a row that does not exist they are zero.
+__device__ inline void copy_rope_units(const RowSource& source, bool exists, std::byte* slot, int row, int unit) {
+  const std::uint32_t atom = shared_address(slot) + (kAtoms - 1) * kAtomBytes;
+  const std::byte* from = source.data + Fp8DsMlaRow::kRopeOffset + 2 * unit * kUnitBytes;
+  copy_unit(atom + atom_offset(row, 2 * unit), from, exists);
+  copy_unit(atom + atom_offset(row, 2 * unit + 1), from + kUnitBytes, exists);
+}
 
 // Another way than through registers: a thread's units of a row are copied, packed, to where the first half of their
 // values will lie, and decoded there. Units that do not exist are zero.
 __device__ inline void stage_row_units(const RowSource& source, bool exists, std::byte* slot, int row, int unit) {
   const std::byte* from = source.data + unit * kUnitBytes;
   const std::uint32_t first = shared_address(slot) + atom_offset(row, 2 * unit);
-  const std::uint32_t second = shared_address(slot) + atom_offset(row, 2 * unit + 1);
 #pragma unroll
   for (int atom = 0; atom < kAtoms - 1; ++atom) {
     copy_unit(first + atom * kAtomBytes, from + atom * kAtomValues, exists);
   }
-  constexpr int kRopeAtom = (kAtoms - 1) * kAtomBytes;
-  const std::byte* rope = from + Fp8DsMlaRow::kRopeOffset + unit * kUnitBytes;
-  copy_unit(first + kRopeAtom, rope, exists);
-  copy_unit(second + kRopeAtom, rope + kUnitBytes, exists);
+  copy_rope_units(source, exists, slot, row, unit);
 }
 // After the thread's copies have come.
 __device__ inline void decode_staged_row(std::byte* slot, int row, int unit, const uint2& scales) {
