@@ -10,7 +10,7 @@
 
 namespace dsv4rt {
 
-inline constexpr std::int32_t kMaximumRows = 640;  // m is the greatest score up to here
+inline constexpr std::int32_t kMaximumRows = 1152;  // m is the greatest score up to here
 
 // rows: of the token, window and compressed ones.
 constexpr bool weighs_by_power(bool selects, std::int32_t rows) {

@@ -178,7 +178,7 @@ class Reporter {
     }
     if (plan.portable) {
       served.kernel = "portable, " + count_of(plan.portable->cluster_blocks, "block") + " a token, " +
-                       std::to_string(std::min(16 * plan.portable->head_tiles, params.heads)) + " heads each";
+                      std::to_string(std::min(16 * plan.portable->head_tiles, params.heads)) + " heads each";
     }
     return served;
   }

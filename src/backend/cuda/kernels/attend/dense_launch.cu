@@ -1,11 +1,10 @@
-#include "backend/cuda/kernels/attend/dense_launch.h"
-
 #include <algorithm>
 #include <cstddef>
 
 #include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/attend/dense_combine.cuh"
 #include "backend/cuda/kernels/attend/dense_kernel.cuh"
+#include "backend/cuda/kernels/attend/dense_launch.h"
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "base/try.h"
 
@@ -32,11 +31,11 @@ Status launch_dense_splits(const CudaDevice& device, const AttendParams& p, cons
 }
 
 Status launch_dense_outputs(const AttendParams& p, const DensePass& pass, cudaStream_t stream) {
-  return launch_pdl(attend_dense_combine_kernel,
-                    {.grid = dim3(static_cast<unsigned>(kCombineBlocks * pass.groups),
-                                  static_cast<unsigned>(pass.tokens)),
-                     .threads = kCombineThreads},
-                    stream, p, pass);
+  return launch_pdl(
+      attend_dense_combine_kernel,
+      {.grid = dim3(static_cast<unsigned>(kCombineBlocks * pass.groups), static_cast<unsigned>(pass.tokens)),
+       .threads = kCombineThreads},
+      stream, p, pass);
 }
 
 }  // namespace dsv4rt::cuda

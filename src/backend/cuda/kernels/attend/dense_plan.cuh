@@ -41,9 +41,9 @@ static_assert(kSplitBytes == kSplitQuads * sizeof(float4) + kSplitStates * sizeo
 struct DensePass {
   std::int32_t first_token = 0;
   std::int32_t tokens = 0;
-  std::int32_t groups = 0;  // of 64 heads
-  std::int32_t splits = 0;  // that a token can have
-  float4* sums = nullptr;   // [tokens, groups, splits, kSplitQuads]
+  std::int32_t groups = 0;   // of 64 heads
+  std::int32_t splits = 0;   // that a token can have
+  float4* sums = nullptr;    // [tokens, groups, splits, kSplitQuads]
   float2* states = nullptr;  // [tokens, groups, splits, kSplitStates]
 
   [[nodiscard]] __host__ __device__ std::int32_t items() const { return tokens * groups * splits; }
@@ -91,7 +91,7 @@ struct DenseShared {
   std::byte weights[2][kUnitProducts * kWeightBytes];
   DenseToken token[kDenseProducers / 32];
   RowSlot place[2][kPlaces][kUnitRows];
-  float row_max[2][kTileHeads];  // of a warpgroup's unit
+  float row_max[2][2][kTileHeads];  // of a warpgroup's unit; the units before are kept
   DenseItem item[2];
   std::uint64_t full[2][2];  // of the slots' halves
   std::uint64_t empty[2][2];

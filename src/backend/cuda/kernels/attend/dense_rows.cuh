@@ -74,7 +74,9 @@ class DenseProducer {
   [[nodiscard]] __device__ volatile DenseToken& token() const {
     return shared_.token[(threadIdx.x - kDenseConsumers) / 32];
   }
-  [[nodiscard]] __device__ int row_of(int i) const { return token().first_row + own_ + i * 2 * kUnitRows; }
+  [[nodiscard]] __device__ int row_of(int i) const {
+    return token().first_row + own_ + i * 2 * kUnitRows;
+  }
 
   // The thread's row of a unit; a row that does not exist lies where the last one does that does.
   [[nodiscard]] __device__ RowSlot place(int i) const {

@@ -5,13 +5,6 @@
 
 namespace dsv4rt::cuda {
 
-#ifndef DSV4RT_DENSE_FEWEST
-#define DSV4RT_DENSE_FEWEST 2
-#endif
-#ifndef DSV4RT_DENSE_SPLITS
-#define DSV4RT_DENSE_SPLITS 16
-#endif
-
 // What a split of 64 heads leaves: FP32 sums of values, and two pairs of a power and a sum of weights for each head.
 inline constexpr std::int64_t kSplitBytes = 64 * (512 * 4 + 2 * 8);
 // Scratch for them; a step of more tokens takes them in turn.
@@ -20,8 +13,8 @@ inline constexpr std::int64_t kMostDenseBytes = std::int64_t{256} << 20;
 // Whole tiles of 64 rows, as evenly as they go. The bounds follow from the token's own rows alone, and so do its sums.
 struct DenseSplits {
   static constexpr std::int32_t kTile = 64;
-  static constexpr std::int32_t kMost = DSV4RT_DENSE_SPLITS;
-  static constexpr std::int32_t kFewestTiles = DSV4RT_DENSE_FEWEST;  // of a split
+  static constexpr std::int32_t kMost = 16;
+  static constexpr std::int32_t kFewestTiles = 4;  // of a split
 
   std::int32_t tiles = 0;  // of the token, the last one perhaps not full
   std::int32_t count = 0;

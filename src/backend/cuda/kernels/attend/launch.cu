@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cuda_error.h"
-#include "backend/attend_weights.h"
 #include "backend/cuda/kernels/attend/dense_launch.h"
 #include "backend/cuda/kernels/attend/kernel.cuh"
 #include "backend/cuda/kernels/attend/plan.h"

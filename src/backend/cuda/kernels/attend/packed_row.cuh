@@ -138,7 +138,8 @@ __device__ inline void correct_atom(std::byte* slot, int atom, int row, int unit
   const std::uint32_t rest = scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
 #pragma unroll 1
   for (int i = 0; i < 8; ++i) {
-    auto* pair = reinterpret_cast<std::uint32_t*>(slot + atom * kAtomBytes + atom_offset(row, 2 * unit + i / 4)) + i % 4;
+    auto* pair =
+        reinterpret_cast<std::uint32_t*>(slot + atom * kAtomBytes + atom_offset(row, 2 * unit + i / 4)) + i % 4;
     *pair = multiply_bf16_pair(*pair, rest);
   }
 }

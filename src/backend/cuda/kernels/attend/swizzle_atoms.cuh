@@ -31,7 +31,6 @@ __device__ inline std::uint64_t atom_descriptor(std::uint32_t address, std::uint
   return kSwizzle128 | kEightRows | (std::uint64_t{leading >> 4U} << 16U) | ((address & 0x3ffffU) >> 4U);
 }
 
-
 // The same in two words: what descriptors differ in, the same for a warp and known to be, so that offsets (in units of
 // 16 bytes) are added where descriptors are kept, and not in every thread's registers.
 __device__ inline std::uint32_t atom_word(std::uint32_t address, std::uint32_t leading) {
