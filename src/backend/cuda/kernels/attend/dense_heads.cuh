@@ -61,25 +61,8 @@ class DenseConsumer {
   static constexpr int kPartValues = kHeadDim / 2 / kParts;
   static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
 
-  static constexpr float kMostBehind = 64.0f;  // sums of weights below 2^64 do not overflow
-
   __device__ void sync() const {
     named_sync(kBarrier, kDenseConsumers);
-  }
-  // The same barrier; whether any consumer says so.
-  __device__ bool sync_or(bool any) const {
-    int result;
-    asm volatile(
-        "{\n"
-        ".reg .pred in, out;\n"
-        "setp.ne.b32 in, %1, 0;\n"
-        "barrier.red.or.pred out, %2, %3, in;\n"
-        "selp.b32 %0, 1, 0, out;\n"
-        "}\n"
-        : "=r"(result)
-        : "r"(static_cast<int>(any)), "n"(kBarrier), "n"(kDenseConsumers)
-        : "memory");
-    return result != 0;
   }
 
   // Rows of the item: read where they are needed, registers are full of sums.
@@ -105,53 +88,26 @@ class DenseConsumer {
     if (slot == 1) ++fills_[1];
   }
 
-  // Scores of the warpgroup's unit and their weights, if it has one; `first` is the first row of the two.
-  //
-  // What weights are relative to is agreed upon at the item's first rows, and raised at the start of the next ones when
-  // it has fallen behind. If scores have left it so far behind that weights might overflow, they are made again.
+  // Scores of the warpgroup's unit and their weights, if it has one; `first` is the first row of the two. The queries
+  // are not needed any more after the item's last scores.
   template <class Next>
   __device__ void weigh(int n, int first, const Next& next) {
-    const int turn = first / (2 * kUnitRows) % 2;
     const bool mine = group() == 0 || first + kUnitRows < rows(n);
-    if (first > 0) raise_power(turn ^ 1);
-    float sum[2] = {0.0f, 0.0f};
-    bool behind = false;
+    float s[kScores];
     if (mine) {
-      float s[kScores];
-      float largest[2];
-      score(n, first, s, largest);
-      publish(turn, largest);
-      if (first == 0) {
-        sync();
-        raise_power(turn);
-      }
-      behind = largest[0] * kLog2E > power_[0] + kMostBehind || largest[1] * kLog2E > power_[1] + kMostBehind;
-      weigh_scores(s, sum);
-    } else {
-      const float none[2] = {-INFINITY, -INFINITY};
-      publish(turn, none);
-      if (first == 0) {
-        sync();
-        raise_power(turn);
-      }
+      score(n, first, s);
+    } else if (lane() % 4 == 0) {
+      shared_.row_max[1][head(0)] = shared_.row_max[1][head(1)] = -INFINITY;
     }
-    if (sync_or(behind)) {
-      raise_power(turn);
-      if (mine) {
-        float s[kScores];
-        float largest[2];
-        score(n, first, s, largest);
-        weigh_scores(s, sum);
-      }
-      sync();
-    }
-    total_[0] += sum[0];
-    total_[1] += sum[1];
+    sync();
     if (first + 2 * kUnitRows >= rows(n)) next();
+    raise_power();
+    if (mine) weigh_scores(s);
+    sync();
   }
 
-  // Scaled scores, -infinity past the item's end, and the maxima of the thread's two heads.
-  __device__ void score(int n, int first, float (&s)[kScores], float (&largest)[2]) {
+  // Scaled scores, -infinity past the item's end, and their maxima.
+  __device__ void score(int n, int first, float (&s)[kScores]) {
     wait_full(group());
     const std::uint32_t q = atom_word(shared_address(shared_.q), 16);
     const std::uint32_t k = atom_word(unit(group()), 16);
@@ -170,7 +126,7 @@ class DenseConsumer {
     constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
     static_assert(kHeadDim == 512);
     const int own_rows = rows(n) - first - group() * kUnitRows - lane() % 4 * 2;
-    largest[0] = largest[1] = -INFINITY;
+    float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       s[i] = i / 4 * 8 + i % 2 < own_rows ? __fmul_rn(s[i], kScale) : -INFINITY;
@@ -180,16 +136,11 @@ class DenseConsumer {
     for (int half = 0; half < 2; ++half) {
       largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 1));
       largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 2));
-    }
-  }
-  __device__ void publish(int turn, const float (&largest)[2]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (lane() % 4 == 0) shared_.row_max[turn][group()][head(half)] = largest[half];
+      if (lane() % 4 == 0) shared_.row_max[group()][head(half)] = largest[half];
     }
   }
 
-  __device__ void weigh_scores(float (&s)[kScores], float (&sums)[2]) {
+  __device__ void weigh_scores(float (&s)[kScores]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = 0.0f;
@@ -202,7 +153,7 @@ class DenseConsumer {
           sum += value;
         }
       }
-      sums[half] = sum;
+      total_[half] += sum;
     }
 #pragma unroll
     for (int i = 0; i < kUnitProducts; ++i) {
@@ -212,14 +163,13 @@ class DenseConsumer {
     }
   }
 
-  // To the maxima of rows that both warpgroups have scored. Sums are scaled only when these exceed what they are
-  // relative to by much: any power gives the same sums.
-  __device__ void raise_power(int turn) {
+  // Sums are scaled only when scores exceed what they are relative to by much: any power gives the same sums.
+  __device__ void raise_power() {
     constexpr float kSlack = 6.0f;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float largest = fmaxf(shared_.row_max[turn][0][head(half)], shared_.row_max[turn][1][head(half)]) * kLog2E;
+      const float largest = fmaxf(shared_.row_max[0][head(half)], shared_.row_max[1][head(half)]) * kLog2E;
       factor[half] = 1.0f;
       if (largest > power_[half] + kSlack) {
         const float power = ceilf(largest);

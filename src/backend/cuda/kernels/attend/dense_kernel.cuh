@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
   auto& shared = *reinterpret_cast<DenseShared*>(dense_shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      for (auto& half : shared.full[i]) barrier_init(shared_address(&half), kDenseProducers / 64);
+      for (auto& half : shared.full[i]) barrier_init(shared_address(&half), kFullArrivals);
       for (auto& half : shared.empty[i]) barrier_init(shared_address(&half), kDenseConsumers / 32);
       barrier_init(shared_address(&shared.item_full[i]), 1);
       barrier_init(shared_address(&shared.item_empty[i]), kDenseConsumers / 32);

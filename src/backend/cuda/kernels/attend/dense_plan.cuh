@@ -26,6 +26,7 @@ static_assert(DenseSplits::kTile == kTileRows);
 
 inline constexpr int kDenseConsumers = 256;
 inline constexpr int kDenseProducers = 256;
+inline constexpr int kFullArrivals = kDenseProducers / 2 + kDenseProducers / 64;  // copies of threads, and warps
 inline constexpr int kDenseThreads = kDenseConsumers + kDenseProducers;
 
 // Sums of a split: [warpgroup][quad of accumulators][thread of the warpgroup], 16 bytes each, as wgmma leaves them.
@@ -91,7 +92,7 @@ struct DenseShared {
   std::byte weights[2][kUnitProducts * kWeightBytes];
   DenseToken token[kDenseProducers / 32];
   RowSlot place[2][kPlaces][kUnitRows];
-  float row_max[2][2][kTileHeads];  // of a warpgroup's unit; the units before are kept
+  float row_max[2][kTileHeads];  // of a warpgroup's unit
   DenseItem item[2];
   std::uint64_t full[2][2];  // of the slots' halves
   std::uint64_t empty[2][2];

@@ -55,12 +55,13 @@ class DenseProducer {
       if (i > 1) barrier_wait(shared_address(&shared_.empty[group_][i & 1]), ((i >> 1) - 1) & 1);
       const bool exists = row_of(i) < token().count;
       const int row = (i & 1) * kUnitRows + own_;
+      const std::uint32_t full = shared_address(&shared_.full[group_][i & 1]);
       copy_rope_units(source(i), exists, shared_.slot[group_], row, unit_);
+      arrive_after_copies(full);
       loaded.decode(exists, shared_.slot[group_], row, unit_);
       if (i + 1 < end) loaded.load(source(i + 1), unit_);
-      wait_for_copies();
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared_.full[group_][i & 1]));
+      if (threadIdx.x % 32 == 0) barrier_arrive(full);
       keep_place(i + kAhead, later);
       __syncwarp();
       if (i + kAhead < end) prefetch(i + kAhead);
