@@ -79,6 +79,14 @@ __device__ inline void produce_dense(const AttendParams& p, const DensePass& pas
   }
 }
 
+// Whether this block has anything to do; needs no more than the step's positions.
+__device__ inline bool any_dense(const AttendParams& p, const DensePass& pass) {
+  for (int item = static_cast<int>(blockIdx.x); item < pass.items(); item += static_cast<int>(gridDim.x)) {
+    if (token_rows(p, pass.token(item)).is_dense()) return true;
+  }
+  return false;
+}
+
 #endif
 
 // Grid: any number of blocks. `queries`: rows of a head's values, in boxes of 64 x 64.
@@ -99,6 +107,10 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
     barrier_init_fence();
   }
   allow_dependents();
+  if (!any_dense(p, pass)) {
+    wait_for_predecessors();
+    return;
+  }
   __syncthreads();
   if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kDenseConsumers / 32) {
     take_registers<184>();
