@@ -74,10 +74,10 @@ struct PrefixEvent {
   PrefixDigest digest{};
   PrefixDigest parent{};        // digest of the unit before; of the salt for the first one
   std::int64_t end_tokens = 0;  // length of the prefix up to the unit's end
-  std::span<const std::int32_t>
-      token_ids;                     // ids of the unit's tokens; empty unless PrefixCacheOptions::event_token_ids
-  std::span<const CacheRole> roles;  // what of the cache came or went
-  const char* medium = "";           // "cpu" or "cuda": where it lies
+  // Ids of the unit's tokens when it is stored, if PrefixCacheOptions::event_token_ids asks for them; else empty.
+  std::span<const std::int32_t> token_ids;
+  std::span<const CacheRole> roles;               // what of the cache came or went
+  const char* medium = "";                        // "cpu" or "cuda": where it lies
   PrefixRemoval removal = PrefixRemoval::kSpace;  // for the removals
 };
 

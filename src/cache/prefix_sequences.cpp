@@ -79,7 +79,6 @@ void PrefixCache::truncate(std::int32_t slot, std::int64_t length) {
 
 void PrefixCache::release(std::int32_t slot) {
   PrefixTrack& track = tracks_[static_cast<std::size_t>(slot)];
-  if (track.rolling != kNoPrefixNode) tree_.keep_state(track.rolling);
   if (track.node != kNoPrefixNode) {
     tree_.touch(track.node);
     tree_.add_users(track.node, -1);

@@ -116,6 +116,13 @@ Status Engine::Impl::load(const EngineOptions& requested) {
                                               ", max_bytes " + std::to_string(options.graphs.max_bytes) +
                                               "; accepted: 0 or more"};
   }
+  const PrefixCacheOptions& prefixes = options.prefix_cache;
+  if (prefixes.tenant_quota_tokens < 0 || prefixes.policy.interval_tokens < 0) {
+    return {StatusCode::kInvalidArgument,
+            "prefix_cache: tenant_quota_tokens " + std::to_string(prefixes.tenant_quota_tokens) +
+                ", policy.interval_tokens " + std::to_string(prefixes.policy.interval_tokens) +
+                "; accepted: 0 or more"};
+  }
   graphs = GraphCache(static_cast<std::size_t>(options.graphs.max_graphs), options.graphs.max_bytes);
   DSV4RT_ASSIGN_OR_RETURN(settings.profile, Profile::from_name(options.profile));
   settings.row_format = options.row_format.value_or(settings.profile.default_row_format);

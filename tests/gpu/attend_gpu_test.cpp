@@ -24,12 +24,25 @@ class AttendGpuTest : public GpuTest {
     std::int32_t slots;
     RowBank bank;
     AttendPool pool;
+    float query_scale = 1.0F;
   };
+
+  // Room for the splits of a few tokens at once, so that many take turns.
+  static constexpr std::size_t kScratchBytes = std::size_t{40} << 20;
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (gpu_backend().ok()) {
+      ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
+    }
+  }
 
   static std::vector<bf16> run(Backend& backend, const Setup& setup, const std::vector<AttendPart>& parts,
                                std::int32_t padding = 0, std::int32_t context_end = 0) {
     AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
     inputs.counts.context_end = std::max(inputs.counts.context_end, context_end);
+    if (setup.query_scale != 1.0F) {
+      for (bf16& value : inputs.q) value = to_bf16(to_float(value) * setup.query_scale);
+    }
     const DeviceArray<std::byte> blocks(backend, setup.pool.bytes);
     const DeviceArray<std::int32_t> table(backend, setup.pool.table);
     const AttendArrays arrays(backend, inputs, setup.pool, blocks.data(), table.data());
@@ -40,7 +53,8 @@ class AttendGpuTest : public GpuTest {
   }
 
   // Weights that round to the other BF16 neighbour move a value by up to 0.4 %; they are rare.
-  static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0) {
+  static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
+                            double most = 4e-3) {
     static const std::unique_ptr<Backend> cpu = std::move(create_cpu_test_backend()).value();
     const auto expected = run(*cpu, setup, parts, padding);
     const auto actual = run(gpu(), setup, parts, padding);
@@ -56,7 +70,7 @@ class AttendGpuTest : public GpuTest {
         norm += want * want;
       }
       const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
-      ASSERT_LT(relative, 4e-3) << "token " << head / static_cast<std::size_t>(setup.shape.heads) << " head "
+      ASSERT_LT(relative, most) << "token " << head / static_cast<std::size_t>(setup.shape.heads) << " head "
                                 << head % static_cast<std::size_t>(setup.shape.heads);
       sum += relative;
     }
@@ -145,13 +159,106 @@ TEST_F(AttendGpuTest, FlashAndProShapes) {
   expect_agrees(Setup({.heads = 64, .ratio = 128}, 1, 1049000), {{0, 1048570, 1}});
 }
 
-// Past what a cluster holds, and past a table of 16-bit sizes.
+// Position of a token with `rows` rows, none of them selected, at a ratio of 4.
+std::int32_t dense_position(std::int32_t rows) {
+  return 4 * (rows - 128) + 1;
+}
+
+// Around where weights start to be relative to a power, and around every boundary of tiles, splits and pairs of tiles.
+TEST_F(AttendGpuTest, DenseRowSweeps) {
+  std::vector<AttendPart> parts;
+  std::int32_t slot = 0;
+  for (const std::int32_t rows :
+       {1151, 1152, 1153, 1154, 1215, 1216, 1217, 1247, 1248, 1249, 1279, 1280, 1281, 1535, 1537,
+        2047, 2048, 2049, 2111, 2112, 2113, 3071, 3073, 3135, 3137, 4095, 4096, 4097, 4129, 5000}) {
+    parts.push_back({slot++, dense_position(rows), 1});
+  }
+  const Setup setup({.heads = 16, .ratio = 4}, slot, dense_position(5000) + 8);
+  expect_agrees(setup, parts, 2);
+}
+
+TEST_F(AttendGpuTest, DenseHeadCounts) {
+  for (const std::int32_t heads : {1, 8, 15, 16, 17, 32, 33, 63, 64, 65, 80, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    const Setup setup({.heads = heads, .ratio = 4}, 2, dense_position(1400));
+    expect_agrees(setup, {{1, dense_position(1300), 2}, {0, 64, 1}});
+  }
+}
+
+TEST_F(AttendGpuTest, DenseRowsOfEveryFormat) {
+  for (const RowFormat format : kFormats) {
+    SCOPED_TRACE(row_format_name(format));
+    const Setup setup({.format = format, .heads = 20, .ratio = 4}, 2, dense_position(2500));
+    expect_agrees(setup, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}});
+  }
+}
+
+// A short window, blocks of two rows, no rotation.
+TEST_F(AttendGpuTest, DenseRowsOfOtherShapes) {
+  expect_agrees(Setup({.heads = 64, .ratio = 4, .window = 37}, 1, 4 * 1500), {{0, 4 * 1300, 3}});
+  expect_agrees(Setup({.heads = 64, .ratio = 4, .block_rows = 2}, 1, 4 * 1500), {{0, 4 * 1300, 3}});
+  expect_agrees(Setup({.heads = 64, .ratio = 4, .rotates = false}, 1, 4 * 1500), {{0, 4 * 1300, 3}});
+}
+
+// Scores so far apart that what weights are relative to is raised again and again. A single row's weight may then be
+// nearly all of a head's: its other BF16 neighbour is up to 0.8 % away, and the output's again.
+TEST_F(AttendGpuTest, DenseScoresFarApart) {
+  for (const float scale : {4.0F, 16.0F}) {
+    SCOPED_TRACE("scale " + std::to_string(scale));
+    Setup setup({.heads = 64, .ratio = 4}, 2, dense_position(2500));
+    setup.query_scale = scale;
+    expect_agrees(setup, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}}, 0, 1.2e-2);
+  }
+}
+
+// So little work that tools can follow every access: two splits for some of the blocks, of 64 and of 16 heads.
+TEST_F(AttendGpuTest, OneAttendOfDenseRows) {
+  const Setup setup({.heads = 80, .ratio = 4}, 14, dense_position(1250));
+  std::vector<AttendPart> parts;
+  for (std::int32_t i = 0; i < 14; ++i) parts.push_back({i, dense_position(i == 0 ? 200 : 1152 + 7 * i), 1});
+  expect_agrees(setup, parts, 1);
+}
+
+// Far more rows than today's longest contexts leave, and past a table of 16-bit sizes.
 TEST_F(AttendGpuTest, VeryLongDenseRows) {
   for (const std::int32_t rows : {5119, 5121, 10100, 10400, 20000}) {
     SCOPED_TRACE("rows " + std::to_string(rows));
     const Setup setup({.heads = 64, .ratio = 4}, 2, 4 * rows + 8);
     expect_agrees(setup, {{0, 4 * rows, 1}, {1, 100, 1}});
   }
+}
+
+// With splits that take turns in the scratch, beside tokens of the other kernel, at any place of a batch.
+TEST_F(AttendGpuTest, DenseDecodeChunkAndBatchGiveTheSameBytes) {
+  const Setup setup({.ratio = 128}, 40, 300000);
+  const std::size_t width = std::size_t{64} * kHeadDim;
+  const std::int32_t start = 131100;  // the first hundred tokens have few enough rows for the other kernel
+  const auto whole = run(gpu(), setup, {{0, start, 250}});
+  for (const std::int32_t at : {0, 1, 98, 99, 100, 249}) {
+    expect_same(run(gpu(), setup, {{0, start + at, 1}}), whole, static_cast<std::size_t>(at) * width, "decode");
+    expect_same(run(gpu(), setup, {{0, start + at, 1}}, 0, 1 << 20), whole, static_cast<std::size_t>(at) * width,
+                "loose bounds");
+  }
+  for (const std::int32_t count : {2, 33, 150}) {
+    expect_same(run(gpu(), setup, {{0, start + 1, count}}), whole, width, "chunk of " + std::to_string(count));
+  }
+  std::vector<AttendPart> parts;
+  for (std::int32_t i = 1; i < 40; ++i) parts.push_back({i, i * 7000, 1 + i % 3});
+  std::size_t before = 0;
+  for (std::size_t i = 0; i < 20; ++i) before += static_cast<std::size_t>(parts[i].count);
+  parts.insert(parts.begin() + 20, {0, start + 97, 4});
+  const auto batch = run(gpu(), setup, parts, 7, 1 << 20);
+  const auto first = batch.begin() + static_cast<std::ptrdiff_t>(before * width);
+  expect_same({first, first + static_cast<std::ptrdiff_t>(4 * width)}, whole, 97 * width, "batch");
+  // And with another amount of scratch.
+  ASSERT_OK(gpu().reserve_scratch(std::size_t{4} << 20));
+  expect_same(run(gpu(), setup, parts, 7), batch, 0, "little scratch");
+  ASSERT_OK(gpu().reserve_scratch(1 << 18));
+  const AttendInputs inputs(setup.shape, setup.bank, setup.slots, {{0, start + 200, 1}});
+  const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
+  const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
+  const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
+  EXPECT_TRUE(fails_with(gpu().ops().attend(arrays.params), StatusCode::kResourceExhausted, {"attend needs"}));
 }
 
 TEST_F(AttendGpuTest, DecodeChunkAndBatchGiveTheSameBytes) {

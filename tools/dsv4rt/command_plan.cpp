@@ -169,7 +169,8 @@ Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config,
   memory.workspace_bytes =
       step_workspace_bytes(WorkspaceShape::of(config, schedule, rows, limits.max_step_tokens), config);
   if (flags.backend == "cpu") {
-    DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cpu_backend({.threads = flags.threads, .max_isa = {, .on_warning = {}}}));
+    DSV4RT_ASSIGN_OR_RETURN(const auto backend,
+                            create_cpu_backend({.threads = flags.threads, .max_isa = {}, .on_warning = {}}));
     memory.scratch_bytes = backend->scratch_bytes(shapes);
     return memory;
   }

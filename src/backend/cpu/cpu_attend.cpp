@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/attend_weights.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/paged_rows.h"
 #include "backend/cpu/rope_rows.h"
@@ -126,7 +127,8 @@ void attend_heads(const AttendParams& params, const RowKernels& kernels, std::in
   }
   constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
   static_assert(kHeadDim == 512);
-  kernels.softmax(scratch.scores, count, padded, kScale, scratch.sink, scratch.denominator);
+  const bool by_power = weighs_by_power(params.topk_indices != nullptr, count);
+  kernels.softmax(scratch.scores, count, padded, kScale, by_power, scratch.sink, scratch.denominator);
   std::fill_n(scratch.sums, std::int64_t{padded} * kHeadDim, 0.0f);
   for (std::int32_t tile = 0; tile < count; tile += kTileRows) {
     const std::int32_t size = std::min(kTileRows, count - tile);

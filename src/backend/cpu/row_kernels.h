@@ -40,8 +40,10 @@ struct RowKernels {
                  float* scores);
 
   // Works in place on scores [count, padded]: s *= scale; p = exp(s - max over rows); denominator[h] = sum of p,
-  // rows ascending, + exp(sink[h] - max); then p is rounded to BF16.
-  void (*softmax)(float* scores, int count, int padded, float scale, const float* sink, float* denominator);
+  // rows ascending, + exp(sink[h] - max); then p is rounded to BF16. by_power: the multiple of ln 2 that is nearest
+  // to the maximum stands for it (attend_weights.h).
+  void (*softmax)(float* scores, int count, int padded, float scale, bool by_power, const float* sink,
+                  float* denominator);
 
   // sums[h, d] += sum over r ascending of p[r, h] * rows[r, d], d < kHeadDim.
   void (*accumulate)(const float* p, int padded, const float* rows, int row_stride, int row_count, float* sums);

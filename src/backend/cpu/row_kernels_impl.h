@@ -60,7 +60,12 @@ struct RowKernelsOf : MachineLanes<Machine> {
     }
   }
 
-  static void softmax(float* scores, int count, int padded, float scale, const float* sink, float* denominator) {
+  static void softmax(float* scores, int count, int padded, float scale, bool by_power, const float* sink,
+                      float* denominator) {
+    constexpr float kLog2E = 0x1.715476p+0f;
+    constexpr float kLn2High = 0x1.62e4p-1f;  // 15 bits: products with integers of nine bits are exact
+    constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+    constexpr float kRoundMagic = 0x1.8p23f;  // adding it rounds to an integer
     for (int head = 0; head < padded; head += kLanes) {
       float* column = scores + head;
       Float largest = broadcast(-__builtin_inff());
@@ -69,13 +74,19 @@ struct RowKernelsOf : MachineLanes<Machine> {
         store(column + std::int64_t{r} * padded, s);
         largest = s > largest ? s : largest;
       }
+      Float rest{};  // largest + rest is what weights are relative to
+      if (by_power) {
+        const Float power = (largest * kLog2E + kRoundMagic) - kRoundMagic;
+        largest = power * kLn2High;
+        rest = power * kLn2Low;
+      }
       Float sum{};
       for (int r = 0; r < count; ++r) {
-        const Float p = exp_lanes<kLanes>(load(column + std::int64_t{r} * padded) - largest);
+        const Float p = exp_lanes<kLanes>((load(column + std::int64_t{r} * padded) - largest) - rest);
         sum += p;
         store(column + std::int64_t{r} * padded, round_bf16(p));
       }
-      store(denominator + head, sum + exp_lanes<kLanes>(load(sink + head) - largest));
+      store(denominator + head, sum + exp_lanes<kLanes>((load(sink + head) - largest) - rest));
     }
   }
 

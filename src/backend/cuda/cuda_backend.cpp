@@ -7,6 +7,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/cuda_devices.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/captured_graph.h"
@@ -18,8 +19,10 @@
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/device_ops.h"
+#include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
+#include "base/arithmetic.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -197,6 +200,14 @@ std::int64_t cuda_scratch_bytes(const StepShapes& shapes) {
   // Linears run one after the other: the rounded input of the widest.
   for (const LinearGroupShape& linear : shapes.linears) {
     bytes = std::max(bytes, shapes.max_tokens * linear.in_features * std::int64_t{sizeof(bf16)});
+  }
+  // Splits of attention over many rows, of as many tokens as fit.
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    const std::int64_t most_rows = shapes.window + shapes.max_context_tokens / rows.ratio;
+    if (rows.index_heads > 0 || most_rows <= kMaximumRows) continue;
+    const std::int64_t token_bytes =
+        ceil_div<std::int64_t>(shapes.heads, 64) * cuda::DenseSplits::most(most_rows) * cuda::kSplitBytes;
+    bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, cuda::kMostDenseBytes)));
   }
   // Index scores of as many tokens as fit, never of a whole prompt at a long context.
   for (const CompressedRowsShape& rows : shapes.compressed) {

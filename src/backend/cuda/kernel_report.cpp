@@ -5,8 +5,10 @@
 #include <functional>
 #include <utility>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/write_kv/launch.h"
@@ -169,10 +171,14 @@ class Reporter {
       served.kernel = "warpgroup, " + count_of(plan.warpgroup->cluster_blocks, "block") + " a token, " +
                       std::to_string(std::min(plan.warpgroup->group_heads, params.heads)) + " heads each";
     }
+    if (plan.dense) {
+      served.kernel += "; of more than " + std::to_string(kMaximumRows) + " rows dense, at most " +
+                       count_of(plan.dense->splits, "split") + " a token, " +
+                       std::to_string(std::min(kTileHeads, params.heads)) + " heads each";
+    }
     if (plan.portable) {
-      if (plan.warpgroup) served.kernel += "; of longer tokens ";
-      served.kernel += "portable, " + count_of(plan.portable->cluster_blocks, "block") + " a token, " +
-                       std::to_string(std::min(16 * plan.portable->head_tiles, params.heads)) + " heads each";
+      served.kernel = "portable, " + count_of(plan.portable->cluster_blocks, "block") + " a token, " +
+                      std::to_string(std::min(16 * plan.portable->head_tiles, params.heads)) + " heads each";
     }
     return served;
   }

@@ -28,9 +28,6 @@ std::string slow_path_text(SlowPath reason) {
     case SlowPath::kAttendTopK:
       return "attend: this many selected rows take the slow portable kernel; the one for Hopper takes up to " +
              std::to_string(kMappedRows);
-    case SlowPath::kAttendLongTokens:
-      return "attend: contexts that give a token more than " + std::to_string(kWarpgroupRows) +
-             " rows take the slow portable kernel as well, for those tokens";
     case SlowPath::kSelectBlockRows:
       return "indexer_topk: blocks of this many index keys take the slow portable kernel; the ones for Hopper take "
              "multiples of " +

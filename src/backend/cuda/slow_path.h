@@ -14,13 +14,12 @@ namespace dsv4rt::cuda {
 
 enum class SlowPath : std::uint8_t {
   kNone,
-  kNoSm90a,           // a Hopper device, and a build without code for sm_90a: everything is portable
-  kAttendFormat,      // cached rows that the Hopper kernel of attention does not read
-  kAttendWindow,      // a window that it has no room for
-  kAttendBlockRows,   // rows of a block that are no power of two
-  kAttendTopK,        // more selected rows than it has room for
-  kAttendLongTokens,  // tokens with more rows than its largest clusters hold
-  kSelectBlockRows,   // rows of a block that are not whole tiles of the Hopper kernels of the selection
+  kNoSm90a,          // a Hopper device, and a build without code for sm_90a: everything is portable
+  kAttendFormat,     // cached rows that the Hopper kernel of attention does not read
+  kAttendWindow,     // a window that it has no room for
+  kAttendBlockRows,  // rows of a block that are no power of two
+  kAttendTopK,       // more selected rows than it has room for
+  kSelectBlockRows,  // rows of a block that are not whole tiles of the Hopper kernels of the selection
   kReasons
 };
 

@@ -1,6 +1,8 @@
 // attend against a double-precision reference, and its independence of batch, threads and chunking.
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <numbers>
 
 #include <gtest/gtest.h>
 
@@ -122,7 +124,8 @@ class AttendSetup {
       for (std::size_t i = 0; i < kHeadDim; ++i) dot += static_cast<double>(to_float(query[i])) * (*row)[i];
       scores.push_back(dot / std::sqrt(512.0));
     }
-    const double largest = *std::max_element(scores.begin(), scores.end());
+    double largest = *std::max_element(scores.begin(), scores.end());
+    if (!select && rows.size() > 1152) largest = std::nearbyint(largest / std::numbers::ln2) * std::numbers::ln2;
     double denominator = std::exp(static_cast<double>(sink[static_cast<std::size_t>(head)]) - largest);
     std::vector<double> out(kHeadDim);
     for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -189,6 +192,16 @@ class AttendSetup {
     return result;
   }
 };
+
+// Beyond 1152 rows that are not selected, weights are relative to a power of two.
+TEST(Attend, ManyRowsAreWeighedRelativeToAPower) {
+  constexpr std::int32_t kFirstWithMore = 4 * (1152 - 128 + 1) - 1;
+  AttendSetup setup(RowFormat::kFp8DsMla, kFirstWithMore + 60, 24, 4);
+  for (const std::int32_t start : {kFirstWithMore - 2, kFirstWithMore + 55}) {
+    const auto out = setup.run(start, 4, 2);
+    setup.expect_matches(out, start, 4);
+  }
+}
 
 TEST(Attend, MatchesDoubleReferenceForEveryFormatAndLevel) {
   for (const RowFormat format : {RowFormat::kFp8DsMla, RowFormat::kFp8Row, RowFormat::kNvfp4, RowFormat::kBf16}) {

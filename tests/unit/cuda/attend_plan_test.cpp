@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/attend_weights.h"
+#include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "support/expect_ok.h"
@@ -13,6 +15,7 @@ namespace {
 
 using cuda::AttendPlan;
 using cuda::CudaDevice;
+using cuda::DenseSplits;
 using cuda::plan_attend;
 using cuda::PortablePlan;
 using cuda::SlowPath;
@@ -65,6 +68,8 @@ AttendPlan planned(const FakeDevice& device, const Case& c) {
 
 // What was measured to be fastest on an H200, of 132 multiprocessors.
 WarpgroupPlan h200_plan(const Case& c, std::int64_t most_rows) {
+  const bool dense = c.top_k == 0 && most_rows > kMaximumRows;
+  if (dense) most_rows = kMaximumRows;
   const auto clusters = [](int blocks) { return blocks == 8 ? 14 : blocks == 4 ? 30 : 66; };
   const std::int64_t groups = (c.heads + 63) / 64;
   const std::int64_t items = c.tokens * groups;
@@ -79,13 +84,15 @@ WarpgroupPlan h200_plan(const Case& c, std::int64_t most_rows) {
             .group_heads = heads,
             .groups = head_groups,
             .blocks = std::int64_t{c.tokens} * blocks,
-            .grid_groups = head_groups};
+            .grid_groups = head_groups,
+            .dense = dense};
   }
   return {.cluster_blocks = 1,
           .group_heads = 64,
           .groups = static_cast<int>(groups),
           .blocks = std::min<std::int64_t>(items, 132),
-          .grid_groups = 1};
+          .grid_groups = 1,
+          .dense = dense};
 }
 
 PortablePlan h200_portable(const Case& c, std::int64_t most_rows) {
@@ -151,19 +158,51 @@ TEST(AttendPlan, EveryReasonForThePortableKernelIsNamed) {
     const AttendPlan plan = planned(FakeDevice{}, c);
     EXPECT_FALSE(plan.warpgroup);
     ASSERT_TRUE(plan.portable);
-    EXPECT_EQ(plan.portable->more_than_rows, 0);
+    EXPECT_FALSE(plan.dense);
     EXPECT_EQ(plan.slow, reason);
     EXPECT_FALSE(cuda::slow_path_text(reason).empty());
   }
 }
 
-TEST(AttendPlan, LongTokensTakeBothKernels) {
-  const AttendPlan plan = planned(FakeDevice{}, {.context = 1000000, .ratio = 128});
-  ASSERT_TRUE(plan.warpgroup);
-  EXPECT_EQ(plan.warpgroup->cluster_blocks, 8);
-  ASSERT_TRUE(plan.portable);
-  EXPECT_EQ(plan.portable->more_than_rows, cuda::kWarpgroupRows);
-  EXPECT_EQ(plan.slow, SlowPath::kAttendLongTokens);
+TEST(AttendPlan, ManyUnselectedRowsTakeTheDenseKernelToo) {
+  for (const std::int32_t heads : {1, 64, 65, 128}) {
+    const AttendPlan plan = planned(FakeDevice{}, {.heads = heads, .context = 1000000, .ratio = 128});
+    ASSERT_TRUE(plan.warpgroup && plan.dense);
+    EXPECT_TRUE(plan.warpgroup->dense);
+    EXPECT_EQ(plan.dense->groups, (heads + 63) / 64);
+    EXPECT_EQ(plan.dense->splits, DenseSplits::kMost);
+    EXPECT_FALSE(plan.portable);
+    EXPECT_EQ(plan.slow, SlowPath::kNone);
+  }
+  // Not where no token can have so many, nor where rows are selected.
+  const std::int32_t last = (kMaximumRows - 128) * 128 + 127;
+  EXPECT_FALSE(planned(FakeDevice{}, {.context = last, .ratio = 128}).dense);
+  EXPECT_FALSE(planned(FakeDevice{}, {.context = last, .ratio = 128}).warpgroup->dense);
+  EXPECT_TRUE(planned(FakeDevice{}, {.context = last + 1, .ratio = 128}).dense);
+  EXPECT_FALSE(planned(FakeDevice{}, {.context = 1000000, .ratio = 4, .top_k = 1024}).dense);
+}
+
+// The splits of a token are whole tiles one after the other, not empty and nearly equal, and no more than are planned
+// for any token that may be longer.
+TEST(AttendPlan, DenseSplitsFollowFromTheRowsAlone) {
+  for (std::int32_t rows = 1; rows < 40000; rows += rows < 9000 ? 1 : 61) {
+    const DenseSplits splits(rows);
+    ASSERT_EQ(splits.tiles, (rows + 63) / 64);
+    ASSERT_GE(splits.count, 1);
+    ASSERT_LE(splits.count, DenseSplits::kMost);
+    ASSERT_LE(splits.count, DenseSplits::most(rows)) << rows;
+    ASSERT_LE(splits.count, DenseSplits::most(rows + 100)) << rows;
+    ASSERT_EQ(splits.first_tile(0), 0);
+    ASSERT_EQ(splits.first_tile(splits.count), splits.tiles);
+    const std::int32_t least = splits.tiles / splits.count;
+    for (std::int32_t s = 0; s < splits.count; ++s) {
+      const std::int32_t tiles = splits.first_tile(s + 1) - splits.first_tile(s);
+      ASSERT_TRUE(tiles == least || tiles == least + 1) << rows << " " << s;
+    }
+    if (rows > kMaximumRows) {
+      ASSERT_GE(least, DenseSplits::kFewestTiles - 1) << rows;
+    }
+  }
 }
 
 // A build for 90 without 90a on Hopper: its kernel for Hopper is empty.
@@ -176,7 +215,7 @@ TEST(AttendPlan, WithoutCodeForHopperAllIsPortable) {
       const AttendPlan plan = planned(driver, c);
       EXPECT_FALSE(plan.warpgroup);
       ASSERT_TRUE(plan.portable);
-      EXPECT_EQ(plan.portable->more_than_rows, 0);
+      EXPECT_FALSE(plan.dense);
       EXPECT_EQ(plan.slow, SlowPath::kNoSm90a);
     }
   }

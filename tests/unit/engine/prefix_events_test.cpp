@@ -143,6 +143,28 @@ TEST_F(PrefixEventsTest, AnotherSaltFormatOrCheckpointGivesOtherDigests) {
   EXPECT_EQ(again, runs.front());
 }
 
+TEST_F(PrefixEventsTest, NegativeIdsAndOptionsAreRefused) {
+  const auto engine = make_engine(options());
+  const std::int32_t negative[] = {4, -7};
+  const auto expect_names_it = [](const Status& status) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("token_ids[1] = -7"), std::string::npos) << status.message();
+  };
+  expect_names_it(engine->create_sequence(negative, {}).status());
+  expect_names_it(engine->prefix_lookup(negative).status());
+  expect_names_it(engine->pin_prefix(negative).status());
+  const auto start = engine->create_sequence(ids(), {});
+  ASSERT_OK(start);
+  const StepEntry entry{.sequence = start->sequence, .tokens = 2, .token_ids = negative};
+  expect_names_it(engine->prepare({&entry, 1}).status());
+  EngineOptions quota = options();
+  quota.prefix_cache.tenant_quota_tokens = -1;
+  EXPECT_EQ(Engine::create(quota).status().code(), StatusCode::kInvalidArgument);
+  EngineOptions interval = options();
+  interval.prefix_cache.policy.interval_tokens = -1;
+  EXPECT_EQ(Engine::create(interval).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST_F(PrefixEventsTest, WithoutAPrefixCacheItsCallsSaySo) {
   EngineOptions off = options();
   off.limits.boundary_states = 0;

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <numbers>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "graph_timing.h"
@@ -45,14 +47,24 @@ std::vector<Case> cases() {
     all.push_back({"decode csa flash", shape_of(64, 4, 512), b, 8191, 1});
   }
   for (const std::int32_t b : {1, 32, 128}) all.push_back({"decode csa pro", shape_of(128, 4, 1024), b, 8191, 1});
-  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca flash 128K", shape_of(64, 128, 0), b, 131071, 1});
-  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca flash 1M", shape_of(64, 128, 0), b, 1048575, 1});
+  for (const std::int32_t b : {1, 8, 32, 128}) {
+    all.push_back({"decode hca flash 8K", shape_of(64, 128, 0), b, 8191, 1});
+    all.push_back({"decode hca flash 64K", shape_of(64, 128, 0), b, 65535, 1});
+    all.push_back({"decode hca flash 66K", shape_of(64, 128, 0), b, 67583, 1});
+    all.push_back({"decode hca flash 128K", shape_of(64, 128, 0), b, 131071, 1});
+    all.push_back({"decode hca flash 256K", shape_of(64, 128, 0), b, 262143, 1});
+    all.push_back({"decode hca flash 512K", shape_of(64, 128, 0), b, 524287, 1});
+    all.push_back({"decode hca flash 1M", shape_of(64, 128, 0), b, 1048575, 1});
+  }
+  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca pro 128K", shape_of(128, 128, 0), b, 131071, 1});
+  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca pro 1M", shape_of(128, 128, 0), b, 1048575, 1});
   for (const std::int32_t b : {1, 128}) all.push_back({"decode swa flash", shape_of(64, 0, 0), b, 8191, 1});
   all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 1, 8191, 1});
   all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 128, 8191, 1});
   all.push_back({"prefill csa flash", shape_of(64, 4, 512), 1, 8192, 4096});
   all.push_back({"prefill csa flash from 0", shape_of(64, 4, 512), 1, 0, 8192});
   all.push_back({"prefill hca flash from 0", shape_of(64, 128, 0), 1, 0, 8192});
+  all.push_back({"prefill hca flash at 128K", shape_of(64, 128, 0), 1, 131072, 4096});
   all.push_back({"prefill swa flash from 0", shape_of(64, 0, 0), 1, 0, 8192});
   all.push_back({"prefill csa pro", shape_of(128, 4, 1024), 1, 8192, 1024});
   return all;
@@ -110,6 +122,9 @@ double largest_error(const AttendInputs& in, const AttendPool& pool, const std::
         }
         scores.push_back(dot / std::sqrt(512.0));
         largest = std::max(largest, scores.back());
+      }
+      if (weighs_by_power(in.shape.top_k > 0, static_cast<std::int32_t>(rows.size()))) {
+        largest = std::nearbyint(largest / std::numbers::ln2) * std::numbers::ln2;
       }
       double denominator = std::exp(static_cast<double>(in.sink[static_cast<std::size_t>(head)]) - largest);
       std::vector<double> sum(kHeadDim);
@@ -236,7 +251,10 @@ int main(int argc, char** argv) {
   pools.backend = backend->get();
   cudaStream_t stream = nullptr;
   bench::require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  cuda::Scratch scratch;
+  const std::size_t scratch_bytes = std::size_t{256} << 20;
+  auto scratch_memory = (*backend)->allocate(scratch_bytes, "scratch");
+  if (!scratch_memory.ok()) return 1;
+  cuda::Scratch scratch(scratch_memory->data(), scratch_bytes);
   const auto device = cuda::CudaDevice::create(0);
   if (!device.ok()) {
     std::fprintf(stderr, "%s\n", device.status().to_string().c_str());

@@ -269,12 +269,15 @@ class AttendBlock {
     }
   }
 
-  // The token's maximum, from all KV splits. After a cluster barrier.
+  // What the token's weights are relative to, from all KV splits' maxima. After a cluster barrier.
   template <class Cluster>
   __device__ void gather_max(const Cluster& cluster, int splits) {
     if (thread_ < kHeads) {
       float value = -INFINITY;
       for (int r = 0; r < splits; ++r) value = fmaxf(value, *remote(cluster, shared_.split_max + thread_, r));
+      if (rows_.is_dense()) {
+        value = __fmul_rn(rintf(__fmul_rn(value, 0x1.715476p+0f)), 0x1.62e43p-1f);  // log2 e, ln 2
+      }
       shared_.max[thread_] = value;
     }
   }
@@ -362,11 +365,10 @@ class AttendBlock {
 };
 
 // Grid: x = tokens * cluster, y = groups of 16 * kHeadTiles heads; clusters of `cluster` blocks along x,
-// at least as many as the longest token has KV splits. Tokens with at most `more_than_rows` rows belong to another
-// kernel, padding too unless it is 0.
+// at least as many as the longest token has KV splits.
 template <int kHeadTiles>
 __global__ void __launch_bounds__(kAttendThreads, 1)
-    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks, int more_than_rows) {
+    attend_kernel(const __grid_constant__ AttendParams p, int cluster_blocks) {
   extern __shared__ __align__(128) std::byte attend_shared[];
   using Block = AttendBlock<kHeadTiles>;
   auto& shared = *reinterpret_cast<typename Block::Shared*>(attend_shared);
@@ -374,8 +376,8 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   const int split = static_cast<int>(blockIdx.x) % cluster_blocks;
   const int first_head = static_cast<int>(blockIdx.y) * Block::kHeads;
   const TokenRows rows = token_rows(p, token);
-  if (rows.count <= more_than_rows) {
-    if (split != 0 || more_than_rows > 0) return;
+  if (rows.count == 0) {
+    if (split != 0) return;
     const int units = min(Block::kHeads, p.heads - first_head) * kRowUnits;
     auto* out = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
     for (int i = static_cast<int>(threadIdx.x); i < units; i += kAttendThreads) out[i] = uint4{};

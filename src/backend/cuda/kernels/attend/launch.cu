@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/attend/dense_launch.h"
 #include "backend/cuda/kernels/attend/kernel.cuh"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
@@ -58,7 +60,7 @@ Status launch(const CudaDevice& device, const AttendParams& p, const PortablePla
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p, plan.cluster_blocks, plan.more_than_rows));
+  return DSV4RT_CUDA_STATUS(cudaLaunchKernelEx(&config, kernel, p, plan.cluster_blocks));
 }
 
 // Rows of the longest token, or more.
@@ -68,11 +70,35 @@ std::int64_t most_rows_of(const AttendParams& p) {
   return p.ratio == 0 ? window : window + std::min(most_compressed_rows(p), context / p.ratio);
 }
 
-// Tokens with more than plan.more_than_rows rows, and padding if that is 0.
 Status launch_portable(const CudaDevice& device, const AttendParams& p, const PortablePlan& plan, cudaStream_t stream) {
   if (plan.head_tiles == 4) return launch<4>(device, p, plan, stream);
   if (plan.head_tiles == 2) return launch<2>(device, p, plan, stream);
   return launch<1>(device, p, plan, stream);
+}
+
+// Splits, then what no split is of, so that it does not delay them, then outputs. Tokens in turn if there is little
+// scratch.
+Status launch_dense(const CudaDevice& device, const AttendParams& p, const AttendPlan& plan, const Scratch& scratch,
+                    cudaStream_t stream) {
+  const std::int64_t tokens = p.step.counts.tokens;
+  const std::int64_t token_bytes = plan.dense->token_bytes();
+  const std::int64_t at_once =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(scratch.size()) / token_bytes, 1, tokens);
+  DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch.take(static_cast<std::size_t>(at_once * token_bytes), kName));
+  for (std::int64_t first = 0; first < tokens; first += at_once) {
+    const std::int64_t splits = at_once * plan.dense->groups * plan.dense->splits;
+    auto* sums = reinterpret_cast<float4*>(memory);
+    const DensePass pass{.first_token = static_cast<std::int32_t>(first),
+                         .tokens = static_cast<std::int32_t>(std::min(at_once, tokens - first)),
+                         .groups = plan.dense->groups,
+                         .splits = plan.dense->splits,
+                         .sums = sums,
+                         .states = reinterpret_cast<float2*>(sums + splits * kSplitQuads)};
+    DSV4RT_RETURN_IF_ERROR(launch_dense_splits(device, p, pass, stream));
+    if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device, p, *plan.warpgroup, stream));
+    DSV4RT_RETURN_IF_ERROR(launch_dense_outputs(p, pass, stream));
+  }
+  return {};
 }
 
 }  // namespace
@@ -85,6 +111,10 @@ SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& p) {
   if (p.ratio > 0 && (block_rows & (block_rows - 1)) != 0) return SlowPath::kAttendBlockRows;
   if (p.topk_indices != nullptr && p.topk_stride > kMappedRows) return SlowPath::kAttendTopK;
   return p.window > kMappedWindow ? SlowPath::kAttendWindow : SlowPath::kNone;
+}
+
+DensePlan plan_dense(const AttendParams& p, std::int64_t most_rows) {
+  return {.groups = (p.heads + kTileHeads - 1) / kTileHeads, .splits = DenseSplits::most(most_rows)};
 }
 
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& p, std::int64_t most_rows) {
@@ -108,12 +138,13 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
   const std::int64_t most_rows = most_rows_of(params);
   AttendPlan plan{.slow = attend_slow_path(device.facts(), params)};
   if (device.has_sm90a() && plan.slow == SlowPath::kNone) {
-    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, most_rows));
-    if (most_rows <= kWarpgroupRows) return plan;
-    plan.slow = SlowPath::kAttendLongTokens;
+    const bool dense = params.topk_indices == nullptr && most_rows > kMaximumRows;
+    if (dense) plan.dense = plan_dense(params, most_rows);
+    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, dense ? kMaximumRows : most_rows));
+    plan.warpgroup->dense = dense;
+    return plan;
   }
   plan.portable = plan_portable(device.facts(), params, most_rows);
-  plan.portable->more_than_rows = plan.warpgroup ? kWarpgroupRows : 0;
   return plan;
 }
 
@@ -122,8 +153,9 @@ Status CudaOps::attend(const AttendParams& params) {
   DSV4RT_RETURN_IF_ERROR(check(params));
   DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
   slow_paths_.tell(plan.slow);
-  if (plan.warpgroup) DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device_, params, *plan.warpgroup, stream_));
-  return plan.portable ? launch_portable(device_, params, *plan.portable, stream_) : Status{};
+  if (plan.portable) return launch_portable(device_, params, *plan.portable, stream_);
+  if (plan.dense) return launch_dense(device_, params, plan, scratch_, stream_);
+  return launch_warpgroup(device_, params, *plan.warpgroup, stream_);
 }
 
 }  // namespace dsv4rt::cuda

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/slow_path.h"
 #include "backend/ops.h"
 
@@ -19,19 +20,29 @@ struct WarpgroupPlan {
   // The grid. One block that takes a token alone goes on to others, and to their groups of heads.
   std::int64_t blocks = 0;
   int grid_groups = 1;
+  bool dense = false;  // whether tokens of the dense kernel may be among them
   bool operator==(const WarpgroupPlan&) const = default;
+};
+
+// The Hopper kernels of tokens with many rows, none of them selected (TokenRows::is_dense); the other takes the rest.
+struct DensePlan {
+  int groups = 0;  // groups of 64 heads
+  int splits = 0;  // most splits of a token's rows
+  bool operator==(const DensePlan&) const = default;
+  // Scratch for a token.
+  [[nodiscard]] std::int64_t token_bytes() const { return std::int64_t{groups} * splits * kSplitBytes; }
 };
 
 // The kernel that every device runs.
 struct PortablePlan {
   int head_tiles = 1;      // tiles of 16 heads that share a block: 1, 2 or 4
   int cluster_blocks = 1;  // blocks that share a token
-  int more_than_rows = 0;  // tokens with fewer rows are left to the other kernel
   bool operator==(const PortablePlan&) const = default;
 };
 
 struct AttendPlan {
   std::optional<WarpgroupPlan> warpgroup;
+  std::optional<DensePlan> dense;
   std::optional<PortablePlan> portable;
   SlowPath slow = SlowPath::kNone;  // why there is a portable plan, where there could be none
 };
@@ -43,6 +54,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
 // has no such kernel.
 SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& params);
 Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
+DensePlan plan_dense(const AttendParams& params, std::int64_t most_rows);
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& params, std::int64_t most_rows);
 
 }  // namespace dsv4rt::cuda

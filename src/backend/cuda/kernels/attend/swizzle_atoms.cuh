@@ -7,10 +7,16 @@
 
 #include <cstdint>
 
+#include "dsv4rt/model.h"
+
 namespace dsv4rt::cuda {
 
 inline constexpr int kAtomValues = 64;
 inline constexpr int kAtomRowBytes = 2 * kAtomValues;
+inline constexpr int kTileRows = 64;  // columns of a score product
+inline constexpr int kAtomBytes = kTileRows * kAtomRowBytes;
+inline constexpr int kAtoms = kHeadDim / kAtomValues;
+inline constexpr int kSlotBytes = kAtoms * kAtomBytes;  // a tile with all values
 
 // Offset of 16-byte unit `unit` of row `row` in an atom.
 __device__ inline int atom_offset(int row, int unit) {
@@ -23,6 +29,18 @@ __device__ inline std::uint64_t atom_descriptor(std::uint32_t address, std::uint
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62U;
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4U} << 32U;
   return kSwizzle128 | kEightRows | (std::uint64_t{leading >> 4U} << 16U) | ((address & 0x3ffffU) >> 4U);
+}
+
+// The same in two words: what descriptors differ in, the same for a warp and known to be, so that offsets (in units of
+// 16 bytes) are added where descriptors are kept, and not in every thread's registers.
+__device__ inline std::uint32_t atom_word(std::uint32_t address, std::uint32_t leading) {
+  return __shfl_sync(0xffffffffu, (leading >> 4U) << 16U | (address & 0x3ffffU) >> 4U, 0);
+}
+__device__ inline std::uint64_t atom_descriptor(std::uint32_t word) {
+  constexpr std::uint32_t kHigh = 1U << 30U | 1024U >> 4U;  // 128-byte swizzle; eight rows 1024 bytes apart
+  std::uint64_t descriptor;
+  asm("mov.b64 %0, {%1, %2};\n" : "=l"(descriptor) : "r"(word), "r"(kHigh));
+  return descriptor;
 }
 
 }  // namespace dsv4rt::cuda

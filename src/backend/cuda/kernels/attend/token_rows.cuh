@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "backend/attend_weights.h"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/token_position.cuh"
 #include "backend/ops.h"
@@ -29,6 +30,10 @@ struct TokenRows {
   std::int32_t window = 0;
   std::int32_t count = 0;  // window + compressed; 0: padding
   const std::int32_t* topk_indices = nullptr;
+
+  // Whether the token has so many rows, none of them selected, that its weights are relative to a power of two; on
+  // Hopper the dense kernel takes it.
+  [[nodiscard]] __device__ bool is_dense() const { return weighs_by_power(topk_indices != nullptr, count); }
 
   // Chunks of chunk_rows rows, the last one shorter; never an empty one.
   [[nodiscard]] __device__ int chunks() const { return (count + kChunkRows - 1) / kChunkRows; }

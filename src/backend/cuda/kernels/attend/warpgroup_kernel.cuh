@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/query_copy.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_heads.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_rows.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -14,18 +15,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kWarpgroupThreads = kConsumers + kProducers;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// Starts the copy of 64 query heads to atoms, by one thread. Rows beyond the token's heads are other tokens' or zero;
-// nobody looks at what becomes of them.
-template <class Shared>
-__device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared& shared) {
-  const std::uint32_t full = shared_address(&shared.q_full);
-  barrier_arrive_expect(full, sizeof(shared.q));
-#pragma unroll
-  for (int atom = 0; atom < kAtoms; ++atom) {
-    copy_box(shared_address(shared.q) + atom * kAtomBytes, &queries, atom * kAtomValues, row, full);
-  }
-}
 
 // Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before the
 // token's place is known. With several blocks the rows start on their way from device memory.
@@ -97,7 +86,7 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   }
   __syncthreads();
   cluster_wait();
-  if (rows.count == 0 || rows.count > kBlocks * kSplitRows) {
+  if (rows.count == 0 || rows.is_dense()) {
     barrier_wait(shared_address(&shared.q_full), 0);
     if (rows.count == 0) write_zeros<kBlocks>(p, token, first_head, heads, rank, kWarpgroupThreads);
     return;
@@ -122,8 +111,8 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   cluster_wait();
 }
 
-// Tokens one after the other, by a block. Item i is the group i % groups of 64 heads of token i / groups. Tokens with
-// more rows than a split holds have none here.
+// Tokens one after the other, by a block. Item i is the group i % groups of 64 heads of token i / groups. Tokens of the
+// dense kernel have no rows here.
 __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int items,
                                       WarpgroupShared<1>& shared) {
   const auto copy = [&](int item) {
@@ -167,7 +156,7 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
     work.token = item / groups;
     work.first_head = item % groups * kTileHeads;
     work.heads = min(kTileHeads, p.heads - work.first_head);
-    work.rows = rows.count <= kSplitRows ? rows.count : -1;
+    work.rows = rows.is_dense() ? -1 : rows.count;
     work.parity = n & 1;
     if (thread >= kProducers - 32) {
       if (n >= 2) barrier_wait(shared_address(&shared.token_empty[n % 2]), (n / 2 - 1) & 1);
@@ -188,15 +177,27 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
   }
 }
 
+// Whether all tokens of this block are the dense kernel's; needs no more than the step's positions.
+template <int kBlocks>
+__device__ inline bool all_dense(const AttendParams& p, int groups) {
+  if constexpr (kBlocks > 1) return token_rows(p, static_cast<int>(blockIdx.x) / kBlocks).is_dense();
+  bool all = true;
+  const int items = p.step.counts.tokens * groups;
+  for (int item = static_cast<int>(blockIdx.x); all && item < items; item += static_cast<int>(gridDim.x)) {
+    all = token_rows(p, item / groups).is_dense();
+  }
+  return all;
+}
+
 #endif
 
 // `queries`: rows of a head's values, in boxes of 64 x 64. One block: any grid of one dimension. Several: grid x =
-// tokens * kBlocks in clusters of kBlocks, y = groups of group_heads heads, 64 at most. Tokens with more rows than the
-// blocks' splits hold are left to another kernel.
+// tokens * kBlocks in clusters of kBlocks, y = groups of group_heads heads, 64 at most. Tokens of the dense kernel
+// are left to it; there can be some if `dense`.
 template <int kBlocks>
 __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                            int group_heads) {
+                            int group_heads, bool dense) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte warpgroup_shared[];
   auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks>*>(warpgroup_shared);
@@ -218,11 +219,13 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.split_max));
   }
   allow_dependents();
+  const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
+  const bool leave = dense && all_dense<kBlocks>(p, groups);
   wait_for_predecessors();
+  if (leave) return;
   if constexpr (kBlocks > 1) {
     attend_token<kBlocks>(p, queries, group_heads, consumes, shared);
   } else {
-    const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
     const int items = p.step.counts.tokens * groups;
     __syncthreads();
     if (consumes) {

@@ -39,7 +39,7 @@ Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPl
                      .threads = kWarpgroupThreads,
                      .shared_bytes = kSharedBytes,
                      .cluster_blocks = kBlocks},
-                    stream, p, queries, plan.group_heads);
+                    stream, p, queries, plan.group_heads, plan.dense);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
@@ -32,19 +33,10 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTileRows = 64;  // columns of a score product
-inline constexpr int kAtomBytes = kTileRows * kAtomRowBytes;
-inline constexpr int kAtoms = kHeadDim / kAtomValues;
-inline constexpr int kSlotBytes = kAtoms * kAtomBytes;
 inline constexpr int kConsumers = 256;
 inline constexpr int kProducers = 256;
 inline constexpr int kSplitTiles = 10;  // scores of a split stay in registers: 5 tiles a warpgroup
 static_assert(kSplitRows == kSplitTiles * kTileRows);
-
-// Where a row lies. Compressed: its number in the pool, block * rows of a block + row; fewer than 2^32 rows exist.
-// Window: the row of the ring, or of the staged rows with this flag.
-using RowSlot = std::uint32_t;
-inline constexpr RowSlot kStagedRow = 0x80000000u;
 
 // Whether clusters of this size may share a token.
 template <int kBlocks>

@@ -1,122 +1,19 @@
 // The producers of warpgroup_plan.cuh: packed rows from global memory to BF16 atoms in the slots.
 //
-// A thread takes the 16-byte unit t % 4 of some rows of every atom, so that neighbouring threads read 64 bytes of a
-// row and write atoms without bank conflicts. A slot of tiles has four warps of its own: while they wait for rows or
-// for the slot, the other slot's warps decode. Consumers make the atoms visible to matrix instructions.
+// A slot of tiles has four warps of its own: while they wait for rows or for the slot, the other slot's warps decode.
+// Consumers make the atoms visible to matrix instructions.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "layout/fp8_ds_mla.h"
 
 namespace dsv4rt::cuda {
-
-// Not through the read-only path, which the compiler would choose: with as little first-level cache as this kernel's
-// shared memory leaves, it has few loads under way (a tile's rows took four times as long).
-__device__ inline uint4 load_unit(const std::byte* address) {
-  uint4 unit;
-  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
-               : "l"(__cvta_generic_to_global(address)));
-  return unit;
-}
-__device__ inline uint2 load_scales(const std::byte* address) {
-  uint2 scales;
-  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];\n"
-               : "=r"(scales.x), "=r"(scales.y)
-               : "l"(__cvta_generic_to_global(address)));
-  return scales;
-}
-__device__ inline std::uint32_t load_scale(const std::byte* address) {
-  std::uint32_t scale;
-  asm volatile("ld.global.u8 %0, [%1];\n" : "=r"(scale) : "l"(__cvta_generic_to_global(address)));
-  return scale;
-}
-__device__ inline std::int32_t load_index(const std::int32_t* address) {
-  std::int32_t index;
-  asm volatile("ld.global.s32 %0, [%1];\n" : "=r"(index) : "l"(__cvta_generic_to_global(address)));
-  return index;
-}
-
-// Two bytes of `word` with their signs; a selector's digits with 8 added replicate the sign.
-__device__ inline std::uint32_t sign_extended_pair(std::uint32_t word, std::uint32_t selector) {
-  std::uint32_t pair;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(pair) : "r"(word), "r"(selector));
-  return pair;
-}
-
-// Sixteen E4M3 codes times 2^(scale - 127), given factor = e4m3_factor(scale). A code's bits, moved to a BF16's
-// place, are the value times 2^-120 (subnormal codes included), so that one exact product restores it. A NaN
-// code makes all sixteen NaN: its row's score, weight and share of every output are NaN anyway.
-__device__ inline void decode_e4m3_unit_by_bits(const uint4& codes, std::uint32_t factor, uint4 (&out)[2]) {
-  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  std::uint32_t nan = 0;
-#pragma unroll
-  for (const std::uint32_t word : words) nan |= (word & 0x7f7f7f7fu) + 0x01010101u;
-  if ((nan & 0x80808080u) != 0) factor = 0x7fc07fc0u;
-  std::uint32_t values[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    // Code seeeemmm, sign-extended to 16 bits, times 16: sssssseeeemmm0000, then s0000eeeemmm0000.
-    const std::uint32_t pair = sign_extended_pair(words[i / 2], i % 2 == 0 ? 0x9180u : 0xb3a2u);
-    values[i] = multiply_bf16_pair((pair * 16) & 0x87f087f0u, factor);
-  }
-  out[0] = make_uint4(values[0], values[1], values[2], values[3]);
-  out[1] = make_uint4(values[4], values[5], values[6], values[7]);
-}
-
-// 2^(scale - 7), twice. Scales above 2^7 do not fit: their rows are corrected afterwards.
-inline constexpr std::uint32_t kGreatestFactor = 134;
-__device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
-  return (min(scale, kGreatestFactor) + 120) * 0x00800080u;
-}
-
-// The slot of a compressed row of a sequence; blocks have a power of two rows.
-__device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std::int32_t row) {
-  const int shift = __ffs(p.rows.shape.rows) - 1;
-  const auto block =
-      static_cast<std::uint32_t>(load_index(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
-  return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
-}
-
-struct RowSource {
-  const std::byte* data;
-  const std::byte* scales;
-};
-__device__ inline RowSource row_source(const std::byte* block, std::int32_t rows, std::uint32_t row) {
-  return {block + std::int64_t{row} * Fp8DsMlaRow::kDataBytes,
-          block + std::int64_t{rows} * Fp8DsMlaRow::kDataBytes + std::int64_t{row} * Fp8DsMlaRow::kScaleBytes};
-}
-__device__ inline RowSource compressed_source(const AttendParams& p, RowSlot place) {
-  const std::int32_t rows = p.rows.shape.rows;
-  const std::byte* block = p.rows.blocks + (place >> (__ffs(rows) - 1)) * p.rows.shape.block_bytes;
-  return row_source(block, rows, place & static_cast<std::uint32_t>(rows - 1));
-}
-__device__ inline RowSource window_source(const AttendParams& p, std::int32_t slot, RowSlot place) {
-  const bool staged = place >= kStagedRow;
-  return row_source(staged ? p.staged : p.ring.base + slot * p.ring.slot_bytes,
-                    staged ? p.staged_shape.rows : p.ring.shape.rows, place & ~kStagedRow);
-}
-// Starts to bring a half of a row's lines to the level-2 cache: the data starts at a multiple of 64 bytes and lies in
-// five, the scales lie in another one. A bulk prefetch instead of the five would take the copy engine about 20 clocks,
-// and a warp's threads issue theirs one after the other.
-inline constexpr int kLineBytes = 128;
-static_assert(Fp8DsMlaRow::kDataBytes == 4 * kLineBytes + 64);
-__device__ inline void prefetch_half_row(const RowSource& source, int half) {
-  const std::byte* first = source.data + half * 3 * kLineBytes;
-  const std::byte* last = half == 0 ? first + 2 * kLineBytes : source.scales;
-  for (const std::byte* line : {first, first + kLineBytes, last}) {
-    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(line)));
-  }
-}
-__device__ inline void prefetch_row(const RowSource& source) {
-  prefetch_half_row(source, 0);
-  prefetch_half_row(source, 1);
-}
 
 inline constexpr int kProducersBarrier = 3;
 
@@ -166,32 +63,6 @@ class RowProducer {
     return compressed_source(p_, placed ? place_[kMappedWindow + compressed] : row_slot(p_, slot_, compressed));
   }
 
-  __device__ void store_atom(std::byte* slot, int atom, int row, const uint4& first, const uint4& second) const {
-    std::byte* to = slot + atom * kAtomBytes;
-    *reinterpret_cast<uint4*>(to + atom_offset(row, 2 * unit_)) = first;
-    *reinterpret_cast<uint4*>(to + atom_offset(row, 2 * unit_ + 1)) = second;
-  }
-  // Scale of a row's group of 64 values.
-  [[nodiscard]] __device__ static std::uint32_t scale_of(const uint2& scales, int atom) {
-    return (atom < 4 ? scales.x : scales.y) >> (8 * (atom % 4)) & 0xffu;
-  }
-  // Products that were made with kGreatestFactor, by what is missing.
-  __device__ void correct_row(std::byte* slot, int row, const uint2& scales) const {
-#pragma unroll 1
-    for (int atom = 0; atom < kAtoms - 1; ++atom) {
-      if (scale_of(scales, atom) > kGreatestFactor) correct_atom(slot, atom, row, scale_of(scales, atom));
-    }
-  }
-  __device__ void correct_atom(std::byte* slot, int atom, int row, std::uint32_t scale) const {
-    const std::uint32_t rest = scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
-#pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      auto* pair =
-          reinterpret_cast<std::uint32_t*>(slot + atom * kAtomBytes + atom_offset(row, 2 * unit_ + i / 4)) + i % 4;
-      *pair = multiply_bf16_pair(*pair, rest);
-    }
-  }
-
   // --- tiles: warps 4 i .. 4 i + 3 fill slot i, half a tile at a time --------------------------------------
 
   static constexpr int kHalfRows = kTileRows / 2;
@@ -210,44 +81,12 @@ class RowProducer {
     return {(split_.first_piece(group_) + 2 * (fill - scored)) * kTileRows, split_.count};
   }
 
-  // The thread's units of a row in registers; those of the first half are loaded while the slot is still in use.
-  struct LoadedRow {
-    uint4 raw[kAtoms - 1];
-    uint4 rope[2];
-    uint2 scales;
-  };
+  // Units of the first half are loaded while the slot is still in use.
   __device__ void load_row(const Rows& rows, int tile_row, LoadedRow& loaded) const {
-    const RowSource source = locate(rows, rows.begin + tile_row);
-    loaded.scales = load_scales(source.scales);
-    const std::byte* from = source.data + unit_ * kUnitBytes;
-#pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) loaded.raw[atom] = load_unit(from + atom * kAtomValues);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      loaded.rope[i] = load_unit(from + Fp8DsMlaRow::kRopeOffset + (unit_ + i) * kUnitBytes);
-    }
+    loaded.load(locate(rows, rows.begin + tile_row), unit_);
   }
   __device__ void decode_loaded(const Rows& rows, int tile_row, const LoadedRow& loaded, std::byte* slot) const {
-    const bool exists = rows.begin + tile_row < rows.end;
-    const std::uint32_t present = exists ? 0xffffffffu : 0;
-    const uint2 scales = exists ? loaded.scales : uint2{};
-    std::uint32_t greatest = 0;
-#pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) {
-      const std::uint32_t scale = scale_of(scales, atom);
-      greatest = max(greatest, scale);
-      uint4 values[2];
-      decode_e4m3_unit_by_bits(loaded.raw[atom], e4m3_factor(scale) & present, values);
-      store_atom(slot, atom, tile_row, values[0], values[1]);
-    }
-    uint4 rope[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4& values = loaded.rope[i];
-      rope[i] = make_uint4(values.x & present, values.y & present, values.z & present, values.w & present);
-    }
-    store_atom(slot, kAtoms - 1, tile_row, rope[0], rope[1]);
-    if (greatest > kGreatestFactor) correct_row(slot, tile_row, scales);
+    loaded.decode(rows.begin + tile_row < rows.end, slot, tile_row, unit_);
   }
 
   // Starts to bring rows [first, kTileRows) of a tile to the level-2 cache.
@@ -263,32 +102,11 @@ class RowProducer {
     const RowSource source = locate(rows, row);
     const bool exists = row < rows.end;  // otherwise codes and scales are zero
     scales = exists ? load_scales(source.scales) : uint2{};
-    const std::byte* from = source.data + unit_ * kUnitBytes;
-    const std::uint32_t first = shared_address(slot) + atom_offset(kHalfRows + half_row_, 2 * unit_);
-    const std::uint32_t second = shared_address(slot) + atom_offset(kHalfRows + half_row_, 2 * unit_ + 1);
-#pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) {
-      copy_unit(first + atom * kAtomBytes, from + atom * kAtomValues, exists);
-    }
-    constexpr int kRopeAtom = (kAtoms - 1) * kAtomBytes;
-    const std::byte* rope = from + Fp8DsMlaRow::kRopeOffset + unit_ * kUnitBytes;
-    copy_unit(first + kRopeAtom, rope, exists);
-    copy_unit(second + kRopeAtom, rope + kUnitBytes, exists);
+    stage_row_units(source, exists, slot, kHalfRows + half_row_, unit_);
   }
   __device__ void decode_staged(const uint2& scales, std::byte* slot) const {
     wait_for_copies();
-    const int row = kHalfRows + half_row_;
-    std::uint32_t greatest = 0;
-#pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) {
-      const std::uint32_t scale = scale_of(scales, atom);
-      greatest = max(greatest, scale);
-      uint4 values[2];
-      const std::byte* codes = slot + atom * kAtomBytes + atom_offset(row, 2 * unit_);
-      decode_e4m3_unit_by_bits(*reinterpret_cast<const uint4*>(codes), e4m3_factor(scale), values);
-      store_atom(slot, atom, row, values[0], values[1]);
-    }
-    if (greatest > kGreatestFactor) correct_row(slot, row, scales);
+    decode_staged_row(slot, kHalfRows + half_row_, unit_, scales);
   }
 
   __device__ void run_tiles() {
@@ -382,8 +200,8 @@ class RowProducer {
       const std::uint32_t scale = loaded.scale[atom];
       uint4 values[2];
       decode_e4m3_unit_by_bits(loaded.raw[atom], exists ? e4m3_factor(scale) : 0, values);
-      store_atom(slot, atom, row_, values[0], values[1]);
-      if (scale > kGreatestFactor) correct_atom(slot, atom, row_, scale);
+      store_atom(slot, atom, row_, unit_, values[0], values[1]);
+      if (scale > kGreatestFactor) correct_atom(slot, atom, row_, unit_, scale);
     }
     wait_for_copies();
     announce(shared_.piece_full[piece % 2]);

@@ -30,6 +30,10 @@ __device__ inline void barrier_arrive(std::uint32_t barrier) {
 __device__ inline void barrier_arrive_several(std::uint32_t barrier, unsigned arrivals) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
+// Arrives when the thread's asynchronous copies of 4 to 16 bytes so far have come; the barrier counts this arrival.
+__device__ inline void arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
 // Arrives and announces `bytes` that copies will bring.
 __device__ inline void barrier_arrive_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");

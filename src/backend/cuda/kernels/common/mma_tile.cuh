@@ -33,6 +33,14 @@ __device__ inline void copy_unit(std::uint32_t target, const void* source, bool 
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
+// The thread's copies since the last call form a group; waits until all groups but the kPending last have come.
+__device__ inline void commit_copy_group() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int kPending>
+__device__ inline void wait_copy_groups() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
 
 // Four 8x8 matrices of BF16; lane i names row i % 8 of matrix i / 8.
 __device__ inline void load_matrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {

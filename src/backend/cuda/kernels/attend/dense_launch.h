@@ -1,0 +1,18 @@
+// The Hopper kernels of attention to many rows, none of them selected.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/kernels/attend/dense_plan.cuh"
+#include "backend/cuda/kernels/attend/plan.h"
+
+namespace dsv4rt::cuda {
+
+// The splits of pass.tokens tokens, and their outputs. Tokens of other kernels are left alone. Precondition: the device
+// has code for sm_90a.
+Status launch_dense_splits(const CudaDevice& device, const AttendParams& params, const DensePass& pass,
+                           cudaStream_t stream);
+Status launch_dense_outputs(const AttendParams& params, const DensePass& pass, cudaStream_t stream);
+
+}  // namespace dsv4rt::cuda
