@@ -1,0 +1,50 @@
+// 100,000 requests: memory stays where it was, and the replay is much faster than the time it tells of.
+#include <malloc.h>
+
+#include <gtest/gtest.h>
+
+#include "replay_fixture.h"
+
+namespace dsv4rt::replay::test {
+namespace {
+
+std::int64_t heap_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+}
+
+TEST(ReplaySoak, AHundredThousandRequestsTakeNoMoreMemoryThanAFew) {
+  const Load load{
+      .requests = 100'000, .every_ms = 12, .most_input = 400, .most_output = 24, .shared_prompts = 50, .priorities = 3};
+  ModelReplayOptions options = small_options(16, 16384, 128);
+  options.replay.check_every_steps = 20'000;
+  options.replay.scheduler.reservation = Reservation::kPrompt;
+  options.replay.scheduler.draft_tokens = 1;
+  options.replay.acceptance = 0.5;
+  options.replay.arrivals.jitter_ms = 50;
+  std::int64_t early = 0;
+  std::int64_t latest = 0;
+  std::int64_t checks = 0;
+  options.replay.on_progress = [&](const ReplayProgress& progress) {
+    // A tenth of the requests, by then everything that grows with use has its size.
+    if (progress.requests.arrived < 10'000) return;
+    latest = heap_bytes();
+    if (early == 0) early = latest;
+    EXPECT_LT(std::abs(latest - early), std::int64_t{1} << 20) << progress.requests.arrived;
+    ++checks;
+  };
+  const auto summary = run_model(generate(load), options);
+  ASSERT_OK(summary);
+  const RequestTotals& totals = summary->metrics.requests();
+  EXPECT_EQ(totals.arrived, 100'000);
+  EXPECT_GT(totals.finished, 50'000);
+  EXPECT_GT(totals.hit_tokens, 0);
+  EXPECT_GT(checks, 100);
+  EXPECT_EQ(summary->metrics.latest().live_sequences, 0);
+  for (const RoleOccupancy& role : summary->metrics.latest().roles) EXPECT_EQ(role.live_blocks, 0);
+  RecordProperty("drift_bytes", std::to_string(latest - early));
+  RecordProperty("wall_ms", std::to_string(summary->wall_ms));
+}
+
+}  // namespace
+}  // namespace dsv4rt::replay::test
