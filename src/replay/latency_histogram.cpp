@@ -9,9 +9,9 @@ namespace {
 constexpr double kLeast = 1e-6;
 constexpr double kGreatest = 1e9;
 
-// Bucket b holds [kLeast * growth^b, kLeast * growth^(b + 1)) and stands for the middle in the logarithm.
+// Bucket b holds [kLeast * growth^b, kLeast * growth^(b + 1)) and stands for the mean of its values.
 double log_growth() {
-  return 2 * std::log1p(LatencyHistogram::kRelativeError);
+  return std::log1p(LatencyHistogram::kRelativeError);
 }
 
 std::size_t buckets() {
@@ -20,12 +20,14 @@ std::size_t buckets() {
 
 }  // namespace
 
-LatencyHistogram::LatencyHistogram() : counts_(buckets()) {}
+LatencyHistogram::LatencyHistogram() : counts_(buckets()), sums_(counts_.size()) {}
 
 void LatencyHistogram::add(double value) {
   const double within = std::clamp(value, kLeast, kGreatest);
-  const auto bucket = static_cast<std::size_t>(std::log(within / kLeast) / log_growth());
-  ++counts_[std::min(bucket, counts_.size() - 1)];
+  const auto at = static_cast<std::size_t>(std::log(within / kLeast) / log_growth());
+  const std::size_t bucket = std::min(at, counts_.size() - 1);
+  ++counts_[bucket];
+  sums_[bucket] += value;
   least_ = count_ == 0 ? value : std::min(least_, value);
   greatest_ = count_ == 0 ? value : std::max(greatest_, value);
   sum_ += value;
@@ -33,8 +35,7 @@ void LatencyHistogram::add(double value) {
 }
 
 double LatencyHistogram::value_of(std::size_t bucket) const {
-  const double middle = kLeast * std::exp((static_cast<double>(bucket) + 0.5) * log_growth());
-  return std::clamp(middle, least_, greatest_);
+  return sums_[bucket] / static_cast<double>(counts_[bucket]);
 }
 
 double LatencyHistogram::value_of_rank(std::int64_t rank) const {

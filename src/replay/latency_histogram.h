@@ -1,5 +1,6 @@
-// Percentiles of any number of values in fixed memory: counts in buckets whose bounds grow by a factor, so that a
-// percentile is off by at most kRelativeError of itself. Least, greatest and mean are exact.
+// Percentiles of any number of values in fixed memory: buckets whose bounds grow by a factor, so that a percentile is
+// off by at most kRelativeError of itself, and exact where a bucket's values are equal. Least, greatest and mean are
+// exact.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,7 @@ class LatencyHistogram {
   [[nodiscard]] double value_of_rank(std::int64_t rank) const;  // 0: the least
 
   std::vector<std::int64_t> counts_;
+  std::vector<double> sums_;  // one a bucket
   std::int64_t count_ = 0;
   double sum_ = 0;
   double least_ = 0;
