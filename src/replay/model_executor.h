@@ -45,6 +45,7 @@ class ModelExecutor : public ReplayExecutor {
   Result<SequenceId> restore(SavedSequence saved, std::int64_t reserve_tokens) override;
   Status drop(SavedSequence saved) override;
 
+  [[nodiscard]] const CacheLimits& limits() const override { return plan_.limits; }
   void occupancy(CacheOccupancy& occupancy) const override;
   [[nodiscard]] PrefixStats prefix_stats() const override { return manager_->prefix_stats(); }
   [[nodiscard]] ExecutorCounts counts() const override { return counts_; }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "dsv4rt/memory_plan.h"
 #include "dsv4rt/prefix_cache.h"
 #include "dsv4rt/types.h"
 #include "replay/step_executor.h"
@@ -39,6 +40,7 @@ struct ExecutorCounts {
 
 class ReplayExecutor : public StepExecutor {
  public:
+  [[nodiscard]] virtual const CacheLimits& limits() const = 0;
   // At present, into `occupancy`, whose memory is used again.
   virtual void occupancy(CacheOccupancy& occupancy) const = 0;
   [[nodiscard]] virtual PrefixStats prefix_stats() const = 0;

@@ -93,7 +93,7 @@ class ReplayRun {
                        .seed = options_.seed,
                        .service_levels = options_.service_levels,
                        .metrics = std::move(*metrics_),
-                       .limits = {},
+                       .limits = executor_.limits(),
                        .prefixes = executor_.prefix_stats(),
                        .executor = executor_.counts(),
                        .step_times = {},
@@ -367,7 +367,6 @@ Result<RunSummary> run_model(RequestSupply supply, const ModelReplayOptions& opt
                           ModelExecutor::create(options.config, cache, times, clock));
   DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), *executor, clock, replay_options));
   summary.mode = "model";
-  summary.limits = executor->plan().limits;
   summary.step_times = StepTimeOrigin{
       .provenance = options.table.provenance, .points = options.table.points.size(), .experts = options.experts};
   DSV4RT_RETURN_IF_ERROR(write_texts(summary, replay_options));

@@ -67,6 +67,20 @@ TEST(ModelExecutor, SavedSequencesTakeTimeAndBoundedHostMemory) {
   ASSERT_OK(smaller.run({{.entry = {other->sequence, 200, ids.data()}, .prefill = true}}));
   EXPECT_TRUE(fails_with(smaller.executor->save(other->sequence), StatusCode::kResourceExhausted, {"host memory"}));
   EXPECT_OK(smaller.executor->release(other->sequence));  // it is still there
+
+  options.cache.snapshot_bytes = bytes * 3 / 2;  // one fits, and another once that one is gone
+  Machine one(options);
+  const std::vector<std::int32_t> others(200, 4);
+  const auto a = one.executor->create(ids, 300);
+  const auto b = one.executor->create(others, 300);
+  ASSERT_OK(one.run({{.entry = {a->sequence, 200, ids.data()}, .prefill = true},
+                     {.entry = {b->sequence, 200, others.data()}, .prefill = true}}));
+  const auto first = one.executor->save(a->sequence);
+  ASSERT_OK(first);
+  EXPECT_TRUE(fails_with(one.executor->save(b->sequence), StatusCode::kResourceExhausted, {"host memory"}));
+  ASSERT_OK(one.executor->drop(*first));
+  EXPECT_OK(one.executor->save(b->sequence));
+  EXPECT_EQ(one.executor->counts().peak_saved_bytes, bytes);
 }
 
 TEST(ModelExecutor, OccupancyIsThatOfTheRoles) {
