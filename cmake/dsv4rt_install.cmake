@@ -5,7 +5,6 @@ include(CMakePackageConfigHelpers)
 # installed dsv4rtConfig.cmake. An entry missing here would break users only after installation, so
 # it is refused now.
 set(package_of_Threads "Threads")
-set(package_of_OpenMP "OpenMP COMPONENTS CXX")
 set(package_of_OpenSSL "OpenSSL COMPONENTS Crypto")
 set(package_of_spdlog "spdlog")
 set(package_of_CUDA "CUDAToolkit")

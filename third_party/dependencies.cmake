@@ -2,7 +2,6 @@
 # them) or, for CUDA, from an installed toolkit; nothing is downloaded or copied.
 
 find_package(Threads REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)         # the CPU backend's fixed work partition
 find_package(spdlog REQUIRED)                        # log lines of the command line
 find_package(nlohmann_json 3.9 REQUIRED)             # config.json, safetensors headers, reports
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)     # SHA-256 digests

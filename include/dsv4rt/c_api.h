@@ -11,7 +11,7 @@
 //  * A null pointer where the comment does not allow one is DSV4RT_INVALID_ARGUMENT.
 //  * One thread at a time per engine, any thread; different engines are independent, on one device or on several.
 //  * The calling thread's current CUDA device is the same afterwards.
-//  * Pointers that the caller passes are used during the call only.
+//  * Pointers that the caller passes are used during the call only, but for callbacks and their user data.
 //
 // Binary compatibility: constants keep their values and functions their signatures. A struct that
 // begins with struct_size may grow at its end, so the caller stores sizeof of the struct it was
@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
-#define DSV4RT_C_API_VERSION 4
+#define DSV4RT_C_API_VERSION 5
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -62,6 +62,49 @@ typedef struct dsv4rt_sequence {
   uint32_t generation;
 } dsv4rt_sequence;
 
+// Where boundary states are taken: PrefixPolicy in prefix_cache.h, where each field is described.
+typedef struct dsv4rt_prefix_policy {
+  size_t struct_size;       // set by dsv4rt_prefix_policy_init
+  int32_t interval_tokens;  // 0: only at the ends below; 1: at every unit
+  int32_t prompt_end;       // 0 or 1, as the next two
+  int32_t output_end;
+  int32_t fork_points;
+} dsv4rt_prefix_policy;
+
+enum { DSV4RT_UNIT_STORED = 0, DSV4RT_UNIT_REMOVED = 1, DSV4RT_STATE_STORED = 2, DSV4RT_STATE_REMOVED = 3 };
+enum { DSV4RT_REMOVED_FOR_SPACE = 0, DSV4RT_REMOVED_BY_QUOTA = 1, DSV4RT_REMOVED_ON_REQUEST = 2 };
+
+// A unit of the prefix cache, or the boundary state at its end, came or went: PrefixEvent in prefix_cache.h. Everything
+// that it points to is valid during the callback only.
+typedef struct dsv4rt_prefix_event {
+  size_t struct_size;  // set by the library
+  int32_t kind;        // DSV4RT_UNIT_STORED, ...
+  int32_t removal;     // DSV4RT_REMOVED_..., of the removals
+  uint8_t digest[32];  // names the prefix up to the unit's end
+  uint8_t parent[32];  // the digest before it: the unit's before, or the salt's
+  int64_t end_tokens;  // length of the prefix up to the unit's end
+  const int32_t* token_ids;
+  size_t token_id_count;  // 0 unless dsv4rt_prefix_options.event_token_ids
+  const int32_t* roles;   // DSV4RT_ROLE_...: what of the cache came or went
+  size_t role_count;
+  const char* medium;  // "cpu" or "cuda"; constant
+} dsv4rt_prefix_event;
+
+// Called at the end of the call that changed the cache, from the same thread. It must not change the engine: other than
+// queries, calls are DSV4RT_FAILED_PRECONDITION. It must return; a C++ exception is dropped.
+typedef void (*dsv4rt_prefix_event_callback)(void* user_data, const dsv4rt_prefix_event* event);
+
+// The prefix cache: PrefixCacheOptions and CacheLimits::boundary_states.
+typedef struct dsv4rt_prefix_options {
+  size_t struct_size;                  // set by dsv4rt_prefix_options_init
+  int32_t boundary_states;             // states it may keep, each dsv4rt_memory.bytes_per_boundary_state; 0: no cache
+  int32_t event_token_ids;             // 1: events carry the token ids of their unit
+  int64_t tenant_quota_tokens;         // most that prefixes of one salt may keep; 0: no quota
+  const dsv4rt_prefix_policy* policy;  // what sequences get that bring none; null: the defaults
+  dsv4rt_prefix_event_callback on_event;  // null: nobody is told
+  void* user_data;                        // given to on_event
+} dsv4rt_prefix_options;
+
 // Field by field the options of EngineOptions in engine.h, where each is described.
 typedef struct dsv4rt_engine_options {
   size_t struct_size;        // set by dsv4rt_engine_options_init
@@ -88,10 +131,12 @@ typedef struct dsv4rt_engine_options {
   void* stream;              // cudaStream_t, the caller's; null: the engine makes one
   // Since version 3.
   int64_t nondeterministic;  // 1: EngineOptions::deterministic = false, faster long steps; 0: true
+  // Since version 5.
+  const dsv4rt_prefix_options* prefix_cache;  // null: no prefix cache
 } dsv4rt_engine_options;
 
 // What the engine holds; total = weights + workspace + scratch + graphs + cache, and cache = regions + block
-// tables + step metadata.
+// tables + step metadata + boundary states + table row.
 typedef struct dsv4rt_memory {
   size_t struct_size;  // set by the caller
   int64_t total_bytes;
@@ -107,6 +152,11 @@ typedef struct dsv4rt_memory {
   // Since version 4.
   int64_t scratch_bytes;  // what the largest single operation needs for itself
   int64_t graph_bytes;    // most that captured graphs take; 0 without capture
+  // Since version 5.
+  int64_t prefix_unit_tokens;        // prefixes are cached by units of so many tokens
+  int64_t bytes_per_boundary_state;  // also without a prefix cache
+  int64_t boundary_state_bytes;      // all that may be kept; 0 without a prefix cache
+  int64_t table_row_bytes;           // to begin a sequence from a prefix; 0 without a prefix cache
 } dsv4rt_memory;
 
 // What a region of cache holds; the values of CacheRole in types.h.
@@ -144,6 +194,9 @@ typedef struct dsv4rt_step_options {
   // Since version 2.
   int64_t capture;    // 1: dsv4rt_step_run runs the step as a captured graph where it can; 0: eagerly
   uint64_t hook_key;  // hooks that enqueue different work have different keys
+  // Since version 5. token_ids[i]: ids of entry i's tokens, [entries[i].tokens], read during dsv4rt_step_prepare; null
+  // where there are none, which ends the caching of that sequence. Null: no entry has any.
+  const int32_t* const* token_ids;
 } dsv4rt_step_options;
 
 // What became of the steps given to dsv4rt_step_run.
@@ -155,6 +208,34 @@ typedef struct dsv4rt_graph_stats {
   int64_t evictions;   // graphs that left for another: with many, raise max_graphs or keep x in one place
   int64_t last_nodes;  // nodes of the graph that ran last
 } dsv4rt_graph_stats;
+
+// How a sequence with token ids begins: SequenceOptions in prefix_cache.h.
+typedef struct dsv4rt_sequence_options {
+  size_t struct_size;                  // set by the caller
+  const void* salt;                    // [salt_bytes]: prefixes are shared among sequences of equal salt only
+  size_t salt_bytes;                   // 0: the empty salt, one like any other
+  int64_t reserve_tokens;              // sets blocks aside: dsv4rt_sequence_create
+  const dsv4rt_prefix_policy* policy;  // null: the engine's
+} dsv4rt_sequence_options;
+
+// Counts since the engine began; kept and pinned ones are present values. PrefixStats in prefix_cache.h.
+typedef struct dsv4rt_prefix_stats {
+  size_t struct_size;     // set by the caller
+  int64_t lookups;        // sequences created with token ids
+  int64_t hit_tokens;     // tokens that these did not have to run
+  int64_t missed_tokens;  // and those that they had to
+  int64_t units_stored;
+  int64_t units_removed_for_space;
+  int64_t units_removed_by_quota;
+  int64_t units_removed_on_request;
+  int64_t states_taken;
+  int64_t states_removed;
+  int64_t states_refused;      // every state was pinned
+  int64_t sequences_detached;  // whose further tokens are not kept
+  int64_t kept_units;
+  int64_t kept_states;
+  int64_t pinned_units;
+} dsv4rt_prefix_stats;
 
 // A prepared step. Plain values: copies name the same step.
 typedef struct dsv4rt_step {
@@ -184,6 +265,10 @@ DSV4RT_EXPORT const char* dsv4rt_status_name(dsv4rt_status status);
 
 // Fills `options` with defaults. struct_size: sizeof(dsv4rt_engine_options) in the caller.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_options_init(dsv4rt_engine_options* options, size_t struct_size);
+
+// The same for the prefix cache; its boundary_states are 0 and have to be set.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_options_init(dsv4rt_prefix_options* options, size_t struct_size);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_policy_init(dsv4rt_prefix_policy* policy, size_t struct_size);
 
 // Loads, plans, checks the plan, then allocates. On failure *engine is null and `message`
 // [message_bytes] holds the text, cut to fit and always terminated; null with 0 bytes: no text wanted.
@@ -227,13 +312,48 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_create(dsv4rt_engine* engine, int64_
 // A second sequence with the parent's content; blocks are shared until one of the two writes to them.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_fork(dsv4rt_engine* engine, dsv4rt_sequence parent, int64_t reserve_tokens,
                                                  dsv4rt_sequence* child);
-// Drops tokens from the end: to 0, or as far back as the rings still hold what the rest needs
-// (DSV4RT_FAILED_PRECONDITION naming the earliest length otherwise).
+// Drops tokens from the end: to 0, as far back as the rings still hold what the rest needs, or to a length at which a
+// boundary state of the sequence is kept (DSV4RT_FAILED_PRECONDITION naming the earliest or nearest length otherwise).
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_truncate(dsv4rt_engine* engine, dsv4rt_sequence sequence,
                                                      int64_t new_length);
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_release(dsv4rt_engine* engine, dsv4rt_sequence sequence);
 // Tokens, those of an outstanding step included.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_length(dsv4rt_engine* engine, dsv4rt_sequence sequence, int64_t* length);
+
+// ---- Prefix cache -------------------------------------------------------------------------------
+// Between steps. DSV4RT_FAILED_PRECONDITION without dsv4rt_engine_options.prefix_cache, DSV4RT_INVALID_ARGUMENT for a
+// negative token id. token_ids and salt may be null if they have no elements. docs/cache.md "Prefix cache".
+
+// A sequence that begins with what is cached of token_ids [count], at most all but the last. *hit_tokens: its length;
+// the tokens from there on are given to steps with their ids (dsv4rt_step_options.token_ids) and become cached in turn.
+// options: null for the defaults.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_create_with_ids(dsv4rt_engine* engine, const int32_t* token_ids,
+                                                            size_t count, const dsv4rt_sequence_options* options,
+                                                            dsv4rt_sequence* sequence, int64_t* hit_tokens);
+// A sequence that begins with the first `length` tokens of another, where a boundary state is kept
+// (DSV4RT_FAILED_PRECONDITION naming the nearest one below otherwise).
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_branch(dsv4rt_engine* engine, dsv4rt_sequence parent, int64_t length,
+                                                   int64_t reserve_tokens, dsv4rt_sequence* child);
+// The shortest prefix that can be cached, of which every other is a multiple; 0 without a prefix cache.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_prefix_unit_tokens(dsv4rt_engine* engine, int64_t* tokens);
+// What a sequence with these ids would begin with, and what is kept without a gap; changes nothing.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_lookup(dsv4rt_engine* engine, const int32_t* token_ids, size_t count,
+                                                 const void* salt, size_t salt_bytes, int64_t* hit_tokens,
+                                                 int64_t* matched_tokens);
+// Keeps the longest prefix of these ids that a sequence can begin with until it is unpinned as often. *tokens: its
+// length, 0 if there is none. DSV4RT_RESOURCE_EXHAUSTED when reservations count on its blocks.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_pin(dsv4rt_engine* engine, const int32_t* token_ids, size_t count,
+                                              const void* salt, size_t salt_bytes, int64_t* tokens);
+// Undoes one pin of the longest pinned prefix of these ids. *tokens: its length, 0 if there is none.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_unpin(dsv4rt_engine* engine, const int32_t* token_ids, size_t count,
+                                                const void* salt, size_t salt_bytes, int64_t* tokens);
+// Forgets units from the end of what is cached of these ids, up to one that is pinned or that other prefixes share.
+// *tokens: how many were forgotten. Sequences keep what they hold.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_evict(dsv4rt_engine* engine, const int32_t* token_ids, size_t count,
+                                                const void* salt, size_t salt_bytes, int64_t* tokens);
+// Forgets everything that is not pinned.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_clear(dsv4rt_engine* engine);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_prefix_stats(dsv4rt_engine* engine, dsv4rt_prefix_stats* stats);
 
 // ---- Steps --------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ struct MemoryPlan {
   std::int64_t sharing_unit_tokens = 0;
   std::int64_t prefix_unit_tokens = 0;  // prefixes are cached by units of so many tokens
   std::int64_t bytes_per_boundary_state = 0;
-  std::int64_t boundary_state_bytes = 0;  // of CacheLimits::boundary_states
+  std::int64_t boundary_state_bytes = 0;  // bytes of CacheLimits::boundary_states states
   std::int64_t table_row_bytes = 0;       // one sequence's rows of all block tables, to begin one from a prefix
   std::int64_t total_bytes = 0;           // everything above
 };

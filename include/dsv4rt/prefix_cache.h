@@ -30,7 +30,7 @@ struct PrefixPolicy {
 struct PrefixEvent;
 
 struct PrefixCacheOptions {
-  PrefixPolicy policy;  // of sequences that bring none
+  PrefixPolicy policy;  // policy of sequences that bring none
   // Most tokens that prefixes of one salt may keep; the least useful of the same salt leave first. 0: no quota.
   std::int64_t tenant_quota_tokens = 0;
   // Told after the call that changed the cache, from the same thread. It must not change the engine; what it throws
@@ -43,9 +43,9 @@ struct PrefixCacheOptions {
 struct SequenceOptions {
   // Prefixes are shared among sequences of equal salt only; tenants that must not learn of each other need different
   // ones. Any bytes; empty is a salt like any other.
-  std::span<const std::byte> salt;
-  std::int64_t reserve_tokens = 0;     // as for Engine::create_sequence
-  std::optional<PrefixPolicy> policy;  // unset: PrefixCacheOptions::policy
+  std::span<const std::byte> salt = {};
+  std::int64_t reserve_tokens = 0;          // blocks set aside, as Engine::create_sequence does
+  std::optional<PrefixPolicy> policy = {};  // unset: PrefixCacheOptions::policy
 };
 
 struct SequenceStart {
@@ -72,9 +72,10 @@ struct PrefixEvent {
   enum class Kind : std::uint8_t { kUnitStored, kUnitRemoved, kStateStored, kStateRemoved };
   Kind kind = Kind::kUnitStored;
   PrefixDigest digest{};
-  PrefixDigest parent{};                          // digest of the unit before; of the salt for the first one
-  std::int64_t end_tokens = 0;                    // length of the prefix up to the unit's end
-  std::span<const std::int32_t> token_ids;        // of the unit; empty unless PrefixCacheOptions::event_token_ids
+  PrefixDigest parent{};        // digest of the unit before; of the salt for the first one
+  std::int64_t end_tokens = 0;  // length of the prefix up to the unit's end
+  // Ids of the unit's tokens when it is stored, if PrefixCacheOptions::event_token_ids asks for them; else empty.
+  std::span<const std::int32_t> token_ids;
   std::span<const CacheRole> roles;               // what of the cache came or went
   const char* medium = "";                        // "cpu" or "cuda": where it lies
   PrefixRemoval removal = PrefixRemoval::kSpace;  // for the removals

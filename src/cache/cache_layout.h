@@ -53,7 +53,7 @@ struct SlotSpec {
 // Rows of one ring that a boundary state keeps: those of positions [boundary - shape.rows, boundary).
 struct BoundarySpec {
   int slot = 0;             // index into CacheLayout::slots
-  BlockShape shape;         // of the kept rows
+  BlockShape shape;         // layout of the kept rows
   std::int64_t offset = 0;  // from the start of a boundary state, in bytes; a multiple of 256
 };
 

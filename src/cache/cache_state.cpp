@@ -179,7 +179,7 @@ void CacheState::reclaim(const KvCacheGroup& group, std::int64_t blocks) {
 }
 
 std::int32_t CacheState::owed_for_shared_tail(const KvCacheGroup& group, std::int32_t other, std::int32_t slot,
-                                              std::int32_t length) const {
+                                              std::int32_t length) const noexcept {
   const std::int32_t tail = group.full_blocks(length);
   const SequenceRecord& record = sequences[other];
   const bool holds = other != slot && record.live && tail < group.blocks(record.length) &&
@@ -189,8 +189,8 @@ std::int32_t CacheState::owed_for_shared_tail(const KvCacheGroup& group, std::in
          group.outstanding_reservation(record, other);
 }
 
-Status CacheState::can_share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens,
-                                   std::span<std::int64_t> idle_blocks) const {
+std::optional<Shortage> CacheState::short_of_sharing(std::int32_t slot, std::int32_t length,
+                                                     std::int32_t reserve_tokens) const noexcept {
   for (const KvCacheGroup& group : groups) {
     const std::int32_t held = group.blocks(length);
     std::int64_t owed = group.outstanding_reservation(reserve_tokens, length, held);
@@ -201,13 +201,13 @@ Status CacheState::can_share_table(std::int32_t slot, std::int32_t length, std::
     }
     for (std::size_t member = 0; member < group.pools().size(); ++member) {
       const auto pool = static_cast<std::size_t>(group.pools()[member]);
-      std::int64_t& idle = idle_blocks[pool] = 0;
+      std::int64_t idle = 0;  // blocks that stop being available
       for (std::int32_t column = 0; column < held; ++column) {
         const BlockId block(group.table_entry(slot, column)[member]);
         idle += allocators[pool].owners(block) == 0 && !allocators[pool].held_by_pin(block) ? 1 : 0;
       }
       if (allocators[pool].available() - idle - group.reserved_blocks() < owed) {
-        return blocks_short(group.pools()[member], owed + idle, "create_sequence, with a cached prefix,");
+        return Shortage{.pool = group.pools()[member], .wanted = owed + idle};
       }
     }
   }

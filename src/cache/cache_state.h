@@ -28,6 +28,12 @@ struct StagedCopy {
   bool held = false;  // only prefixes have the source besides: it keeps an owner until the copies' targets are taken
 };
 
+// A pool that cannot give what is asked of it.
+struct Shortage {
+  std::int32_t pool = 0;
+  std::int64_t wanted = 0;  // blocks
+};
+
 // What prepare_forward changed, so that rollback can change it back. Vectors keep their capacity.
 struct OutstandingStep {
   bool active = false;
@@ -96,18 +102,18 @@ struct CacheState {
   // Leading blocks of the sequence that others may own too, or prefixes need whole, once it is cut to `length`.
   [[nodiscard]] std::int32_t shared_after_truncate(const KvCacheGroup& group, std::int32_t slot,
                                                    std::int32_t length) const;
-  // A free slot's table names the blocks of a sequence of `length` that others have, without owning them yet. Whether
-  // it may: reservations hold although cached blocks among them stop being available, the last block may have to be
-  // copied, and reserve_tokens are set aside. `idle_blocks` [pools] is scratch.
-  [[nodiscard]] Status can_share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens,
-                                       std::span<std::int64_t> idle_blocks) const;
-  // It does: owners, sharing and reservations follow. Cannot fail after can_share_table.
+  // A free slot's table names the blocks of a sequence of `length` that others have, without owning them yet. What is
+  // short if it does: reservations must hold although cached blocks among them stop being available, the last block may
+  // have to be copied, and reserve_tokens are set aside.
+  [[nodiscard]] std::optional<Shortage> short_of_sharing(std::int32_t slot, std::int32_t length,
+                                                         std::int32_t reserve_tokens) const noexcept;
+  // It does: owners, sharing and reservations follow. Cannot fail if nothing is short.
   void share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens);
   // It does not.
   void clear_table(std::int32_t slot, std::int32_t length) noexcept;
   // What the sequence in `other` owes more once somebody else owns the last block of a table of `length`.
   [[nodiscard]] std::int32_t owed_for_shared_tail(const KvCacheGroup& group, std::int32_t other, std::int32_t slot,
-                                                  std::int32_t length) const;
+                                                  std::int32_t length) const noexcept;
   // Nothing is set aside for the sequence any more.
   void drop_reservation(std::int32_t slot) noexcept;
   // kResourceExhausted naming role, layer, blocks and bytes.

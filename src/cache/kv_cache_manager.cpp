@@ -106,6 +106,14 @@ Status KVCacheManager::Impl::resolve_entry(const StepEntry& entry) {
     return invalid(name() + ": tokens = " + std::to_string(entry.tokens) + " after " + std::to_string(length) +
                    "; accepted: up to max_context_tokens = " + std::to_string(limits.max_context_tokens) + " together");
   }
+  if (prefixes != nullptr && entry.token_ids != nullptr) {
+    const std::span<const std::int32_t> ids(entry.token_ids, static_cast<std::size_t>(entry.tokens));
+    const auto wrong = std::find_if(ids.begin(), ids.end(), [](std::int32_t id) { return id < 0; });
+    if (wrong != ids.end()) {
+      return invalid(name() + ": token_ids[" + std::to_string(wrong - ids.begin()) + "] = " + std::to_string(*wrong) +
+                     "; accepted: 0 or more");
+    }
+  }
   step.segments.push_back({.slot = slot, .start = length, .tokens = entry.tokens});
   return {};
 }

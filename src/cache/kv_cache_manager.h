@@ -84,7 +84,7 @@ struct BoundaryCopyPlan {
 // A boundary that a step passes and whose rows no ring will hold afterwards. Those before `start` are in the rings
 // until the step begins, the others are what the layers compute.
 struct PlannedCapture {
-  std::int32_t segment = 0;  // of the step, as in its metadata
+  std::int32_t segment = 0;  // number of the sequence in the step's metadata
   std::int32_t slot = 0;
   std::int32_t start = 0;
   std::int32_t boundary = 0;

@@ -15,7 +15,7 @@ inline Status invalid(std::string message) {
 
 struct KVCacheManager::Impl : CacheState {
   using CacheState::CacheState;
-  PrefixPolicy prefix_policy;  // of sequences that bring none
+  PrefixPolicy prefix_policy;  // policy of sequences that bring none
 
   [[nodiscard]] Status no_step_outstanding(const char* operation) const {
     if (!step.active) return {};

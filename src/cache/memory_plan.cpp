@@ -236,9 +236,14 @@ Result<MemoryPlan> fit_memory(const ModelConfig& config, const LayerSchedule& sc
                       std::to_string(limits.max_context_tokens) + " tokens does not fit " +
                       std::to_string(memory_bytes) + " bytes: " + breakdown(*best, other_bytes));
   }
-  // Invariant: `fits` tokens fit, `too_many` do not (or are more than the sequences can hold).
+  // Invariant: `fits` tokens fit, `too_many` do not (or are more than the sequences can hold; prefixes hold any
+  // number).
   std::int64_t fits = limits.pool_tokens;
   std::int64_t too_many = limits.max_sequences * limits.max_context_tokens + 1;
+  if (limits.boundary_states > 0 && best->bytes_per_token > 0) {
+    too_many =
+        std::max(too_many, static_cast<std::int64_t>(static_cast<double>(budget_bytes) / best->bytes_per_token) + 1);
+  }
   while (too_many - fits > 1) {
     limits.pool_tokens = fits + (too_many - fits) / 2;
     Result<MemoryPlan> plan = build_plan(schedule, layout, limits);

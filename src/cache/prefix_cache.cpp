@@ -35,7 +35,6 @@ PrefixCache::PrefixCache(const CacheState& cache, const PrefixCacheSettings& set
     : blocks_(cache.groups, unit_of(cache)),
       tree_(node_capacity(cache), unit_of(cache), static_cast<std::int32_t>(blocks_.ids())),
       hasher_(settings.engine),
-      policy_(settings.policy),
       quota_units_(settings.tenant_quota_tokens > 0
                        ? std::max<std::int64_t>(1, settings.tenant_quota_tokens / tree_.unit_tokens())
                        : std::numeric_limits<std::int64_t>::max()),
@@ -51,7 +50,6 @@ PrefixCache::PrefixCache(const CacheState& cache, const PrefixCacheSettings& set
   node_of_state_.assign(states, kNoPrefixNode);
   free_states_.reserve(states);
   for (auto state = static_cast<std::int32_t>(states) - 1; state >= 0; --state) free_states_.push_back(state);
-  idle_blocks_.resize(cache.allocators.size());
   if (records_events_) events_.reserve(static_cast<std::size_t>(tree_.capacity()) + 2 * states + most_captures(cache));
 }
 
@@ -129,16 +127,28 @@ void PrefixCache::adopt_blocks(CacheState& cache, PrefixNodeId node) {
   });
 }
 
-// The rows that others need of the block are those of a deeper unit, if there is one, or of the unit before.
 void PrefixCache::leave_block(CacheState& cache, PrefixNodeId node, const UnitBlock& block, std::int32_t id) {
   BlockAllocator& allocator = cache.allocators[static_cast<std::size_t>(block.pool)];
-  std::int32_t rows = allocator.prefix_use(BlockId(id)).rows;
-  if (rows == block.rows) {
-    const bool before = block.rows_before > 0 && tree_.block_ids(tree_[node].parent)[block.id_before] == id;
-    rows = before ? block.rows_before : 0;
-  }
+  const std::int32_t rows = rows_without(allocator.prefix_use(BlockId(id)), node, block, id);
   const bool freed = allocator.drop_prefix(BlockId(id), rows, tree_[node].pins > 0);
   if (freed && cache.records_freed_blocks) cache.freed_blocks.push_back({block.pool, BlockId(id)});
+}
+
+// The rows that others need of the block: those of a deeper unit or of a sibling, if there is one, or of the units
+// before.
+std::int32_t PrefixCache::rows_without(const PrefixUse& use, PrefixNodeId node, const UnitBlock& block,
+                                       std::int32_t id) const noexcept {
+  if (use.rows > block.rows) return use.rows;
+  std::int32_t rows_above = 0;
+  std::int32_t above = 0;
+  for (UnitBlock in = block; in.rows_before > 0; ++above) {
+    node = tree_[node].parent;
+    in = blocks_.of_unit_before(tree_[node].depth, in);
+    if (tree_.block_ids(node)[in.id] != id) break;
+    rows_above = std::max(rows_above, in.rows);
+    if (!block.inside_unit) return rows_above;  // siblings part in this very block: each has its own
+  }
+  return use.nodes > above + 1 ? use.rows : rows_above;
 }
 
 // ---- States -------------------------------------------------------------------------------------

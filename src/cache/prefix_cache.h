@@ -5,9 +5,10 @@
 // sequence that computed them goes on writing behind them. What keeps them whole is PrefixUse::rows: whoever writes
 // below it gets a copy (BlockAllocator::writable).
 //
-// Invariant, block by block: the units that use a block are consecutive on one path. A unit that brings another block
-// for rows that its ancestors have too (its sequence had copied the block) takes them along, so a path never needs two
-// blocks for the same rows. The `rows` of a block are those of its deepest unit.
+// Invariant, block by block: the units that use a block are consecutive on one path, and siblings of the last of them
+// that part behind the block (where blocks are smaller than units: a sequence that goes back a little keeps them). A
+// unit that brings another block for rows that its ancestors have too (its sequence had copied the block) takes them
+// along, so a path never needs two blocks for the same rows. The `rows` of a block are those of its deepest unit.
 //
 // Everything is sized when it is made, but for what events and refusals take.
 #pragma once
@@ -113,6 +114,8 @@ class PrefixCache {
                       std::span<const std::int32_t> token_ids);
   void adopt_blocks(CacheState& cache, PrefixNodeId node);
   void leave_block(CacheState& cache, PrefixNodeId node, const UnitBlock& block, std::int32_t id);
+  [[nodiscard]] std::int32_t rows_without(const PrefixUse& use, PrefixNodeId node, const UnitBlock& block,
+                                          std::int32_t id) const noexcept;
   bool advance(CacheState& cache, std::int32_t slot, std::span<const std::int32_t> unit_ids);
   void change_pins(CacheState& cache, PrefixNodeId node, std::int32_t change);
   bool make_room(CacheState& cache, PrefixNodeId root);
@@ -137,7 +140,6 @@ class PrefixCache {
   UnitBlocks blocks_;
   PrefixTree tree_;
   PrefixHasher hasher_;
-  PrefixPolicy policy_;
   std::int64_t quota_units_;
   bool records_events_;
   std::vector<PrefixTrack> tracks_;         // [slots]
@@ -148,7 +150,6 @@ class PrefixCache {
   std::vector<BoundaryCopyPlan> boundary_copies_;
   std::vector<std::int32_t> free_states_;
   std::vector<PrefixNodeId> node_of_state_;  // [states]; none while free or not yet any node's
-  std::vector<std::int64_t> idle_blocks_;    // [pools], scratch of attach
   std::vector<PrefixEventRecord> events_;
   PrefixStats stats_;
 };

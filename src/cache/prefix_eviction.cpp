@@ -35,7 +35,6 @@ bool PrefixCache::make_room(CacheState& cache, PrefixNodeId root) {
 void PrefixCache::evict(CacheState& cache, PrefixNodeId node, PrefixRemoval why) {
   const bool is_unit = tree_[node].depth > 0;
   for (std::size_t slot = 0; slot < tracks_.size(); ++slot) {
-    if (tracks_[slot].rolling == node) tracks_[slot].rolling = kNoPrefixNode;
     if (is_unit && tracks_[slot].node == node) detach(static_cast<std::int32_t>(slot));
   }
   if (tree_[node].state != kNoBoundaryState) drop_state(node, why);
@@ -55,7 +54,6 @@ void PrefixCache::evict(CacheState& cache, PrefixNodeId node, PrefixRemoval why)
 void PrefixCache::detach(std::int32_t slot) {
   PrefixTrack& track = tracks_[static_cast<std::size_t>(slot)];
   tree_.add_users(track.node, -1);
-  if (track.rolling != kNoPrefixNode) tree_.keep_state(track.rolling);
   track = {};
   ++stats_.sequences_detached;
 }

@@ -49,6 +49,16 @@ Status PrefixCache::check(const CacheState& cache) const {
       return broken(name + " of length " + std::to_string(length) + " is at " + std::to_string(reached));
     }
   }
+  for (const PrefixTrack& track : tracks_) {
+    PrefixNodeId on_path = track.node;
+    while (track.rolling != kNoPrefixNode && on_path != kNoPrefixNode && on_path != track.rolling) {
+      on_path = tree_[on_path].parent;
+    }
+    if (track.rolling != kNoPrefixNode && on_path == kNoPrefixNode) {
+      return broken("a sequence would drop the state of node " + std::to_string(track.rolling) +
+                    ", which is not on its path");
+    }
+  }
   std::int64_t states = static_cast<std::int64_t>(free_states_.size() + captures_.size());
   for (PrefixNodeId node = 0; node < tree_.capacity(); ++node) {
     if (!tree_.contains(node)) continue;

@@ -18,10 +18,9 @@ Status PrefixCache::attach(CacheState& cache, std::int32_t slot, PrefixNodeId no
       if (entry == 0) entry = ids[block.id];  // a deeper unit's block has the rows of those before it
     });
   }
-  Status status = cache.can_share_table(slot, length, reserve_tokens, idle_blocks_);
-  if (!status.ok()) {
-    cache.clear_table(slot, length);
-    return status;
+  if (const std::optional<Shortage> shortage = cache.short_of_sharing(slot, length, reserve_tokens)) {
+    cache.clear_table(slot, length);  // before the text of the refusal: making it may run out of memory
+    return cache.blocks_short(shortage->pool, shortage->wanted, "create_sequence, with a cached prefix,");
   }
   cache.share_table(slot, length, reserve_tokens);
   tree_.touch(node);
@@ -32,7 +31,11 @@ Status PrefixCache::attach(CacheState& cache, std::int32_t slot, PrefixNodeId no
 PrefixNodeId PrefixCache::root(CacheState& cache, std::span<const std::byte> salt) {
   const PrefixDigest digest = hasher_.root(salt);
   const PrefixNodeId known = tree_.find_root(digest);
-  if (known != kNoPrefixNode || !make_room(cache, kNoPrefixNode)) return known;
+  if (known != kNoPrefixNode) return known;
+  if (!make_room(cache, kNoPrefixNode)) {
+    ++stats_.sequences_detached;
+    return kNoPrefixNode;
+  }
   return tree_.insert_root(digest);
 }
 
@@ -76,7 +79,6 @@ void PrefixCache::truncate(std::int32_t slot, std::int64_t length) {
 
 void PrefixCache::release(std::int32_t slot) {
   PrefixTrack& track = tracks_[static_cast<std::size_t>(slot)];
-  if (track.rolling != kNoPrefixNode) tree_.keep_state(track.rolling);
   if (track.node != kNoPrefixNode) {
     tree_.touch(track.node);
     tree_.add_users(track.node, -1);

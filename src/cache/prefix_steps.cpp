@@ -46,8 +46,13 @@ void PrefixCache::begin_step(CacheState& cache, std::span<const StepEntry> batch
     step_ids_.insert(step_ids_.end(), batch[i].token_ids, batch[i].token_ids + segment.tokens);
     const std::int32_t end = segment.start + segment.tokens;
     const std::int32_t high_water = std::max(cache.sequences[segment.slot].high_water, end);
-    for (std::int32_t boundary = (segment.start / unit + 1) * unit; boundary <= end; boundary += unit) {
-      if (cache.reachable(boundary, high_water) || wanted(track, boundary, end) == Wanted::kNo) continue;
+    // Where the sequence ends if all of its drafts are rejected.
+    const std::int32_t least = std::max(segment.start, end - cache.layout.formats().draft_budget_tokens - 1);
+    // From the last one on: where states are scarce, the deepest boundary is worth most.
+    const auto first = static_cast<std::ptrdiff_t>(captures_.size());
+    for (std::int32_t boundary = end / unit * unit; boundary > segment.start; boundary -= unit) {
+      if (cache.reachable(boundary, high_water)) continue;
+      if (wanted(track, boundary, end) == Wanted::kNo && wanted(track, boundary, least) == Wanted::kNo) continue;
       const std::int32_t state = take_state();
       if (state == kNoBoundaryState) break;
       captures_.push_back({.segment = static_cast<std::int32_t>(i),
@@ -56,6 +61,7 @@ void PrefixCache::begin_step(CacheState& cache, std::span<const StepEntry> batch
                            .boundary = boundary,
                            .state = state});
     }
+    std::reverse(captures_.begin() + first, captures_.end());
   }
 }
 

@@ -33,7 +33,7 @@ struct PrefixNode {
   std::uint64_t last_used = 0;
   std::int32_t heap_position = -1;              // -1: not among the leaves that may leave
   PrefixNodeId next_in_bucket = kNoPrefixNode;  // or the next free node
-  std::int32_t units_of_root = 0;               // of a root: nodes below it
+  std::int32_t units_of_root = 0;               // nodes below it, if it is a root
 };
 
 class PrefixTree {
@@ -74,8 +74,8 @@ class PrefixTree {
   void remove(PrefixNodeId node);
 
   // The leaf that may leave first: not pinned, of `root` if one is given; none if there is no such leaf.
-  // Leaves without a state come first, since nothing can begin there; then those that no sequence continues from; in
-  // each class by usefulness(). Linear in the leaves with a root.
+  // Those that a sequence continues from come last, and in both halves those without a state first, since nothing can
+  // begin there; then by usefulness(). Linear in the leaves with a root.
   [[nodiscard]] PrefixNodeId least_useful() const noexcept { return heap_.empty() ? kNoPrefixNode : heap_[0]; }
   [[nodiscard]] PrefixNodeId least_useful_of(PrefixNodeId root) const noexcept;
   // Recency in insertions and hits. A node that was reused counts as used one turnover of the whole tree later: a

@@ -17,11 +17,12 @@ namespace dsv4rt {
 // One block that a unit uses.
 struct UnitBlock {
   std::size_t group = 0;
-  std::size_t member = 0;  // of the group
+  std::size_t member = 0;  // number of the pool in its group
   std::int32_t pool = 0;
-  std::int32_t column = 0;       // of the block table
+  std::int32_t column = 0;       // column of the block table
   std::int32_t rows = 0;         // leading rows of the block that the unit and those before it fill
   std::int32_t rows_before = 0;  // and those before it alone; 0: the block begins with the unit
+  bool inside_unit = false;      // the unit goes on behind the block
   std::size_t id = 0;            // place of the block's id among the ids of the unit
   std::size_t id_before = 0;     // and among those of the unit before; with rows_before > 0
 };
@@ -59,6 +60,7 @@ class UnitBlocks {
                           .column = column,
                           .rows = std::min(after - column * per_block, per_block),
                           .rows_before = std::max(before - column * per_block, 0),
+                          .inside_unit = (column + 1) * per_block < after,
                           .id = at + static_cast<std::size_t>(column - first) * members,
                           .id_before = at + static_cast<std::size_t>(column - first_of_before) * members});
         }
@@ -74,6 +76,7 @@ class UnitBlocks {
     const std::size_t members = group.pools().size();
     UnitBlock before = block;
     before.rows = block.rows_before;
+    before.inside_unit = false;
     before.rows_before = std::max(group.rows((unit - 1) * unit_tokens_) - first_row, 0);
     before.id = block.id_before;
     if (before.rows_before > 0) {

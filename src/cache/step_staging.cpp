@@ -10,7 +10,7 @@ namespace {
 
 // Members whose last block somebody else owns too, or prefixes need as it is, get a copy. The owner leaves the shared
 // block at once, so that the last of several owners in one batch finds itself alone and writes in place. A block that
-// is left to prefixes alone keeps an owner for now: it must not be given away before it is copied.
+// is left to prefixes alone keeps an owner until targets are taken: it must not be given away before it is copied.
 void count_copies(CacheState& state, std::int32_t group_index, const StepSegment& segment, std::int32_t column) {
   const KvCacheGroup& group = state.groups[static_cast<std::size_t>(group_index)];
   const std::int32_t* table_entry = group.table_entry(segment.slot, column);
@@ -58,12 +58,6 @@ void count_group(CacheState& state, std::int32_t group_index) {
   state.reserved_after[g] = reserved;
 }
 
-// A pool that cannot give what the step asks of it.
-struct Shortage {
-  std::int32_t pool = 0;
-  std::int64_t wanted = 0;  // blocks
-};
-
 // The blocks taken and those still owed to reservations must both be there.
 std::optional<Shortage> find_shortage(const CacheState& state) noexcept {
   for (std::size_t pool = 0; pool < state.allocators.size(); ++pool) {
@@ -95,6 +89,17 @@ void make_room(CacheState& state) {
     state.prefixes->reclaim(state, static_cast<std::int32_t>(pool),
                             state.new_entries_of(g) + state.copied_blocks[pool]);
   }
+}
+
+// Units that made way may have been all that needed a block whole: its one owner then writes in place after all. What
+// is left to copy stays with prefixes, so that a rollback finds it where it was.
+void drop_needless_copies(CacheState& state) {
+  std::erase_if(state.step.copies, [&](const StagedCopy& copy) {
+    const KvCacheGroup& group = state.groups[static_cast<std::size_t>(copy.group)];
+    const auto pool = static_cast<std::size_t>(group.pools()[static_cast<std::size_t>(copy.member)]);
+    const std::int32_t row = group.rows(state.sequences[copy.slot].length) - copy.column * group.rows_per_block();
+    return copy.held && state.allocators[pool].writable(BlockId(copy.source), row);
+  });
 }
 
 void take_copies(CacheState& state) {
@@ -150,6 +155,7 @@ Status stage_blocks(CacheState& state) {
     return state.blocks_short(shortage->pool, shortage->wanted, "step");
   }
   make_room(state);
+  drop_needless_copies(state);
   state.metadata.begin();
   take_copies(state);
   for (std::size_t g = 0; g < state.groups.size(); ++g) {

@@ -42,8 +42,9 @@ void copy_text(const char* text, char* buffer, std::size_t buffer_bytes) noexcep
 
 Status create(const dsv4rt_engine_options* given, dsv4rt_engine** engine) {
   if (given == nullptr) return null_argument("dsv4rt_engine_create", "options");
-  DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, read_engine_options(given));
+  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
   auto handle = std::make_unique<dsv4rt_engine>();
+  guard_events(*handle, options);
   DSV4RT_RETURN_IF_ERROR(open(*handle, options));
   *engine = handle.release();
   return {};
@@ -77,6 +78,10 @@ dsv4rt_memory memory_of(const EngineMemory& memory) {
   values.region_count = memory.cache.regions.size();
   values.scratch_bytes = memory.scratch_bytes;
   values.graph_bytes = memory.graph_bytes;
+  values.prefix_unit_tokens = memory.cache.prefix_unit_tokens;
+  values.bytes_per_boundary_state = memory.cache.bytes_per_boundary_state;
+  values.boundary_state_bytes = memory.cache.boundary_state_bytes;
+  values.table_row_bytes = memory.cache.table_row_bytes;
   return values;
 }
 
@@ -90,10 +95,6 @@ dsv4rt_memory_region region_of(const PlannedRegion& region) {
   values.blocks_per_layer = region.blocks_per_layer;
   values.total_bytes = region.total_bytes;
   return values;
-}
-
-SequenceId id_of(dsv4rt_sequence sequence) {
-  return {.index = sequence.index, .generation = sequence.generation};
 }
 
 Status store_sequence(const Result<SequenceId>& created, dsv4rt_sequence* target) {

@@ -44,13 +44,21 @@ Status open(dsv4rt_engine& handle, EngineOptions options) {
   return {};
 }
 
+void guard_events(dsv4rt_engine& handle, EngineOptions& options) {
+  if (!options.prefix_cache.on_event) return;
+  options.prefix_cache.on_event = [&handle, tell = std::move(options.prefix_cache.on_event)](const PrefixEvent& event) {
+    const HookScope scope(handle);
+    tell(event);
+  };
+}
+
 dsv4rt_status check_use(dsv4rt_engine& handle, Use use) noexcept {
   if (handle.defective && use != Use::kFact) {
     handle.error.set(handle.defect.c_str());
     return DSV4RT_FAULTED;
   }
   if (handle.in_hook && use == Use::kChange) {
-    handle.error.set("a layer hook must not change the engine that runs it");
+    handle.error.set("a layer hook or event callback must not change the engine that calls it");
     return DSV4RT_FAILED_PRECONDITION;
   }
   return DSV4RT_OK;

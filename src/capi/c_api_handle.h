@@ -66,6 +66,22 @@ enum class Use : std::uint8_t {
   kChange,  // changes the state: refused inside a hook
 };
 
+// Marks the engine as inside a hook or an event callback until the end of the scope.
+class HookScope {
+ public:
+  explicit HookScope(dsv4rt_engine& handle) : handle_(handle), before_(handle.in_hook) { handle_.in_hook = true; }
+  ~HookScope() { handle_.in_hook = before_; }
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+ private:
+  dsv4rt_engine& handle_;
+  bool before_;
+};
+
+// While PrefixCacheOptions::on_event runs, the handle refuses to be changed.
+void guard_events(dsv4rt_engine& handle, EngineOptions& options);
+
 // Creates the engine of a new handle.
 Status open(dsv4rt_engine& handle, EngineOptions options);
 
@@ -86,6 +102,10 @@ dsv4rt_status call(dsv4rt_engine* handle, Use use, Body&& body) noexcept {
   } catch (...) {
     return report_exception(*handle, use);
   }
+}
+
+inline SequenceId id_of(dsv4rt_sequence sequence) {
+  return {.index = sequence.index, .generation = sequence.generation};
 }
 
 // "<call>: <argument> must not be null".

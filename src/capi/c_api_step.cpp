@@ -16,7 +16,13 @@ Step step_of(const dsv4rt_step& step) {
   return {.serial = step.serial, .tokens = step.tokens, .valid_tokens = step.valid_tokens};
 }
 
-Result<StepOptions> read_step_options(const dsv4rt_step_options* given, std::uint64_t& hook_key) {
+struct StepRequest {
+  StepOptions options;
+  std::uint64_t hook_key = 0;
+  const std::int32_t* const* token_ids = nullptr;  // [entries], or null
+};
+
+Result<StepRequest> read_step_options(const dsv4rt_step_options* given) {
   dsv4rt_step_options known{};
   if (given != nullptr) DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_step_options", known));
   if (known.pad_to_tokens < 0 || known.pad_to_tokens > std::numeric_limits<std::int32_t>::max()) {
@@ -27,16 +33,17 @@ Result<StepOptions> read_step_options(const dsv4rt_step_options* given, std::uin
     return Status{StatusCode::kInvalidArgument,
                   "dsv4rt_step_options.capture: " + std::to_string(known.capture) + "; accepted: 0 or 1"};
   }
-  hook_key = known.hook_key;
-  return StepOptions{.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens), .capture = known.capture == 1};
+  return StepRequest{
+      .options = {.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens), .capture = known.capture == 1},
+      .hook_key = known.hook_key,
+      .token_ids = known.token_ids};
 }
 
 Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::size_t count,
                const dsv4rt_step_options* given, dsv4rt_step* step) {
   if (step == nullptr) return null_argument("dsv4rt_step_prepare", "step");
   if (entries == nullptr) return null_argument("dsv4rt_step_prepare", "entries");
-  std::uint64_t hook_key = 0;
-  DSV4RT_ASSIGN_OR_RETURN(const StepOptions options, read_step_options(given, hook_key));
+  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step_options(given));
   // A sequence appears once in a step, so more entries than slots cannot be valid.
   if (count > handle.entries.capacity()) {
     return {StatusCode::kInvalidArgument, "dsv4rt_step_prepare: " + std::to_string(count) + " entries; at most " +
@@ -45,27 +52,17 @@ Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::siz
   handle.entries.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const dsv4rt_step_entry& entry = entries[i];
-    handle.entries.push_back({.sequence = {entry.sequence.index, entry.sequence.generation}, .tokens = entry.tokens});
+    handle.entries.push_back({.sequence = id_of(entry.sequence),
+                              .tokens = entry.tokens,
+                              .token_ids = request.token_ids == nullptr ? nullptr : request.token_ids[i]});
   }
-  DSV4RT_ASSIGN_OR_RETURN(const Step prepared, handle.engine->prepare(handle.entries, options));
+  DSV4RT_ASSIGN_OR_RETURN(const Step prepared, handle.engine->prepare(handle.entries, request.options));
   handle.step_serial = prepared.serial;
   handle.step_entries = count;
-  handle.hook_key = hook_key;
+  handle.hook_key = request.hook_key;
   *step = {prepared.serial, prepared.tokens, prepared.valid_tokens};
   return {};
 }
-
-// Marks the engine as inside a hook until the end of the scope.
-class HookScope {
- public:
-  explicit HookScope(dsv4rt_engine& handle) : handle_(handle) { handle_.in_hook = true; }
-  ~HookScope() { handle_.in_hook = false; }
-  HookScope(const HookScope&) = delete;
-  HookScope& operator=(const HookScope&) = delete;
-
- private:
-  dsv4rt_engine& handle_;
-};
 
 // Calls the caller's hook; what it returns or throws is its own failure, not the engine's.
 Status run_hook(dsv4rt_engine& handle, dsv4rt_layer_hook hook, void* user_data, const LayerOutput& layer) {

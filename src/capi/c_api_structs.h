@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -15,32 +16,37 @@ namespace dsv4rt::c_api {
 // Larger than any struct will become: a struct_size beyond it is an uninitialised field.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
-// Bytes of each struct in the version that brought it: no caller has a shorter one. A struct that grew more than
-// once has a version in between.
+// Bytes of each struct in every version that changed it, the present one last: a caller has one of these or a later
+// one.
 template <class T>
-inline constexpr std::size_t kFirstBytes = 0;
+inline constexpr std::array<std::size_t, 0> kVersionBytes{};
 template <>
-inline constexpr std::size_t kFirstBytes<dsv4rt_engine_options> = 104;
+inline constexpr std::array<std::size_t, 4> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144};
 template <>
-inline constexpr std::size_t kFirstBytes<dsv4rt_memory> = 88;
+inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104, 136};
 template <>
-inline constexpr std::size_t kFirstBytes<dsv4rt_memory_region> = 56;
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_memory_region>{56};
 template <>
-inline constexpr std::size_t kFirstBytes<dsv4rt_step_options> = 16;
+inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_step_options>{16, 32, 40};
 template <>
-inline constexpr std::size_t kFirstBytes<dsv4rt_graph_stats> = 48;
-
-template <class T>
-inline constexpr std::size_t kBetweenBytes = kFirstBytes<T>;
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_graph_stats>{48};
 template <>
-inline constexpr std::size_t kBetweenBytes<dsv4rt_engine_options> = 128;
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_policy>{24};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_options>{48};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_options>{40};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_stats>{120};
 
 template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, struct_size) == 0);
-  static_assert(kFirstBytes<T> > 0 && sizeof(T) >= kFirstBytes<T> && sizeof(T) <= kMaxStructBytes);
-  const bool older = struct_bytes == kFirstBytes<T> || struct_bytes == kBetweenBytes<T>;
-  if (older || (struct_bytes >= sizeof(T) && struct_bytes <= kMaxStructBytes)) return {};
+  // Tail padding would make struct_size ambiguous: the list names the end of the last field.
+  static_assert(kVersionBytes<T>.back() == sizeof(T) && sizeof(T) <= kMaxStructBytes);
+  const bool known =
+      std::find(kVersionBytes<T>.begin(), kVersionBytes<T>.end(), struct_bytes) != kVersionBytes<T>.end();
+  if (known || (struct_bytes > sizeof(T) && struct_bytes <= kMaxStructBytes)) return {};
   return {StatusCode::kInvalidArgument, std::string(name) + ".struct_size: " + std::to_string(struct_bytes) +
                                             "; accepted: sizeof(" + name + "), here " + std::to_string(sizeof(T))};
 }
@@ -76,5 +82,14 @@ dsv4rt_engine_options default_engine_options();
 
 // The engine's options; errors name the field.
 Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given);
+
+// The defaults of PrefixPolicy and of the prefix cache as C structs.
+dsv4rt_prefix_policy default_prefix_policy();
+dsv4rt_prefix_options default_prefix_options();
+
+// Null gives the defaults; errors name the field.
+Result<PrefixPolicy> read_prefix_policy(const dsv4rt_prefix_policy* given);
+// What engine options say of the prefix cache, but for the callback's wall: c_api_prefix.cpp.
+Status read_prefix_options(const dsv4rt_prefix_options& given, EngineOptions& options);
 
 }  // namespace dsv4rt::c_api

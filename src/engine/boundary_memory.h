@@ -42,11 +42,11 @@ class BoundaryMemory {
   Buffer states_;
   Buffer table_row_;  // int32, block ids on their way into the tables
   std::int64_t state_bytes_ = 0;
-  std::vector<BoundaryRows> rows_;         // as CacheLayout::boundary()
+  std::vector<BoundaryRows> rows_;         // in the order of CacheLayout::boundary()
   std::vector<std::int32_t> ids_;          // host copy of table_row_
   std::vector<std::int32_t> columns_;      // [pools]
   std::vector<BoundaryCopy> copies_;       // scratch
-  std::vector<BoundaryCapture> captures_;  // of the outstanding step
+  std::vector<BoundaryCapture> captures_;  // boundaries inside the outstanding step
 };
 
 }  // namespace dsv4rt

@@ -33,7 +33,8 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
     return Status{StatusCode::kInvalidArgument, "threads: " + std::to_string(options.threads) +
                                                     "; accepted: 0 (all cores) to " + std::to_string(kMaxThreads)};
   }
-  if (options.backend == "cpu") return create_cpu_backend({.threads = options.threads, .max_isa = {}});
+  if (options.backend == "cpu")
+    return create_cpu_backend({.threads = options.threads, .max_isa = {}, .on_warning = options.on_warning});
   if (options.backend == "cuda") {
 #if defined(DSV4RT_HAVE_CUDA)
     return create_cuda_backend({.device = options.device,
@@ -114,6 +115,13 @@ Status Engine::Impl::load(const EngineOptions& requested) {
                                               ", max_tokens " + std::to_string(options.graphs.max_tokens) +
                                               ", max_bytes " + std::to_string(options.graphs.max_bytes) +
                                               "; accepted: 0 or more"};
+  }
+  const PrefixCacheOptions& prefixes = options.prefix_cache;
+  if (prefixes.tenant_quota_tokens < 0 || prefixes.policy.interval_tokens < 0) {
+    return {StatusCode::kInvalidArgument,
+            "prefix_cache: tenant_quota_tokens " + std::to_string(prefixes.tenant_quota_tokens) +
+                ", policy.interval_tokens " + std::to_string(prefixes.policy.interval_tokens) +
+                "; accepted: 0 or more"};
   }
   graphs = GraphCache(static_cast<std::size_t>(options.graphs.max_graphs), options.graphs.max_bytes);
   DSV4RT_ASSIGN_OR_RETURN(settings.profile, Profile::from_name(options.profile));

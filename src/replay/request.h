@@ -11,13 +11,13 @@ namespace dsv4rt::replay {
 // Lengths and times as the log has them. Content is known by ids at most: equal runs of block ids from the start mean
 // equal tokens there.
 struct Request {
-  std::int64_t index = 0;   // 0-based position among the log's requests
-  std::string id;           // the log's own name of it, or "line N"
-  std::int64_t line = 0;    // 1-based line of the file, for messages
+  std::int64_t index = 0;  // 0-based position among the log's requests
+  std::string id;          // the log's own name of it, or "line N"
+  std::int64_t line = 0;   // 1-based line of the file, for messages
   // When it arrives, in milliseconds since the log's first request. Unset for a later turn of a session.
   std::optional<double> arrival_ms;
   std::int64_t session = -1;  // turns of one session run one after another; -1: a request of its own
-  double delay_ms = 0;        // of a later turn: from the end of the turn before to its arrival
+  double delay_ms = 0;        // for a later turn: from the end of the turn before to its arrival
   std::int64_t input_tokens = 0;
   std::int64_t output_tokens = 0;
   // One id for each run of block_tokens prompt tokens; the last run may be shorter or missing. Empty: the log does not

@@ -6,24 +6,15 @@
 #include <iosfwd>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "cache/kv_cache_manager.h"
 #include "cache_model.h"
 #include "fake_device.h"
+#include "operation.h"
 
 namespace dsv4rt::property {
-
-// Small numbers, so that limits are hit all the time. Fields are taken modulo what makes sense, so
-// that every value is a valid operation and shrinking needs no care.
-struct Operation {
-  std::uint8_t kind = 0;
-  std::uint16_t a = 0;
-  std::uint16_t b = 0;
-  std::uint16_t c = 0;
-};
 
 struct CacheSetup {
   std::vector<std::int32_t> ratios;  // per layer
@@ -37,7 +28,6 @@ struct CacheSetup {
   std::vector<std::int32_t> spare_blocks;  // per layer: beyond what one longest sequence needs
 };
 
-std::ostream& operator<<(std::ostream& out, const Operation& operation);
 std::ostream& operator<<(std::ostream& out, const CacheSetup& setup);
 
 // How often the interesting things happened: a run in which one never did proves little.
@@ -57,11 +47,6 @@ struct CacheEvents {
   std::uint64_t short_truncates = 0;
   std::uint64_t short_steps = 0;
   std::uint64_t reserved_steps = 0;  // every entry within its reservation
-};
-
-// The manager did something that the model did not.
-struct Divergence : std::runtime_error {
-  using std::runtime_error::runtime_error;
 };
 
 class CacheMachine {

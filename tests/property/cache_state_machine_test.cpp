@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cache_machine.h"
+#include "random_scenario.h"
 
 namespace dsv4rt::property {
 namespace {
@@ -20,21 +21,7 @@ constexpr std::uint64_t kSeeds = 1000;
 constexpr std::uint64_t kSeedsPerTest = 100;
 constexpr std::size_t kOperationsPerSeed = 2000;
 
-struct Scenario {
-  CacheSetup setup;
-  std::vector<Operation> operations;
-};
-
-std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
-  out << scenario.setup << "\n  operations {kind, a, b, c}:";
-  for (const Operation& operation : scenario.operations) out << "\n  " << operation;
-  return out;
-}
-
-template <class T>
-T pick(rc::Random& random, std::initializer_list<T> values) {
-  return values.begin()[random.next() % values.size()];
-}
+using Scenario = RandomScenario<CacheSetup>;
 
 CacheSetup random_setup(rc::Random& random) {
   CacheSetup setup;
@@ -50,48 +37,6 @@ CacheSetup random_setup(rc::Random& random) {
     setup.spare_blocks.push_back(static_cast<std::int32_t>(random.next() % 5));
   }
   return setup;
-}
-
-Scenario random_scenario(rc::Random random) {
-  Scenario scenario;
-  scenario.setup = random_setup(random);
-  scenario.operations.reserve(kOperationsPerSeed);
-  for (std::size_t i = 0; i < kOperationsPerSeed; ++i) {
-    const std::uint64_t bits = random.next();
-    scenario.operations.push_back({.kind = static_cast<std::uint8_t>(bits >> 48),
-                                   .a = static_cast<std::uint16_t>(bits),
-                                   .b = static_cast<std::uint16_t>(bits >> 16),
-                                   .c = static_cast<std::uint16_t>(bits >> 32)});
-  }
-  return scenario;
-}
-
-rc::Seq<Operation> simpler_operations(const Operation& operation) {
-  std::vector<Operation> simpler;
-  for (std::uint16_t Operation::*field : {&Operation::a, &Operation::b, &Operation::c}) {
-    const std::uint16_t value = operation.*field;
-    for (const int smaller : {0, value / 2, value - 1}) {
-      if (smaller < 0 || smaller >= value) continue;
-      simpler.push_back(operation);
-      simpler.back().*field = static_cast<std::uint16_t>(smaller);
-    }
-  }
-  return rc::seq::fromContainer(simpler);
-}
-
-// Fewer operations first, then smaller numbers in them; the setup belongs to the seed.
-rc::Seq<Scenario> simpler_scenarios(const Scenario& scenario) {
-  const auto with = [setup = scenario.setup](std::vector<Operation> operations) {
-    return Scenario{setup, std::move(operations)};
-  };
-  return rc::seq::concat(rc::seq::map(rc::shrink::removeChunks(scenario.operations), with),
-                         rc::seq::map(rc::shrink::eachElement(scenario.operations, simpler_operations), with));
-}
-
-rc::Gen<Scenario> scenarios() {
-  return rc::Gen<Scenario>([](const rc::Random& random, int) {
-    return rc::shrinkable::shrinkRecur(random_scenario(random), simpler_scenarios);
-  });
 }
 
 // What this test program did so far, replays while shrinking excluded.
@@ -123,7 +68,7 @@ TEST_P(CacheStateMachine, AgreesWithTheReferenceModel) {
     rc::detail::TestMetadata metadata;
     metadata.id = "cache state machine, seed " + std::to_string(seed);
     const auto property = [] {
-      const Scenario scenario = *scenarios().as("scenario");
+      const Scenario scenario = *random_scenarios<CacheSetup>(random_setup, kOperationsPerSeed).as("scenario");
       const std::string failure = divergence(scenario);
       if (!failure.empty()) RC_FAIL(failure);
     };

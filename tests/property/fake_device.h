@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -42,8 +43,18 @@ class FakeDevice {
     }
   }
 
-  // Copies, then table deltas, then every token's writes: the order of a real step. tags[row of x].
-  void run(const StepView& step, const std::vector<std::uint64_t>& tags) {
+  // Room for boundary states; of every kind of ring, the rows before the boundary that a state keeps.
+  void make_states(std::int32_t states, const std::vector<std::int64_t>& rows) {
+    for (const std::int64_t kept : rows) {
+      states_.emplace_back(static_cast<std::size_t>(states), std::vector<RingRow>(static_cast<std::size_t>(kept)));
+    }
+  }
+
+  // Copies, then table deltas, then every token's writes: the order of a real step. tags[row of x]. States that no ring
+  // holds after the step get their rows from the rings before it and from what it computes.
+  void run(const StepView& step, const std::vector<std::uint64_t>& tags,
+           std::span<const PlannedCapture> captures = {}) {
+    for (const PlannedCapture& capture : captures) capture_before(capture);
     for (std::int32_t i = 0; i < step.counts.block_copies; ++i) {
       const BlockCopy& copy = step.block_copies[i];
       const auto pool = static_cast<std::size_t>(copy.table);
@@ -57,6 +68,43 @@ class FakeDevice {
     }
     for (std::int32_t t = 0; t < step.counts.tokens; ++t) {
       if (step.token_sequence[t] >= 0) write_token(step, t, tags[static_cast<std::size_t>(t)]);
+    }
+    for (const PlannedCapture& capture : captures) {
+      const std::int32_t first = step.sequence_first_token[capture.segment];
+      for (std::int32_t position = capture.start; position < capture.boundary; ++position) {
+        keep(capture.state, capture.boundary,
+             {position, tags[static_cast<std::size_t>(first + position - capture.start)]});
+      }
+    }
+  }
+
+  // The rows before the boundary out of the slot's rings, whatever these hold there.
+  void copy_out(const BoundaryCopyPlan& copy) {
+    capture_before({.slot = copy.slot, .start = copy.boundary, .boundary = copy.boundary, .state = copy.state});
+  }
+  // A state into the slot's rings; all other rows stay as they are.
+  void copy_in(const BoundaryCopyPlan& copy) {
+    for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+      const std::vector<RingRow>& kept = states_[ring][static_cast<std::size_t>(copy.state)];
+      std::vector<RingRow>& rows = rings_[ring][static_cast<std::size_t>(copy.slot)];
+      const auto count = static_cast<std::int64_t>(kept.size());
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t position = copy.boundary - count + i;
+        if (position >= 0) rows[static_cast<std::size_t>(position) % rows.size()] = kept[static_cast<std::size_t>(i)];
+      }
+    }
+  }
+  // Block ids of one slot, pool after pool: what KVCacheManager::table_row gives.
+  void write_table_row(std::int32_t slot, std::span<const std::int32_t> ids, std::span<const std::int32_t> columns) {
+    std::size_t next = 0;
+    for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+      for (std::int32_t c = 0; c < columns[pool]; ++c) table_entry(pool, slot, c) = ids[next++];
+    }
+  }
+  // What a freed block holds afterwards is nobody's.
+  void poison(const FreedBlock& freed) {
+    for (std::int32_t row = 0; row < pools_[static_cast<std::size_t>(freed.pool)].rows_per_block; ++row) {
+      at(static_cast<std::size_t>(freed.pool), freed.block.value, row) = kPoison;
     }
   }
 
@@ -109,6 +157,29 @@ class FakeDevice {
   }
 
  private:
+  static constexpr std::uint64_t kPoison = ~std::uint64_t{0};
+
+  // The rows of a state that lie before `start`.
+  void capture_before(const PlannedCapture& capture) {
+    for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+      const std::vector<RingRow>& rows = rings_[ring][static_cast<std::size_t>(capture.slot)];
+      std::vector<RingRow>& kept = states_[ring][static_cast<std::size_t>(capture.state)];
+      const auto count = static_cast<std::int64_t>(kept.size());
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t position = capture.boundary - count + i;
+        kept[static_cast<std::size_t>(i)] = position >= 0 && position < capture.start
+                                                ? rows[static_cast<std::size_t>(position) % rows.size()]
+                                                : RingRow{};
+      }
+    }
+  }
+  void keep(std::int32_t state, std::int32_t boundary, const RingRow& row) {
+    for (auto& states : states_) {
+      std::vector<RingRow>& kept = states[static_cast<std::size_t>(state)];
+      const std::int64_t i = row.position - boundary + static_cast<std::int64_t>(kept.size());
+      if (i >= 0) kept[static_cast<std::size_t>(i)] = row;
+    }
+  }
   std::uint64_t& at(std::size_t pool, std::int32_t block, std::int32_t row) {
     return rows_[pool].at(static_cast<std::size_t>(block) * static_cast<std::size_t>(pools_[pool].rows_per_block) +
                           static_cast<std::size_t>(row));
@@ -138,6 +209,8 @@ class FakeDevice {
   std::vector<std::int32_t> strides_;                     // [pool]
   std::vector<std::vector<std::int32_t>> tables_;         // [pool][slot * stride + column]
   std::vector<std::vector<std::vector<RingRow>>> rings_;  // [kind][slot][row]
+  // Same kinds: [kind][state][row], the row of position boundary - 1 last.
+  std::vector<std::vector<std::vector<RingRow>>> states_;
 };
 
 }  // namespace dsv4rt::property

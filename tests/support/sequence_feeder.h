@@ -21,7 +21,7 @@ struct FedSequence {
   LayerRows inputs;   // rows from position 0; the feeder takes those after `length`
   LayerRows outputs;  // rows of accepted tokens
   std::int64_t length = 0;
-  std::vector<std::int32_t> token_ids = {};  // of the inputs; none: the sequence is not cached
+  std::vector<std::int32_t> token_ids = {};  // ids of the inputs; none: the sequence is not cached
 };
 
 // One sequence's part of a step.

@@ -39,7 +39,7 @@ inline Result<std::unique_ptr<Backend>> create_test_backend() {
 #if defined(DSV4RT_HAVE_CUDA)
   if constexpr (kTestBackend == "cuda") return with_test_scratch(create_cuda_backend({.device = 0}), kTestScratchBytes);
 #endif
-  return create_cpu_test_backend({.threads = 1, .max_isa = {}});
+  return create_cpu_test_backend({.threads = 1, .max_isa = {}, .on_warning = {}});
 }
 
 }  // namespace dsv4rt::test

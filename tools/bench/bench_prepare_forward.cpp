@@ -9,10 +9,10 @@
 //   rollback_worst_case:   what giving a worst-case step back costs
 //
 // The limit that the design sets for prepare_forward is 100 us for decode steps. Every run checks that its steps were
-// valid: the counts of tokens, deltas and copies, and the manager's invariants at the end.
+// valid: the counts of tokens, deltas and copies, and the manager's invariants at the end. What the prefix cache costs
+// is in bench_prefix_cache.cpp.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -27,28 +27,12 @@
 #include "cache/kv_cache_manager.h"
 #include "cache/memory_plan.h"
 #include "dsv4rt/model.h"
+#include "prepare_timing.h"
 
 namespace dsv4rt {
 namespace {
 
-constexpr std::int32_t kSequences = 256;
 constexpr std::int32_t kPrefillTokens = 2048;
-constexpr std::int64_t kContextTokens = 16384;
-
-// Thrown and reported by main: a benchmark of wrong results is worth nothing.
-template <class T>
-T take(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().to_string());
-  return std::move(*result);
-}
-
-void require(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.to_string());
-}
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(std::string("benchmark result is wrong: ") + what);
-}
 
 struct Cache {
   std::unique_ptr<KVCacheManager> manager;
@@ -87,27 +71,6 @@ void append(Cache& cache, std::int32_t tokens) {
 
 void restart(Cache& cache) {
   for (const StepEntry& entry : cache.batch) require(cache.manager->truncate(entry.sequence, 0));
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Only prepare_forward is timed; the rest of a round restores the situation it is measured in.
-// The counters p50_us and p99_us tell the cost apart from what a busy machine adds to the mean.
-template <class Prepare, class Finish>
-void time_prepare(benchmark::State& state, Prepare&& prepare, Finish&& finish) {
-  std::vector<double> seconds;
-  for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
-    Result<StepPlan> plan = prepare();
-    seconds.push_back(seconds_since(start));
-    state.SetIterationTime(seconds.back());
-    finish(take(std::move(plan)));
-  }
-  std::sort(seconds.begin(), seconds.end());
-  state.counters["p50_us"] = 1e6 * seconds[seconds.size() / 2];
-  state.counters["p99_us"] = 1e6 * seconds[seconds.size() * 99 / 100];
 }
 
 void steady_decode(benchmark::State& state) {

@@ -76,7 +76,7 @@ Result<std::vector<std::uint16_t>> small_computation(Backend& backend) {
 }
 
 Result<std::vector<std::uint16_t>> cpu_result() {
-  DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cpu_backend({.threads = 1, .max_isa = {}}));
+  DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cpu_backend({.threads = 1, .max_isa = {}, .on_warning = {}}));
   return small_computation(*backend);
 }
 

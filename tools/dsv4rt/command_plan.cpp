@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "attention/step_shapes.h"
 #include "backend/cpu/cpu_backend.h"
@@ -16,6 +17,7 @@
 #include "dsv4rt/engine.h"
 #include "engine/step_workspace.h"
 #include "text_table.h"
+#include "tools/lib/prefix_costs.h"
 
 namespace dsv4rt::cli {
 namespace {
@@ -32,6 +34,7 @@ struct PlanFlags {
   std::int32_t sequences = 1;
   std::int32_t max_step_tokens = 2048;
   std::int64_t pool_tokens = 0;
+  std::int32_t prefix_states = 0;
   CacheFormats formats;
   std::string json;
 };
@@ -48,7 +51,27 @@ struct StepMemory {
 struct WholePlan {
   MemoryPlan cache;
   StepMemory steps;
+  std::optional<std::int64_t> cache_bytes;  // what --memory leaves for the cache
 };
+
+nlohmann::ordered_json prefix_json(const WholePlan& whole) {
+  const MemoryPlan& plan = whole.cache;
+  nlohmann::ordered_json json;
+  json["unit_tokens"] = plan.prefix_unit_tokens;
+  json["states"] = plan.limits.boundary_states;
+  json["bytes_per_state"] = plan.bytes_per_boundary_state;
+  json["state_bytes"] = plan.boundary_state_bytes;
+  json["table_row_bytes"] = plan.table_row_bytes;
+  for (const PrefixIntervalCost& cost : prefix_interval_costs(plan, whole.cache_bytes.value_or(plan.total_bytes))) {
+    auto& entry = json["intervals"].emplace_back();
+    entry["interval_tokens"] = cost.interval_tokens;
+    entry["bytes_per_token"] = cost.bytes_per_token;
+    if (!whole.cache_bytes) continue;  // nobody said what they may fill
+    entry["cached_tokens_that_fit"] = cost.cached_tokens;
+    entry["states"] = cost.states;
+  }
+  return json;
+}
 
 nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
   const MemoryPlan& plan = whole.cache;
@@ -71,6 +94,7 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
   }
   json["block_table_bytes"] = plan.block_table_bytes;
   json["step_metadata_bytes"] = plan.step_metadata_bytes;
+  if (plan.limits.boundary_states > 0) json["prefix_cache"] = prefix_json(whole);
   json["cache_bytes"] = plan.total_bytes;
   json["backend"] = flags.backend;
   json["workspace_bytes"] = whole.steps.workspace_bytes;
@@ -83,6 +107,30 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
 
 std::string bytes_text(std::int64_t bytes) {
   return std::to_string(bytes) + " (" + human_bytes(static_cast<double>(bytes)) + ")";
+}
+
+std::string states_line(const MemoryPlan& plan) {
+  if (plan.limits.boundary_states == 0) return "";
+  return "boundary states: " + std::to_string(plan.limits.boundary_states) + ", " +
+         bytes_text(plan.boundary_state_bytes) + "; table row " + std::to_string(plan.table_row_bytes) + "\n";
+}
+
+void print_prefix_costs(const WholePlan& whole) {
+  const MemoryPlan& plan = whole.cache;
+  std::vector<std::string> header{"state every", "B/cached token"};
+  if (whole.cache_bytes) header.insert(header.end(), {"cached tokens that fit", "states"});
+  TextTable table(std::move(header));
+  for (const PrefixIntervalCost& cost : prefix_interval_costs(plan, whole.cache_bytes.value_or(plan.total_bytes))) {
+    std::vector<std::string> cells{cost.interval_tokens == 0 ? "at the ends" : std::to_string(cost.interval_tokens),
+                                   fixed(cost.bytes_per_token, 0)};
+    if (whole.cache_bytes) {
+      cells.insert(cells.end(), {std::to_string(cost.cached_tokens), std::to_string(cost.states)});
+    }
+    table.add_row(std::move(cells));
+  }
+  std::cout << "prefix cache, units of " << plan.prefix_unit_tokens << " tokens, "
+            << bytes_text(plan.bytes_per_boundary_state) << " a state\n"
+            << table.to_string();
 }
 
 void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
@@ -103,13 +151,14 @@ void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t oth
             << "block tables and step metadata: " << plan.block_table_bytes + plan.step_metadata_bytes << "\n"
             << "tokens that fit: " << plan.limits.pool_tokens << " in " << plan.limits.max_sequences
             << " sequences of at most " << plan.limits.max_context_tokens << "\n"
-            << "cache: " << bytes_text(plan.total_bytes) << "\n"
+            << states_line(plan) << "cache: " << bytes_text(plan.total_bytes) << "\n"
             << "steps of at most " << plan.limits.max_step_tokens << " tokens, backend " << flags.backend
             << ": workspace " << bytes_text(whole.steps.workspace_bytes) << ", scratch "
             << bytes_text(whole.steps.scratch_bytes) << ", graphs at most " << bytes_text(whole.steps.graph_bytes)
             << "\n"
             << "total" << (other_bytes > 0 ? " with other memory: " : " without weights: ")
             << bytes_text(plan.total_bytes + whole.steps.total_bytes() + other_bytes) << "\n";
+  if (plan.limits.boundary_states > 0) print_prefix_costs(whole);
 }
 
 // The plan of an engine with default options.
@@ -120,7 +169,8 @@ Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config,
   memory.workspace_bytes =
       step_workspace_bytes(WorkspaceShape::of(config, schedule, rows, limits.max_step_tokens), config);
   if (flags.backend == "cpu") {
-    DSV4RT_ASSIGN_OR_RETURN(const auto backend, create_cpu_backend({.threads = flags.threads, .max_isa = {}}));
+    DSV4RT_ASSIGN_OR_RETURN(const auto backend,
+                            create_cpu_backend({.threads = flags.threads, .max_isa = {}, .on_warning = {}}));
     memory.scratch_bytes = backend->scratch_bytes(shapes);
     return memory;
   }
@@ -147,7 +197,8 @@ Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
       .max_sequences = flags.sequences,
       .max_context_tokens = flags.max_context == 0 ? config.max_position_embeddings : flags.max_context,
       .max_step_tokens = flags.max_step_tokens,
-      .pool_tokens = flags.pool_tokens};
+      .pool_tokens = flags.pool_tokens,
+      .boundary_states = flags.prefix_states};
   WholePlan plan;
   if (flags.memory.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(plan.cache, plan_memory(config, schedule, layout, limits));
@@ -158,6 +209,7 @@ Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
   DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, config, schedule, formats.rows, limits));
   DSV4RT_ASSIGN_OR_RETURN(
       plan.cache, fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes + plan.steps.total_bytes()));
+  plan.cache_bytes = memory_bytes - other_bytes - plan.steps.total_bytes();
   return plan;
 }
 
@@ -191,6 +243,10 @@ void add_plan_command(CLI::App& app, Action& chosen) {
                    "Tokens all sequences hold together; 0: sequences x max context")
       ->excludes("--memory");
   command->add_option("--max-step-tokens", flags->max_step_tokens, "Tokens in one step")->capture_default_str();
+  command
+      ->add_option("--prefix-states", flags->prefix_states,
+                   "Boundary states of a prefix cache; also prints what states at intervals cost and what then fits")
+      ->capture_default_str();
   command->add_option("--draft", flags->formats.draft_budget_tokens, "Draft tokens a step may reject")
       ->capture_default_str();
   command->add_option("--csa-rows-per-block", flags->formats.csa_rows_per_block, "Rows per block of CSA layers")

@@ -9,6 +9,7 @@
 #include "command.h"
 #include "console.h"
 #include "engine_flags.h"
+#include "prefix_report.h"
 #include "stage_report.h"
 #include "text_table.h"
 #include "tools/lib/attention_trace.h"
@@ -29,6 +30,7 @@ struct RunFlags {
   bool check = false;
   bool digest = false;
   StageReport stages;
+  PrefixReport prefixes;
   std::string json;
 };
 
@@ -178,9 +180,10 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
   return AttentionTrace::open(flags.trace, config, LayerId(range.first), LayerId(range.last));
 }
 
-Status run(const RunFlags& flags) {
+Status run(RunFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(const AttentionTrace trace, open_trace(flags));
-  DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags, trace));
+  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, engine_options(flags, trace));
+  DSV4RT_RETURN_IF_ERROR(flags.prefixes.prepare(trace, options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const EngineMemory& memory = engine->memory();
@@ -191,9 +194,11 @@ Status run(const RunFlags& flags) {
 
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   ProgressLine progress("run", "tokens");
-  DSV4RT_ASSIGN_OR_RETURN(const TraceRun run,
-                          run_trace(*engine, trace, {.chunk_tokens = flags.chunk, .decode_from = flags.decode_from},
-                                    [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
+  const TraceRunOptions steps{
+      .chunk_tokens = flags.chunk, .decode_from = flags.decode_from, .token_ids = flags.prefixes.token_ids()};
+  DSV4RT_ASSIGN_OR_RETURN(
+      const TraceRun run,
+      run_trace(*engine, trace, steps, [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
   std::vector<LayerCheck> checks;
   if (flags.check) {
     TraceTolerance tolerance = default_tolerance(*engine);
@@ -214,8 +219,11 @@ Status run(const RunFlags& flags) {
   }
   Json report = report_json(*engine, run, checks, digests);
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
+  const Status compared = flags.prefixes.replay(*engine, trace, steps, run, report, flags.json == "-");
   if (!flags.json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json));
-  return report_mismatches(checks);
+  DSV4RT_RETURN_IF_ERROR(compared);
+  DSV4RT_RETURN_IF_ERROR(report_mismatches(checks));
+  return flags.prefixes.result();
 }
 
 }  // namespace
@@ -235,6 +243,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
                    "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones")
       ->check(CLI::PositiveNumber);
   flags->stages.add_to(*command);
+  flags->prefixes.add_to(*command);
   command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");

@@ -10,7 +10,7 @@ enum ExitCode : int {
   kExitFailed = 1,     // device fault, defect, or a failure that is none of the below
   kExitUsage = 2,      // flags and arguments
   kExitBadInput = 3,   // a file is missing, malformed or not supported
-  kExitMismatch = 4,   // run --check found a difference
+  kExitMismatch = 4,   // run --check or --prefix-cache found a difference
   kExitResources = 5,  // memory, blocks or disk
 };
 

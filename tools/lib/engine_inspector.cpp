@@ -167,19 +167,28 @@ Status EngineInspector::digest_ring(int slot_spec, SequenceId sequence, std::int
 }
 
 Status EngineInspector::digest_cache(LayerId layer, SequenceId sequence, Sha256& digest) {
-  DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_.manager->length(sequence));
-  const LayerId local_id(static_cast<std::int32_t>(local));
-  for (int role = 0; role < kCacheRoleCount; ++role) {
-    const auto cache_role = static_cast<CacheRole>(role);
-    if (const int pool = impl_.layout.pool_index(local_id, cache_role); pool >= 0) {
-      DSV4RT_RETURN_IF_ERROR(digest_pool(pool, sequence, length, digest));
-    }
-    if (const int ring = impl_.layout.slot_index(local_id, cache_role); ring >= 0) {
-      DSV4RT_RETURN_IF_ERROR(digest_ring(ring, sequence, length, digest));
-    }
-  }
+  DSV4RT_RETURN_IF_ERROR(impl_.local_layer(layer).status());
+  for (const CacheRole role : roles(layer)) DSV4RT_RETURN_IF_ERROR(digest_role(layer, role, sequence, digest));
   return {};
+}
+
+Status EngineInspector::digest_role(LayerId layer, CacheRole role, SequenceId sequence, Sha256& digest) {
+  const LayerId local(static_cast<std::int32_t>(impl_.local_layer(layer).value()));
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_.manager->length(sequence));
+  const int pool = impl_.layout.pool_index(local, role);
+  const int ring = impl_.layout.slot_index(local, role);
+  if (pool < 0 && ring < 0) return no_such_role(layer, role);
+  return pool >= 0 ? digest_pool(pool, sequence, length, digest) : digest_ring(ring, sequence, length, digest);
+}
+
+std::vector<CacheRole> EngineInspector::roles(LayerId layer) const {
+  const LayerId local(static_cast<std::int32_t>(impl_.local_layer(layer).value()));
+  std::vector<CacheRole> present;
+  for (int number = 0; number < kCacheRoleCount; ++number) {
+    const auto role = static_cast<CacheRole>(number);
+    if (impl_.layout.pool_index(local, role) >= 0 || impl_.layout.slot_index(local, role) >= 0) present.push_back(role);
+  }
+  return present;
 }
 
 }  // namespace dsv4rt

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/sha256.h"
 #include "dsv4rt/engine.h"
 #include "engine/cache_memory.h"
-#include "base/sha256.h"
 
 namespace dsv4rt {
 
@@ -63,6 +63,9 @@ class EngineInspector {
   // compressed row, window row and state row up to its length, in logical order. Two caches with the
   // same digest behave the same; block ids, slots and bytes of dead rows do not enter.
   Status digest_cache(LayerId layer, SequenceId sequence, Sha256& digest);
+  // The same of one role, and the roles that a layer has. Precondition: the layer is loaded.
+  Status digest_role(LayerId layer, CacheRole role, SequenceId sequence, Sha256& digest);
+  [[nodiscard]] std::vector<CacheRole> roles(LayerId layer) const;
 
  protected:
   Result<std::vector<std::byte>> block_bytes(int pool, BlockId block);

@@ -23,9 +23,10 @@ Status keep_selection(EngineInspector& inspector, LayerRun& run, std::int32_t to
 }
 
 // One step of `tokens` tokens from position `start` through every layer.
-Status run_step(Engine& engine, const AttentionTrace& trace, std::int64_t start, std::int32_t tokens, bool decode,
-                TraceRun& run) {
-  const StepEntry entry{run.sequence, tokens};
+Status run_step(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options, std::int64_t start,
+                std::int32_t tokens, bool decode, TraceRun& run) {
+  const std::int32_t* token_ids = options.token_ids.empty() ? nullptr : options.token_ids.data() + start;
+  const StepEntry entry{.sequence = run.sequence, .tokens = tokens, .token_ids = token_ids};
   DSV4RT_ASSIGN_OR_RETURN(const Step step, engine.prepare({&entry, 1}));
   EngineInspector inspector(engine);
   const std::int64_t hidden = engine.config().hidden_size;
@@ -43,24 +44,52 @@ Status run_step(Engine& engine, const AttentionTrace& trace, std::int64_t start,
   return engine.commit(step);
 }
 
+// First token fed alone.
+std::int64_t decode_start(const AttentionTrace& trace, const TraceRunOptions& options) {
+  return options.decode_from < 0 ? trace.prefill_tokens : options.decode_from;
+}
+
+Status check_options(const AttentionTrace& trace, const TraceRunOptions& options) {
+  const std::int64_t total = trace.tokens();
+  if (decode_start(trace, options) > total) {
+    return {StatusCode::kInvalidArgument, "decode-from " + std::to_string(options.decode_from) +
+                                              " is beyond the trace's " + std::to_string(total) + " tokens"};
+  }
+  if (options.chunk_tokens < 0) {
+    return {StatusCode::kInvalidArgument,
+            "chunk " + std::to_string(options.chunk_tokens) + "; accepted: 0 (whole prompt) or more"};
+  }
+  if (!options.token_ids.empty() && static_cast<std::int64_t>(options.token_ids.size()) != total) {
+    return {StatusCode::kInvalidArgument, std::to_string(options.token_ids.size()) + " token ids for the trace's " +
+                                              std::to_string(total) + " tokens"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
                            const TraceProgress& progress) {
+  DSV4RT_RETURN_IF_ERROR(check_options(trace, options));
+  if (options.token_ids.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.create_sequence());
+    return continue_trace(engine, trace, options, sequence, progress);
+  }
+  const auto prompt = static_cast<std::size_t>(decode_start(trace, options));
+  DSV4RT_ASSIGN_OR_RETURN(const SequenceStart start, engine.create_sequence(options.token_ids.first(prompt), {}));
+  return continue_trace(engine, trace, options, start.sequence, progress);
+}
+
+Result<TraceRun> continue_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
+                                SequenceId sequence, const TraceProgress& progress) {
+  DSV4RT_RETURN_IF_ERROR(check_options(trace, options));
   const std::int64_t total = trace.tokens();
-  const std::int64_t decode_from = options.decode_from < 0 ? trace.prefill_tokens : options.decode_from;
-  if (decode_from > total) {
-    return Status{StatusCode::kInvalidArgument, "decode-from " + std::to_string(decode_from) +
-                                                    " is beyond the trace's " + std::to_string(total) + " tokens"};
-  }
-  if (options.chunk_tokens < 0) {
-    return Status{StatusCode::kInvalidArgument,
-                  "chunk " + std::to_string(options.chunk_tokens) + "; accepted: 0 (whole prompt) or more"};
-  }
+  const std::int64_t decode_from = decode_start(trace, options);
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t held, engine.length(sequence));
   TraceRun run;
-  run.prefill_tokens = decode_from;
-  run.decode_tokens = total - decode_from;
-  DSV4RT_ASSIGN_OR_RETURN(run.sequence, engine.create_sequence());
+  run.sequence = sequence;
+  run.prefill_tokens = std::max<std::int64_t>(decode_from - held, 0);
+  run.decode_tokens = total - held - run.prefill_tokens;
   for (const LayerId layer : engine.layers()) {
     LayerRun layer_run;
     layer_run.layer = layer;
@@ -69,10 +98,10 @@ Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const Tr
   }
 
   const std::int64_t chunk = options.chunk_tokens == 0 ? std::max<std::int64_t>(decode_from, 1) : options.chunk_tokens;
-  for (std::int64_t done = 0; done < total;) {
+  for (std::int64_t done = held; done < total;) {
     const bool decode = done >= decode_from;
     const std::int64_t tokens = decode ? 1 : std::min(chunk, decode_from - done);
-    DSV4RT_RETURN_IF_ERROR(run_step(engine, trace, done, static_cast<std::int32_t>(tokens), decode, run));
+    DSV4RT_RETURN_IF_ERROR(run_step(engine, trace, options, done, static_cast<std::int32_t>(tokens), decode, run));
     done += tokens;
     if (progress) progress(done, total);
   }

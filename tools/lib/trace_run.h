@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace dsv4rt {
 struct TraceRunOptions {
   std::int64_t chunk_tokens = 0;  // prefill chunk; 0: the whole prompt in one step
   std::int64_t decode_from = -1;  // first token fed alone; -1: the trace's n_prefill
+  // Ids of the trace's tokens, [n]: the engine's prefix cache gets to know them. Empty: they have none.
+  std::span<const std::int32_t> token_ids = {};
 };
 
 // What one layer produced, next to what it took.
@@ -41,8 +44,13 @@ struct TraceRun {
 using TraceProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // The engine must have been created for the trace's layers and at least its tokens; it needs a free
-// sequence. kInvalidArgument naming the option for a chunk or decode_from out of range.
+// sequence. With ids the prompt is what the sequence is created with. kInvalidArgument naming the option for a chunk,
+// decode_from or number of ids out of range.
 Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
                            const TraceProgress& progress);
+// The same for a sequence that holds the trace's first tokens already: runs the others. Outputs of those that it holds
+// are 0.
+Result<TraceRun> continue_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
+                                SequenceId sequence, const TraceProgress& progress);
 
 }  // namespace dsv4rt

@@ -4,13 +4,14 @@
 #include <cstring>
 #include <new>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_linear.h"
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/worker_threads.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -22,6 +23,7 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, cpu::IsaLevel isa) : team_(threads), ops_(team_, scratch_, isa) {}
 
+  [[nodiscard]] const cpu::ThreadTeam& team() const noexcept { return team_; }
   [[nodiscard]] std::string_view name() const noexcept override { return "cpu"; }
   [[nodiscard]] bool uses_host_memory() const noexcept override { return true; }
 
@@ -91,10 +93,15 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const CpuBackendOptions& opt
     }
     isa = *wanted;
   }
-  const int machine_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  const int threads = options.threads == 0 ? std::min(cpu::usable_processors(), kMaxThreads) : options.threads;
   try {
-    return std::unique_ptr<Backend>(
-        std::make_unique<CpuBackend>(options.threads == 0 ? machine_threads : options.threads, isa));
+    auto backend = std::make_unique<CpuBackend>(threads, isa);
+    const int running = backend->team().running_threads();
+    if (running < threads && options.on_warning) {
+      options.on_warning("the CPU backend works with " + std::to_string(running) + " of " + std::to_string(threads) +
+                         " threads: the system refused to start more");
+    }
+    return std::unique_ptr<Backend>(std::move(backend));
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kResourceExhausted, "no memory for the CPU backend");
   }

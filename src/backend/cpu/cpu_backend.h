@@ -1,8 +1,10 @@
 // The CPU backend: reference and default. Always built.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "backend/backend.h"
 
@@ -13,6 +15,8 @@ struct CpuBackendOptions {
   // Highest instruction set to use: "portable", "avx2" or "avx512"; empty: the best of the processor.
   // Linears give the same bits at every level.
   std::string max_isa;
+  // Told once if fewer threads could be started than asked for: the work takes longer, its results are the same.
+  std::function<void(std::string_view)> on_warning;
 };
 
 // Errors: kInvalidArgument for a thread count outside [0, 1024] or an unknown instruction set;

@@ -5,12 +5,7 @@
 #include <exception>
 #include <new>
 
-#if defined(DSV4RT_PARALLEL_STD_THREADS)
-#include <condition_variable>
-#include <mutex>
-#include <thread>
-#include <vector>
-#endif
+#include "backend/cpu/worker_threads.h"
 
 namespace dsv4rt::cpu {
 namespace {
@@ -60,91 +55,30 @@ class Round {
 
 }  // namespace
 
-#if defined(DSV4RT_PARALLEL_STD_THREADS)
-// ThreadSanitizer does not see libgomp's barriers; plain threads keep its reports meaningful. They
-// live as long as the team: an operation may take microseconds, and starting threads for each
-// would take most of the time.
-class WorkerThreads {
- public:
-  explicit WorkerThreads(int count) {
-    for (int worker = 1; worker <= count; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
-  }
-  ~WorkerThreads() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    work_given_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  WorkerThreads(const WorkerThreads&) = delete;
-  WorkerThreads& operator=(const WorkerThreads&) = delete;
-
-  // Does worker 0 of the round here and the others on the threads; returns when all are done.
-  void run(int workers, Round& round) {
-    {
-      const std::lock_guard lock(mutex_);
-      work_ = &round;
-      workers_ = workers;
-      running_ = workers - 1;
-      ++rounds_;
-    }
-    work_given_.notify_all();
-    round.work(0);
-    std::unique_lock lock(mutex_);
-    work_done_.wait(lock, [this] { return running_ == 0; });
-  }
-
- private:
-  void serve(int worker) {
-    std::uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
-    while (true) {
-      work_given_.wait(lock, [&] { return stopping_ || (rounds_ != seen && worker < workers_); });
-      if (stopping_) return;
-      seen = rounds_;
-      Round& round = *work_;
-      lock.unlock();
-      round.work(worker);
-      lock.lock();
-      if (--running_ == 0) work_done_.notify_one();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable work_given_;
-  std::condition_variable work_done_;
-  Round* work_ = nullptr;  // the members below belong to it too
-  int workers_ = 0;
-  int running_ = 0;
-  std::uint64_t rounds_ = 0;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
-};
-
-ThreadTeam::ThreadTeam(int threads)
-    : threads_(threads), own_threads_(threads > 1 ? std::make_unique<WorkerThreads>(threads - 1) : nullptr) {}
-#else
-class WorkerThreads {};
-
-ThreadTeam::ThreadTeam(int threads) : threads_(threads) {}
-#endif
+ThreadTeam::ThreadTeam(int threads) : threads_(threads) {
+  make_threads();
+}
 ThreadTeam::~ThreadTeam() = default;
+
+void ThreadTeam::make_threads() const {
+  if (threads_ > 1) workers_ = std::make_unique<WorkerThreads>(threads_);
+}
+
+int ThreadTeam::running_threads() const noexcept {
+  return workers_ == nullptr ? 1 : workers_->workers();
+}
 
 Status ThreadTeam::run(std::int64_t items, Trampoline trampoline, const void* body) const {
   if (items <= 0) return {};
-  const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, items));
+  if (workers_ != nullptr && workers_->lost_by_fork()) make_threads();
+  const auto workers = static_cast<int>(std::min<std::int64_t>(running_threads(), items));
   Round round(items, workers, trampoline, body);
   if (workers == 1) {
     round.work(0);
-    return round.status();
+  } else {
+    workers_->run(
+        workers, [](void* object, int worker) { static_cast<Round*>(object)->work(worker); }, &round);
   }
-#if defined(DSV4RT_PARALLEL_STD_THREADS)
-  own_threads_->run(workers, round);
-#else
-#pragma omp parallel for num_threads(workers) schedule(static, 1)
-  for (int worker = 0; worker < workers; ++worker) round.work(worker);
-#endif
   return round.status();
 }
 

@@ -19,7 +19,10 @@ class ThreadTeam {
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
+  // Threads asked for: no worker has a number from here on.
   [[nodiscard]] int threads() const noexcept { return threads_; }
+  // Those that could be started, the caller's included. Fewer take longer for the same results.
+  [[nodiscard]] int running_threads() const noexcept;
 
   // Calls body(begin, end, worker) on ranges that cover [0, items) without overlap, worker in
   // [0, threads). Items must be independent: which worker runs an item must not change its result.
@@ -41,8 +44,10 @@ class ThreadTeam {
   using Trampoline = void (*)(const void* body, std::int64_t begin, std::int64_t end, int worker);
   Status run(std::int64_t items, Trampoline trampoline, const void* body) const;
 
+  void make_threads() const;
+
   int threads_;
-  std::unique_ptr<WorkerThreads> own_threads_;  // only in builds that run on std::thread instead of OpenMP
+  mutable std::unique_ptr<WorkerThreads> workers_;  // null for a team of one; made again in a forked child
 };
 
 }  // namespace dsv4rt::cpu

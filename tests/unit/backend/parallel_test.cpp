@@ -1,4 +1,4 @@
-// The thread team: what its workers throw. Built twice, for OpenMP and for std::thread.
+// The thread team: what its workers do and throw.
 #include "backend/cpu/parallel.h"
 
 #include <atomic>

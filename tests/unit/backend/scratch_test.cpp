@@ -59,7 +59,7 @@ struct GroupedLinear {
 
 TEST(CpuScratch, LinearsKeepToWhatIsPlannedForTheLargestStep) {
   constexpr std::int32_t kMostTokens = 300;
-  const auto backend = create_cpu_backend({.threads = 1, .max_isa = {}}).value();
+  const auto backend = create_cpu_backend({.threads = 1, .max_isa = {}, .on_warning = {}}).value();
   const GroupedLinear linear(*backend, kMostTokens);
   for (const int threads : {1, 3, 16}) {
     const auto planned =
@@ -84,7 +84,7 @@ TEST(CpuScratch, LinearsKeepToWhatIsPlannedForTheLargestStep) {
 }
 
 TEST(CpuScratch, AnOperationWithoutItsScratchIsRefusedByName) {
-  const auto backend = create_cpu_backend({.threads = 2, .max_isa = {}}).value();
+  const auto backend = create_cpu_backend({.threads = 2, .max_isa = {}, .on_warning = {}}).value();
   const GroupedLinear linear(*backend, 8);
   std::vector<float> y;
   const Status refused = linear.run(backend->ops(), 8, y);

@@ -21,7 +21,7 @@ CacheState two_sequences() {
   const TestCache cache = make_cache(config_with_ratios({4, 128}), formats,
                                      {.max_sequences = 3, .max_context_tokens = 512, .max_step_tokens = 512});
   CacheState state(cache.schedule, cache.layout, cache.plan,
-                   *step_capacity(cache.schedule, cache.layout, cache.plan.limits));
+                   *step_capacity(cache.schedule, cache.layout, cache.plan.limits), {});
   for (int i = 0; i < 2; ++i) {
     const std::int32_t slot = state.sequences.acquire();
     state.step.segments.push_back({.slot = slot, .start = 0, .tokens = 100});
@@ -60,7 +60,7 @@ TEST(CacheInvariants, EveryBrokenOneIsNamed) {
   });
   expect_broken("shares more blocks", [](CacheState& state) { state.groups[0].set_shared_prefix_blocks(0, 9); });
   expect_broken("reservations sum up to 0", [](CacheState& state) { state.groups[1].set_reserved_blocks(1); });
-  expect_broken("blocks free, reserved are", [](CacheState& state) {
+  expect_broken("blocks free or cached, reserved are", [](CacheState& state) {
     state.sequences[0].reserve_tokens = 1 << 20;  // more than the pools can ever hold
     KvCacheGroup& csa = state.groups[0];
     csa.set_reserved_blocks(csa.outstanding_reservation(state.sequences[0], 0));

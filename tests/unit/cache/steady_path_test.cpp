@@ -1,7 +1,10 @@
 // After creation, steps allocate nothing: every operator new of this program is counted.
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "cache_fixture.h"
+#include "prefix_fixture.h"
 #include "support/count_allocations.h"
 
 namespace dsv4rt::test {
@@ -75,6 +78,73 @@ TEST(SteadyPath, CopiesOfSharedBlocksAllocateNothing) {
   ASSERT_TRUE(done.ok()) << done.to_string();
   EXPECT_EQ(after, before);
   EXPECT_EQ(step->counts.block_copies, 62);  // one of the two owners in every pool
+}
+
+// Steps that bring ids: units and states enter the cache at every boundary, and others leave it for them.
+TEST(SteadyPath, KeepingPrefixesAllocatesNothing) {
+  TestCache cache;
+  {
+    CacheFormats formats;
+    formats.draft_budget_tokens = 4;
+    cache = make_cache(model_config("deepseek-v4-flash"), formats,
+                       {.max_sequences = 8,
+                        .max_context_tokens = 4096,
+                        .max_step_tokens = 2048,
+                        .pool_tokens = 4096,
+                        .boundary_states = 24});
+    cache.manager = std::move(
+        *KVCacheManager::create(cache.schedule, cache.layout, cache.plan, {.policy = testing_cache::kEveryUnit}));
+  }
+  cache.manager->record_freed_blocks();
+  std::vector<std::vector<std::int32_t>> ids;
+  for (std::int32_t i = 0; i < 32; ++i) ids.push_back(testing_cache::token_ids(1500, i % 6));
+  std::vector<StepEntry> batch(4);
+  std::vector<std::int32_t> accepted(4);
+  Status status;
+  std::size_t captures = 0;
+  std::size_t copies = 0;
+  std::int64_t hits = 0;
+
+  const std::uint64_t before = allocations;
+  for (std::size_t round = 0; round < 8 && status.ok(); ++round) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      const Result<PrefixStart> start = cache.manager->create_sequence(std::span(ids[4 * round + i]).first(500), {});
+      ASSERT_TRUE(start.ok());
+      batch[i] = {.sequence = start->sequence, .tokens = 0};
+      hits += start->hit_tokens;
+      accepted[i] = static_cast<std::int32_t>(start->hit_tokens);
+    }
+    std::array<std::int32_t, 4> done{accepted[0], accepted[1], accepted[2], accepted[3]};
+    for (int step = 0; step < 60 && status.ok(); ++step) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        batch[i].tokens = std::min(step == 0 ? 400 : 1 + (step + static_cast<int>(i)) % 5, 1500 - done[i]);
+        batch[i].token_ids = ids[4 * round + i].data() + done[i];
+        accepted[i] = std::max(1, batch[i].tokens - (step % 3 == 0 ? static_cast<int>(i) : 0));
+      }
+      const Result<StepPlan> plan = cache.manager->prepare_forward(batch);
+      ASSERT_TRUE(plan.ok());
+      captures += cache.manager->captures().size();
+      if (step % 7 == 6) {
+        status = cache.manager->rollback(plan->serial, StepProgress::kPrepared).status();
+        continue;
+      }
+      status = cache.manager->commit(plan->serial, accepted);
+      copies += cache.manager->boundary_copies().size();
+      for (std::size_t i = 0; i < 4; ++i) done[i] += accepted[i];
+    }
+    for (const StepEntry& entry : batch) status = cache.manager->release(entry.sequence);
+  }
+  const std::uint64_t after = allocations;
+
+  EXPECT_EQ(after, before);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  const PrefixStats stats = cache.manager->prefix_stats();
+  EXPECT_GT(hits, 0);
+  EXPECT_GT(captures, 20U);
+  EXPECT_GT(copies, 10U);
+  EXPECT_GT(stats.units_removed_for_space, 20);
+  EXPECT_GT(stats.states_removed, 20);
+  EXPECT_TRUE(cache.manager->check_invariants().ok()) << cache.manager->check_invariants().to_string();
 }
 
 }  // namespace

@@ -267,8 +267,11 @@ TEST_F(CApiTest, SequencesForkTruncateAndRelease) {
 TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
-  const dsv4rt_step_options padded{
-      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = 8, .capture = 0, .hook_key = 0};
+  const dsv4rt_step_options padded{.struct_size = sizeof(dsv4rt_step_options),
+                                   .pad_to_tokens = 8,
+                                   .capture = 0,
+                                   .hook_key = 0,
+                                   .token_ids = nullptr};
   dsv4rt_step step{};
   ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &padded, &step), DSV4RT_OK);
   EXPECT_EQ(step.tokens, 8);
@@ -277,15 +280,24 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
   EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
   EXPECT_EQ(length(handle.get(), entry.sequence), 3);
 
-  const dsv4rt_step_options negative{
-      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = -1, .capture = 0, .hook_key = 0};
+  const dsv4rt_step_options negative{.struct_size = sizeof(dsv4rt_step_options),
+                                     .pad_to_tokens = -1,
+                                     .capture = 0,
+                                     .hook_key = 0,
+                                     .token_ids = nullptr};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &negative, &step), DSV4RT_INVALID_ARGUMENT);
-  const dsv4rt_step_options huge{
-      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = std::int64_t{1} << 32, .capture = 0, .hook_key = 0};
+  const dsv4rt_step_options huge{.struct_size = sizeof(dsv4rt_step_options),
+                                 .pad_to_tokens = std::int64_t{1} << 32,
+                                 .capture = 0,
+                                 .hook_key = 0,
+                                 .token_ids = nullptr};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &huge, &step), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(handle.get(), "pad_to_tokens");
-  const dsv4rt_step_options neither{
-      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = 0, .capture = 2, .hook_key = 0};
+  const dsv4rt_step_options neither{.struct_size = sizeof(dsv4rt_step_options),
+                                    .pad_to_tokens = 0,
+                                    .capture = 2,
+                                    .hook_key = 0,
+                                    .token_ids = nullptr};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &neither, &step), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(handle.get(), "capture");
 }
@@ -293,33 +305,55 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
 // A program built against version 1 has shorter structs.
 TEST_F(CApiTest, OptionsOfOlderVersionsAreAccepted) {
   const std::string path = checkpoint();
-  for (const std::size_t bytes : {104, 128}) {
+  for (const std::size_t bytes : {104, 128, 136}) {
     dsv4rt_engine_options older = options(path.c_str());
     older.struct_size = bytes;
-    older.nondeterministic = 99;  // not read
+    // Fields after the struct's end are not read.
+    if (bytes < 136) older.nondeterministic = 99;
+    older.prefix_cache = reinterpret_cast<const dsv4rt_prefix_options*>(std::uintptr_t{99});
     dsv4rt_engine* engine = nullptr;
     EXPECT_EQ(dsv4rt_engine_create(&older, &engine, nullptr, 0), DSV4RT_OK) << bytes;
     EXPECT_EQ(dsv4rt_engine_destroy(engine), DSV4RT_OK);
   }
 }
 
-TEST_F(CApiTest, StructsOfVersionOneAreAccepted) {
+TEST_F(CApiTest, StepOptionsOfOlderVersionsAreAccepted) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
-  const dsv4rt_step_options first{.struct_size = 16, .pad_to_tokens = 4, .capture = 99, .hook_key = 7};
-  dsv4rt_step step{};
-  ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &first, &step), DSV4RT_OK);  // capture is not read
-  EXPECT_EQ(step.tokens, 4);
-  EXPECT_EQ(run(handle.get(), step), DSV4RT_OK);
-  EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
+  const auto* no_pointer = reinterpret_cast<const std::int32_t* const*>(std::uintptr_t{99});
+  for (const std::size_t bytes : {16, 32}) {
+    dsv4rt_step_options older{
+        .struct_size = bytes, .pad_to_tokens = 4, .capture = 0, .hook_key = 7, .token_ids = no_pointer};
+    if (bytes < 32) older.capture = 99;  // fields after the struct's end are not read
+    dsv4rt_step step{};
+    ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &older, &step), DSV4RT_OK) << bytes;
+    EXPECT_EQ(step.tokens, 4);
+    EXPECT_EQ(run(handle.get(), step), DSV4RT_OK);
+    EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
+  }
+}
+
+TEST_F(CApiTest, MemoryOfOlderVersionsIsFilledToItsEnd) {
+  const EngineHandle handle = open();
+  for (const std::size_t bytes : {88, 104}) {
+    dsv4rt_memory memory;
+    std::memset(&memory, 0x5a, sizeof(memory));
+    memory.struct_size = bytes;
+    ASSERT_EQ(dsv4rt_engine_memory(handle.get(), &memory), DSV4RT_OK) << bytes;
+    EXPECT_EQ(memory.region_count, 7U);
+    EXPECT_EQ(memory.prefix_unit_tokens, 0x5a5a5a5a5a5a5a5a);
+  }
 }
 
 // The CPU backend cannot capture: such steps run eagerly and give the same bytes.
 TEST_F(CApiTest, CaptureOnTheCpuRunsEagerly) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
-  const dsv4rt_step_options captured{
-      .struct_size = sizeof(dsv4rt_step_options), .pad_to_tokens = 0, .capture = 1, .hook_key = 5};
+  const dsv4rt_step_options captured{.struct_size = sizeof(dsv4rt_step_options),
+                                     .pad_to_tokens = 0,
+                                     .capture = 1,
+                                     .hook_key = 5,
+                                     .token_ids = nullptr};
   dsv4rt_step step{};
   ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &captured, &step), DSV4RT_OK);
   EXPECT_EQ(step.tokens, 3);

@@ -1,0 +1,107 @@
+#include "backend/cpu/worker_threads.h"
+
+#include <algorithm>
+#include <pthread.h>
+#include <sched.h>
+#include <system_error>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace dsv4rt::cpu {
+namespace {
+
+constexpr int kRoundShift = 32;
+constexpr std::uint64_t kWorkersMask = (std::uint64_t{1} << kRoundShift) - 1;
+// About five microseconds: as long as a sleeping thread takes to wake up.
+constexpr int kLooks = 150;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Waits until the word is no longer `old`: first awake, then asleep.
+template <class Word>
+Word wait_while(const std::atomic<Word>& word, Word old) noexcept {
+  for (int look = 0; look < kLooks; ++look) {
+    const Word now = word.load(std::memory_order_acquire);
+    if (now != old) return now;
+    pause_briefly();
+  }
+  word.wait(old, std::memory_order_acquire);
+  return word.load(std::memory_order_acquire);
+}
+
+// Forks that made this process, counted from the first team on.
+std::atomic<std::uint64_t> forks = 0;
+
+std::uint64_t count_forks() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return forks.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+int usable_processors() noexcept {
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  if (sched_getaffinity(0, sizeof(processors), &processors) == 0) return std::max(1, CPU_COUNT(&processors));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more than 1,024 of them
+}
+
+WorkerThreads::WorkerThreads(int workers) : process_(count_forks()) {
+  threads_->started.reserve(static_cast<std::size_t>(workers - 1));
+  try {
+    for (int worker = 1; worker < workers; ++worker) threads_->started.emplace_back([this, worker] { serve(worker); });
+  } catch (const std::system_error&) {
+    // The limit of the process or of the machine; those that run do all the work.
+  }
+}
+
+WorkerThreads::~WorkerThreads() {
+  if (lost_by_fork()) {
+    // What is left of a thread in a child can neither be joined nor detached, and std::thread would end the program for
+    // either: it stays, in a list that leak checkers find.
+    static std::atomic<Threads*> lost = nullptr;
+    Threads* left = threads_.release();
+    left->next_lost = lost.load(std::memory_order_relaxed);
+    while (!lost.compare_exchange_weak(left->next_lost, left)) {
+    }
+    return;
+  }
+  round_.store(round_.load(std::memory_order_relaxed) & ~kWorkersMask, std::memory_order_release);
+  round_.notify_all();
+  for (std::thread& thread : threads_->started) thread.join();
+}
+
+bool WorkerThreads::lost_by_fork() const noexcept {
+  return process_ != forks.load(std::memory_order_relaxed);
+}
+
+void WorkerThreads::run(int workers, Work work, void* object) {
+  work_ = work;
+  object_ = object;
+  running_.store(workers - 1, std::memory_order_relaxed);
+  const std::uint64_t next = (round_.load(std::memory_order_relaxed) >> kRoundShift) + 1;
+  round_.store(next << kRoundShift | static_cast<std::uint64_t>(workers), std::memory_order_release);
+  round_.notify_all();
+  work(object, 0);
+  for (int left = running_.load(std::memory_order_acquire); left != 0;) left = wait_while(running_, left);
+}
+
+// The first round has number 0 and nothing to do.
+void WorkerThreads::serve(int worker) noexcept {
+  for (std::uint64_t seen = 1;;) {
+    seen = wait_while(round_, seen);
+    const auto workers = static_cast<int>(seen & kWorkersMask);
+    if (workers == 0) return;
+    if (worker >= workers) continue;
+    work_(object_, worker);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+  }
+}
+
+}  // namespace dsv4rt::cpu
