@@ -14,7 +14,8 @@ struct Request {
   std::int64_t index = 0;  // 0-based position among the log's requests
   std::string id;          // the log's own name of it, or "line N"
   std::int64_t line = 0;   // 1-based line of the file, for messages
-  // When it arrives, in milliseconds since the log's first request. Unset for a later turn of a session.
+  // When it arrives, in milliseconds since the log's first request. Unset for a later turn of a session of which the
+  // log gives only the delay; a later turn may have both.
   std::optional<double> arrival_ms;
   std::int64_t session = -1;  // turns of one session run one after another; -1: a request of its own
   double delay_ms = 0;        // for a later turn: from the end of the turn before to its arrival

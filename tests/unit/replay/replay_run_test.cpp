@@ -299,6 +299,68 @@ TEST(ReplayRun, AFailureOfTheSupplyLeavesNoFiles) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
+// Has room for everything, and says at the end what it is told to say.
+class TellingExecutor : public ReplayExecutor {
+ public:
+  explicit TellingExecutor(VirtualClock& clock) : clock_(clock) {}
+  Result<SequenceStart> create(std::span<const std::int32_t>, std::int64_t) override {
+    return SequenceStart{.sequence = {.index = next_++, .generation = 1}};
+  }
+  Status prepare(std::span<const StepPart>) override { return {}; }
+  Status run(std::span<const StepPart>) override {
+    note_occupancy();
+    clock_.advance(1000);
+    return {};
+  }
+  Status commit(std::span<const std::int32_t>) override { return {}; }
+  Status rollback() override { return {}; }
+  Status release(SequenceId) override { return {}; }
+  Result<SavedSequence> save(SequenceId) override { return SavedSequence(0); }
+  Result<SequenceId> restore(SavedSequence, std::int64_t) override { return SequenceId{}; }
+  Status drop(SavedSequence) override { return {}; }
+  [[nodiscard]] const CacheLimits& limits() const override { return limits_; }
+  void occupancy(CacheOccupancy& occupancy) const override { occupancy = told; }
+  [[nodiscard]] PrefixStats prefix_stats() const override { return {}; }
+  [[nodiscard]] ExecutorCounts counts() const override { return {}; }
+  [[nodiscard]] Status check() const override { return checked; }
+
+  CacheOccupancy told{.roles = {{.total_blocks = 10}}};
+  Status checked;
+
+ private:
+  VirtualClock& clock_;
+  CacheLimits limits_;
+  std::uint32_t next_ = 0;
+};
+
+TEST(ReplayRun, WhatIsLeftInTheCacheAtTheEndIsADefect) {
+  const auto outcome = [](const std::function<void(TellingExecutor&)>& tell) {
+    VirtualClock clock;
+    TellingExecutor executor(clock);
+    tell(executor);
+    const TempDirectory directory;
+    ReplayOptions options;
+    options.scheduler = {.max_sequences = 2, .max_context_tokens = 100, .step_tokens = 50};
+    options.requests_file = directory / "requests.jsonl";
+    options.summary_file = directory / "summary.json";
+    const auto summary = replay_requests(supply_of({request(0, 0, 10, 5)}), executor, clock, options);
+    EXPECT_EQ(std::filesystem::exists(options.requests_file), summary.ok());
+    EXPECT_EQ(std::filesystem::exists(options.summary_file), summary.ok());
+    return summary.status();
+  };
+  EXPECT_OK(outcome([](TellingExecutor&) {}));
+  EXPECT_TRUE(fails_with(outcome([](TellingExecutor& it) { it.told.roles[0].live_blocks = 3; }), StatusCode::kInternal,
+                         {"3 blocks are live"}));
+  EXPECT_TRUE(fails_with(outcome([](TellingExecutor& it) { it.told.roles[0].reserved_blocks = 2; }),
+                         StatusCode::kInternal, {"2 reserved"}));
+  EXPECT_TRUE(fails_with(outcome([](TellingExecutor& it) { it.told.live_sequences = 1; }), StatusCode::kInternal,
+                         {"1 sequences live"}));
+  EXPECT_TRUE(fails_with(outcome([](TellingExecutor& it) {
+                           it.checked = {StatusCode::kInternal, "broken"};
+                         }),
+                         StatusCode::kInternal, {"broken"}));
+}
+
 TEST(ReplayRun, ExpertTimesAreAddedToEveryStepAndSaid) {
   ModelReplayOptions options = small_options(1);
   const auto plain = run_model(supply_of({request(0, 0, 100, 101)}), options);

@@ -46,5 +46,34 @@ TEST(ReplaySoak, AHundredThousandRequestsTakeNoMoreMemoryThanAFew) {
   RecordProperty("wall_ms", std::to_string(summary->wall_ms));
 }
 
+// As many requests, tokens and arrivals as the first 1,000 of Mooncake's conversation log, on V4-Flash.
+TEST(ReplaySoak, AThousandLongRequestsAreReplayedAHundredTimesFasterThanTheyTake) {
+  ModelReplayOptions options;
+  const auto config = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/deepseek-v4-flash.json");
+  ASSERT_OK(config);
+  options.config = *config;
+  const auto table = StepTable::from_file(DSV4RT_SOURCE_DIR "/configs/step-table-h200.json");
+  ASSERT_OK(table);
+  options.table = *table;
+  options.cache.limits = {.max_sequences = 128,
+                          .max_context_tokens = 131072,
+                          .max_step_tokens = 2048,
+                          .pool_tokens = 4'000'000,
+                          .boundary_states = 4096};
+  options.cache.prefixes.interval_tokens = 256;  // 768 tokens are shared
+  // Limits of the cache serve the scheduler as well.
+  options.replay.scheduler.max_sequences = 0;
+  const Load load{.requests = 1000, .every_ms = 330, .most_input = 27'000, .most_output = 700, .shared_prompts = 100};
+  const auto summary = run_model(generate(load), options);
+  ASSERT_OK(summary);
+  EXPECT_EQ(summary->metrics.requests().finished, 1000);
+  EXPECT_GT(summary->metrics.requests().hit_tokens, 100'000);
+  EXPECT_GT(summary->duration_ms(), 300'000);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
+  EXPECT_GE(summary->wall_speedup(), 100);
+#endif
+  RecordProperty("wall_speedup", std::to_string(summary->wall_speedup()));
+}
+
 }  // namespace
 }  // namespace dsv4rt::replay::test
