@@ -1,4 +1,6 @@
 // 100,000 requests: memory stays where it was, and the replay is much faster than the time it tells of.
+#include <cstdlib>
+#include <ctime>
 #include <malloc.h>
 
 #include <gtest/gtest.h>
@@ -64,15 +66,18 @@ TEST(ReplaySoak, AThousandLongRequestsAreReplayedAHundredTimesFasterThanTheyTake
   // Limits of the cache serve the scheduler as well.
   options.replay.scheduler.max_sequences = 0;
   const Load load{.requests = 1000, .every_ms = 330, .most_input = 27'000, .most_output = 700, .shared_prompts = 100};
+  const std::clock_t begin = std::clock();  // processor time: other programs do not count
   const auto summary = run_model(generate(load), options);
+  const double cpu_ms = static_cast<double>(std::clock() - begin) * 1e3 / CLOCKS_PER_SEC;
   ASSERT_OK(summary);
   EXPECT_EQ(summary->metrics.requests().finished, 1000);
   EXPECT_GT(summary->metrics.requests().hit_tokens, 100'000);
   EXPECT_GT(summary->duration_ms(), 300'000);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
-  EXPECT_GE(summary->wall_speedup(), 100);
+  EXPECT_GE(summary->duration_ms() / cpu_ms, 100);
 #endif
-  RecordProperty("wall_speedup", std::to_string(summary->wall_speedup()));
+  RecordProperty("cpu_ms", std::to_string(cpu_ms));
+  RecordProperty("duration_ms", std::to_string(summary->duration_ms()));
 }
 
 }  // namespace
