@@ -15,6 +15,7 @@
 #include "console.h"
 #include "engine_flags.h"
 #include "stage_report.h"
+#include "step_table_report.h"
 #include "text_table.h"
 #include "tools/lib/engine_inspector.h"
 #include "tools/lib/layer_bench.h"
@@ -30,6 +31,8 @@ struct BenchFlags {
   std::vector<std::string> whole_step;
   std::vector<std::int32_t> whole_prefill;
   double bandwidth_gb_per_s = 0;
+  std::string step_table;
+  std::string revision;
   StageReport stages;
   std::string json;
 };
@@ -78,13 +81,18 @@ std::string nodes_text(const std::map<std::string, std::int64_t>& nodes_by_kind)
   return text.empty() ? "-" : text;
 }
 
-Status bench_whole_step(const BenchFlags& flags) {
-  const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
+Result<std::vector<StepShape>> parse_step_shapes(const std::vector<std::string>& texts) {
   std::vector<StepShape> shapes;
-  for (const std::string& text : flags.whole_step) {
+  for (const std::string& text : texts) {
     DSV4RT_ASSIGN_OR_RETURN(const StepShape shape, parse_step_shape(text));
     shapes.push_back(shape);
   }
+  return shapes;
+}
+
+Status bench_whole_step(const BenchFlags& flags) {
+  const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<StepShape> shapes, parse_step_shapes(flags.whole_step));
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   options.limits = step_bench_limits(shapes, bench);
   options.draft_budget_tokens = 1;
@@ -208,7 +216,23 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
 }
 
+Status bench_step_table(const BenchFlags& flags) {
+  DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, flags.engine.to_options());
+  StepTableGrid grid = StepTableGrid::for_gpu();
+  if (!flags.whole_step.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(grid.decode, parse_step_shapes(flags.whole_step));
+  }
+  if (!flags.whole_prefill.empty()) grid.prefill = flags.whole_prefill;
+  grid.steps = {.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
+  grid.prefill_repeats = flags.bench.prefill_repeats;
+  return write_step_table(options, grid, flags.revision, flags.step_table);
+}
+
 Status bench(const BenchFlags& flags) {
+  if (!flags.step_table.empty()) return bench_step_table(flags);
+  if (!flags.whole_step.empty() && !flags.whole_prefill.empty()) {
+    return {StatusCode::kInvalidArgument, "--whole-step and --whole-prefill: accepted: one of them, or --step-table"};
+  }
   if (!flags.whole_prefill.empty()) return bench_whole_prefill(flags);
   if (!flags.whole_step.empty()) return bench_whole_step(flags);
   return bench_each_layer(flags);
@@ -228,18 +252,20 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command->add_option("--decode-steps", flags->bench.decode_steps, "Decode steps; the median counts")
       ->capture_default_str();
   command->add_option("--batch", flags->bench.batch, "Sequences decoded together")->capture_default_str();
-  CLI::Option* const whole_step =
-      command
-          ->add_option("--whole-step", flags->whole_step,
-                       "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
-                       "tokens each")
-          ->delimiter(',');
+  command
+      ->add_option("--whole-step", flags->whole_step,
+                   "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
+                   "tokens each")
+      ->delimiter(',');
   command
       ->add_option("--whole-prefill", flags->whole_prefill,
                    "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->excludes(whole_step);
+      ->check(CLI::PositiveNumber);
+  command->add_option("--step-table", flags->step_table,
+                      "Time both over a grid and write a table of step times for replay --execute model; the shapes of "
+                      "--whole-step and --whole-prefill where given, otherwise a grid for GPUs");
+  command->add_option("--revision", flags->revision, "Name of the build that --step-table notes; default its version");
   command->add_option("--bandwidth", flags->bandwidth_gb_per_s,
                       "Memory bandwidth in GB/s for the floor of --whole-step; default 4300 with cuda");
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();

@@ -1,0 +1,62 @@
+// What a replay asks its executor besides running steps: how full the cache is, and whether all is well.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "dsv4rt/memory_plan.h"
+#include "dsv4rt/prefix_cache.h"
+#include "dsv4rt/types.h"
+#include "replay/step_executor.h"
+
+namespace dsv4rt::replay {
+
+// Blocks of a paged role, all layers together.
+struct RoleOccupancy {
+  CacheRole role = CacheRole::kCsaKv;
+  std::int64_t total_blocks = 0;
+  std::int64_t live_blocks = 0;      // held by sequences
+  std::int64_t cached_blocks = 0;    // held by prefixes alone, pinned ones included
+  std::int64_t reserved_blocks = 0;  // owed to sequences
+};
+
+struct CacheOccupancy {
+  std::vector<RoleOccupancy> roles;  // in the order of the roles; those that the model has
+  std::int32_t live_sequences = 0;   // slots in use: what all ring roles have
+  std::int32_t max_sequences = 0;
+  std::int64_t kept_states = 0;  // boundary states of the prefix cache
+  std::int64_t max_states = 0;
+};
+
+// Counts since the beginning; unset: does not apply.
+struct ExecutorCounts {
+  std::optional<std::int64_t> extrapolated_steps;  // whose time no measured shapes surround
+  std::optional<std::int64_t> captured_steps;
+  std::int64_t saves = 0;  // sequences moved to host memory
+  std::int64_t saved_bytes = 0;
+  std::int64_t peak_saved_bytes = 0;  // at a time
+};
+
+class ReplayExecutor : public StepExecutor {
+ public:
+  [[nodiscard]] virtual const CacheLimits& limits() const = 0;
+  // At present, into `occupancy`, whose memory is used again.
+  virtual void occupancy(CacheOccupancy& occupancy) const = 0;
+  [[nodiscard]] virtual PrefixStats prefix_stats() const = 0;
+  [[nodiscard]] virtual ExecutorCounts counts() const = 0;
+  // Every invariant of the cache, from scratch; kInternal.
+  [[nodiscard]] virtual Status check() const = 0;
+
+  // While the latest step ran.
+  [[nodiscard]] const CacheOccupancy& step_occupancy() const noexcept { return step_occupancy_; }
+
+ protected:
+  // Every implementation of run() calls it.
+  void note_occupancy() { occupancy(step_occupancy_); }
+
+ private:
+  CacheOccupancy step_occupancy_;
+};
+
+}  // namespace dsv4rt::replay

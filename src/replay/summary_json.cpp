@@ -1,0 +1,242 @@
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "cache/cache_layout.h"
+#include "replay/request_writer.h"
+#include "replay/run_summary.h"
+
+namespace dsv4rt::replay {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A share or mean with as many digits as a reader can use.
+double rounded(double value) {
+  return std::round(value * 1e4) / 1e4;
+}
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+Json latency(const LatencyHistogram& values) {
+  return {{"count", values.count()},      {"mean", values.mean()},        {"min", values.least()},
+          {"p50", values.percentile(50)}, {"p90", values.percentile(90)}, {"p95", values.percentile(95)},
+          {"p99", values.percentile(99)}, {"max", values.greatest()}};
+}
+
+Json distribution(const LatencyHistogram& values) {
+  Json points = Json::array();
+  for (const auto& [value, up_to] : values.distribution(100)) points.push_back({value, rounded(up_to)});
+  return points;
+}
+
+const char* mode_name(ArrivalMode mode) {
+  switch (mode) {
+    case ArrivalMode::kTimeStamps:
+      return "time stamps";
+    case ArrivalMode::kRate:
+      return "rate";
+    case ArrivalMode::kClosedLoop:
+      return "closed loop";
+  }
+  return "";
+}
+
+Json options(const RunSummary& summary) {
+  const ArrivalOptions& arrivals = summary.arrivals;
+  const SchedulerOptions& scheduler = summary.scheduler;
+  Json json;
+  json["arrivals"] = mode_name(arrivals.mode);
+  if (arrivals.mode == ArrivalMode::kTimeStamps) json["speed"] = arrivals.speed;
+  if (arrivals.mode == ArrivalMode::kRate) json["rate_per_s"] = arrivals.rate_per_s;
+  if (arrivals.mode == ArrivalMode::kClosedLoop) json["concurrency"] = arrivals.concurrency;
+  json["jitter_ms"] = arrivals.jitter_ms;
+  json["limit"] = arrivals.limit;
+  json["seed"] = summary.seed;
+  json["max_sequences"] = scheduler.max_sequences;
+  json["max_context_tokens"] = scheduler.max_context_tokens;
+  json["step_tokens"] = scheduler.step_tokens;
+  json["max_waiting"] = scheduler.max_waiting;
+  json["reserve"] = scheduler.reservation == Reservation::kWhole ? "whole" : "prompt";
+  json["preempt"] = scheduler.preemption == Preemption::kRecompute ? "recompute" : "snapshot";
+  json["priority_aging_ms"] = to_ms(scheduler.aging_ns);
+  json["draft_tokens"] = scheduler.draft_tokens;
+  json["acceptance"] = summary.acceptance;
+  json["pool_tokens"] = summary.limits.pool_tokens;
+  json["boundary_states"] = summary.limits.boundary_states;
+  return json;
+}
+
+Json requests(const RunSummary& summary) {
+  const RequestTotals& totals = summary.metrics.requests();
+  Json json = {{"arrived", totals.arrived},
+               {"finished", totals.finished},
+               {"rejected", totals.rejected},
+               {"aborted", totals.aborted}};
+  for (const RejectReason reason : {RejectReason::kQueueFull, RejectReason::kTooLong, RejectReason::kNoTokens}) {
+    json["rejected_for"][reject_reason_name(reason)] = totals.rejected_for[static_cast<std::size_t>(reason)];
+  }
+  json["most_waiting"] = totals.most_waiting;
+  json["preemptions"] = totals.preemptions;
+  json["preemptions_by_snapshot"] = totals.snapshots;
+  json["most_preempted"] = totals.most_preempted;
+  json["least_tokens_per_s"] = totals.least_tokens_per_s ? Json(*totals.least_tokens_per_s) : Json(nullptr);
+  return json;
+}
+
+Json tokens(const RunSummary& summary) {
+  const RequestTotals& totals = summary.metrics.requests();
+  Json json = {{"input_of_finished", totals.input_tokens},
+               {"output", totals.output_tokens},
+               {"input_admitted", totals.admitted_input_tokens}};
+  // A log without block ids does not say what is shared: no rate is better than a wrong one.
+  json["prefix_identity"] = totals.with_block_ids == 0                ? "none"
+                            : totals.with_block_ids == totals.arrived ? "block ids"
+                                                                      : "block ids of some";
+  json["hit"] = totals.hit_tokens;
+  json["hit_rate"] = totals.with_block_ids > 0 && totals.admitted_input_tokens > 0
+                         ? Json(share(totals.hit_tokens, totals.admitted_input_tokens))
+                         : Json(nullptr);
+  json["recomputed"] = totals.recomputed_tokens;
+  json["prefill_run"] = summary.metrics.steps().prefill_tokens;
+  json["drafted"] = summary.metrics.steps().drafted_tokens;
+  json["drafts_accepted"] = summary.metrics.steps().accepted_drafts;
+  return json;
+}
+
+Json goodput(const RunSummary& summary) {
+  const ServiceLevels& levels = summary.service_levels;
+  if (!levels.any()) return nullptr;
+  const RequestTotals& totals = summary.metrics.requests();
+  Json json;
+  if (levels.ttft_ms) json["ttft_ms"] = *levels.ttft_ms;
+  if (levels.tpot_ms) json["tpot_ms"] = *levels.tpot_ms;
+  if (levels.e2el_ms) json["e2el_ms"] = *levels.e2el_ms;
+  const double seconds = summary.duration_ms() / 1e3;
+  json["requests"] = totals.kept_service_levels;
+  json["requests_per_s"] = seconds > 0 ? static_cast<double>(totals.kept_service_levels) / seconds : 0.0;
+  json["share_of_arrived"] = share(totals.kept_service_levels, totals.arrived);
+  return json;
+}
+
+Json steps(const RunSummary& summary) {
+  const StepTotals& totals = summary.metrics.steps();
+  Json json = {{"count", totals.steps},
+               {"decode", totals.decode_only},
+               {"prefill", totals.prefill_only},
+               {"mixed", totals.mixed},
+               {"most_sequences", totals.most_sequences},
+               {"most_tokens", totals.most_tokens},
+               {"longest_ms", to_ms(totals.longest_ns)},
+               {"busy_ms", to_ms(totals.busy_ns)}};
+  const ExecutorCounts& counts = summary.executor;
+  json["captured"] = counts.captured_steps ? Json(*counts.captured_steps) : Json(nullptr);
+  json["eager"] = counts.captured_steps ? Json(totals.steps - *counts.captured_steps) : Json(nullptr);
+  if (counts.extrapolated_steps) {
+    json["extrapolated"] = *counts.extrapolated_steps;
+    json["extrapolated_share"] = share(*counts.extrapolated_steps, totals.steps);
+  }
+  return json;
+}
+
+Json cache(const RunSummary& summary) {
+  const CacheOccupancy& latest = summary.metrics.latest();
+  Json roles = Json::array();
+  for (std::size_t i = 0; i < latest.roles.size(); ++i) {
+    const RoleOccupancy& role = latest.roles[i];
+    const std::int64_t most = summary.metrics.most_live_blocks()[i];
+    roles.push_back({{"role", cache_role_name(role.role)},
+                     {"blocks", role.total_blocks},
+                     {"most_live", most},
+                     {"most_live_share", share(most, role.total_blocks)},
+                     {"live_at_end", role.live_blocks},
+                     {"cached_at_end", role.cached_blocks}});
+  }
+  const PrefixStats& prefixes = summary.prefixes;
+  return {{"roles", roles},
+          {"prefix_lookups", prefixes.lookups},
+          {"prefix_units_stored", prefixes.units_stored},
+          {"prefix_units_removed", prefixes.units_removed_for_space + prefixes.units_removed_by_quota},
+          {"boundary_states_taken", prefixes.states_taken},
+          {"boundary_states_removed", prefixes.states_removed},
+          {"saves", summary.executor.saves},
+          {"saved_bytes", summary.executor.saved_bytes},
+          {"peak_saved_bytes", summary.executor.peak_saved_bytes}};
+}
+
+Json occupancy(const OccupancySeries& series) {
+  Json json = {{"interval_ms", to_ms(series.interval_ns())}, {"columns", series.columns()}};
+  Json& mean = json["mean"] = Json::array();
+  Json& most = json["max"] = Json::array();
+  for (std::size_t i = 0; i < series.intervals(); ++i) {
+    Json mean_row = Json::array();
+    Json most_row = Json::array();
+    for (std::size_t c = 0; c < series.columns().size(); ++c) {
+      mean_row.push_back(rounded(series.mean(i, c)));
+      most_row.push_back(series.greatest(i, c));
+    }
+    mean.push_back(mean_row);
+    most.push_back(most_row);
+  }
+  return json;
+}
+
+Json slowest(const RunMetrics& metrics) {
+  Json json = Json::array();
+  for (const RequestRecord& record : metrics.slowest()) json.push_back(Json::parse(request_line(record)));
+  return json;
+}
+
+}  // namespace
+
+double RunSummary::duration_ms() const noexcept {
+  const RequestTotals& totals = metrics.requests();
+  return totals.first_arrival_ns < 0 ? 0 : to_ms(totals.last_end_ns - totals.first_arrival_ns);
+}
+
+std::string summary_json(const RunSummary& summary) {
+  const RunMetrics& metrics = summary.metrics;
+  const RequestTotals& totals = metrics.requests();
+  const double seconds = summary.duration_ms() / 1e3;
+  const auto per_s = [&](std::int64_t count) { return seconds > 0 ? static_cast<double>(count) / seconds : 0.0; };
+  Json json;
+  json["format"] = "dsv4rt-replay";
+  json["version"] = 1;
+  json["mode"] = summary.mode;
+  json["meaning"] = "performance only: token ids are made up, so what a model would answer is not";
+  json["stopped"] = summary.stopped;
+  json["options"] = options(summary);
+  json["requests"] = requests(summary);
+  json["tokens"] = tokens(summary);
+  json["duration_ms"] = summary.duration_ms();
+  json["throughput"] = {{"requests_per_s", per_s(totals.finished)},
+                        {"input_tokens_per_s", per_s(totals.input_tokens)},
+                        {"output_tokens_per_s", per_s(totals.output_tokens)}};
+  json["latency_ms"] = {{"ttft", latency(metrics.ttft_ms())},
+                        {"tpot", latency(metrics.tpot_ms())},
+                        {"itl", latency(metrics.itl_ms())},
+                        {"e2el", latency(metrics.e2el_ms())},
+                        {"queue", latency(metrics.queue_ms())}};
+  json["percentile_error"] = LatencyHistogram::kRelativeError;
+  json["goodput"] = goodput(summary);
+  json["steps"] = steps(summary);
+  json["cache"] = cache(summary);
+  if (summary.step_times) {
+    Json& times = json["step_times"];
+    times["provenance"] = Json::object();
+    for (const auto& [name, text] : summary.step_times->provenance) times["provenance"][name] = text;
+    times["points"] = summary.step_times->points;
+    times["moe_us_per_step"] = summary.step_times->experts.us_per_step;
+    times["moe_us_per_token"] = summary.step_times->experts.us_per_token;
+  }
+  json["distribution_ms"] = {{"ttft", distribution(metrics.ttft_ms())}, {"tpot", distribution(metrics.tpot_ms())}};
+  json["occupancy"] = occupancy(metrics.occupancy());
+  json["slowest"] = slowest(metrics);
+  json["wall_ms"] = summary.wall_ms;
+  json["wall_speedup"] = summary.wall_speedup();
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace dsv4rt::replay

@@ -1,0 +1,89 @@
+#include "step_table_report.h"
+
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#if defined(DSV4RT_HAVE_CUDA)
+#include "backend/cuda/cuda_devices.h"
+#endif
+#include "base/try.h"
+#include "checkpoint/output_file.h"
+#include "console.h"
+#include "dsv4rt/version.h"
+#include "layout/row_format.h"
+#include "text_table.h"
+#include "tools/lib/engine_inspector.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+// The processor's name as Linux tells it.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+std::string device_text(const EngineOptions& options) {
+#if defined(DSV4RT_HAVE_CUDA)
+  if (options.backend == "cuda") {
+    const CudaSystem system = inspect_cuda();
+    const std::string versions = "CUDA " + system.toolkit_version + ", driver serves " + system.driver_version;
+    return (system.devices.empty() ? "unknown GPU" : system.devices.front().name) + " (" + versions + ")";
+  }
+#endif
+  const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+  return processor_name() + ", " + std::to_string(threads) + " threads, " + build_info().cpu_isa;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[16];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
+}
+
+std::string shapes_text(Engine& engine) {
+  const EngineInspector inspector(engine);
+  return std::to_string(engine.layers().size()) + " layers, hidden size " +
+         std::to_string(engine.config().hidden_size) + ", rows " +
+         std::string(row_format_name(inspector.row_format())) + ", index keys " +
+         std::string(index_key_format_name(inspector.index_format())) + "; attention and cache only, no experts";
+}
+
+}  // namespace
+
+Status write_step_table(EngineOptions options, const StepTableGrid& grid, const std::string& revision,
+                        const std::string& path) {
+  options.limits = step_table_limits(grid);
+  options.draft_budget_tokens = 1;
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
+  ProgressLine progress("step table", "points");
+  DSV4RT_ASSIGN_OR_RETURN(
+      replay::StepTable table,
+      measure_step_table(*engine, grid, [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
+  table.provenance = {{"device", device_text(options)},
+                      {"commit", revision.empty() ? "version " + build_info().version : revision},
+                      {"date", today()},
+                      {"shapes", shapes_text(*engine)},
+                      {"deterministic", EngineInspector(*engine).deterministic() ? "yes" : "no"},
+                      {"not measured", "prefill after a cached context, mixed and verify steps"}};
+  DSV4RT_RETURN_IF_ERROR(table.validate("step table"));
+  TextTable text({"kind", "sequences", "context", "tokens", "ms"});
+  for (const replay::StepPoint& point : table.points) {
+    text.add_row({point.kind == replay::StepKind::kDecode ? "decode" : "prefill", std::to_string(point.sequences),
+                  std::to_string(point.context_tokens), std::to_string(point.tokens),
+                  fixed(point.microseconds / 1e3, 3)});
+  }
+  std::cout << text.to_string();
+  return write_text_file(path, table.to_json());
+}
+
+}  // namespace dsv4rt::cli

@@ -1,0 +1,74 @@
+#include "tools/lib/step_table_bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/try.h"
+#include "tools/lib/prefill_bench.h"
+
+namespace dsv4rt {
+namespace {
+
+// A table with fewer digits says as much: nanoseconds.
+double to_table_us(double ms) {
+  return std::round(ms * 1e6) / 1e3;
+}
+
+}  // namespace
+
+StepTableGrid StepTableGrid::for_gpu() {
+  StepTableGrid grid;
+  for (const std::int32_t batch : {1, 4, 8, 16, 32, 64, 128, 256}) {
+    for (const std::int64_t context : {1024, 4096, 8192, 32768}) {
+      grid.decode.push_back({.batch = batch, .context_tokens = context});
+    }
+  }
+  grid.prefill = {128, 256, 512, 1024, 2048, 4096, 8192};
+  return grid;
+}
+
+CacheLimits step_table_limits(const StepTableGrid& grid) {
+  CacheLimits limits = step_bench_limits(grid.decode, grid.steps);
+  for (const std::int32_t tokens : grid.prefill) {
+    limits.max_step_tokens = std::max(limits.max_step_tokens, tokens);
+    limits.max_context_tokens = std::max<std::int64_t>(limits.max_context_tokens, tokens);
+    limits.pool_tokens = std::max<std::int64_t>(limits.pool_tokens, tokens);
+  }
+  return limits;
+}
+
+Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
+                                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  if (grid.decode.empty() || grid.prefill.empty()) {
+    return Status{StatusCode::kInvalidArgument, "step table: " + std::to_string(grid.decode.size()) + " decode and " +
+                                                    std::to_string(grid.prefill.size()) +
+                                                    " prefill shapes; accepted: 1 or more of both"};
+  }
+  replay::StepTable table;
+  const auto total = static_cast<std::int64_t>(grid.decode.size() + grid.prefill.size());
+  const auto add = [&](const replay::StepPoint& point) {
+    table.points.push_back(point);
+    if (progress) progress(static_cast<std::int64_t>(table.points.size()), total);
+  };
+  for (const StepShape& shape : grid.decode) {
+    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(engine, shape, grid.steps));
+    const double ms = result.captured_ms > 0 ? result.captured_ms : result.eager_ms;
+    add({.kind = replay::StepKind::kDecode,
+         .sequences = shape.batch,
+         .context_tokens = shape.context_tokens,
+         .tokens = 1,
+         .microseconds = to_table_us(ms)});
+  }
+  for (const std::int32_t tokens : grid.prefill) {
+    DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
+                            bench_prefill(engine, tokens, grid.prefill_repeats, grid.steps.seed));
+    add({.kind = replay::StepKind::kPrefill,
+         .sequences = 1,
+         .context_tokens = 0,
+         .tokens = tokens,
+         .microseconds = to_table_us(result.prefill_ms)});
+  }
+  return table;
+}
+
+}  // namespace dsv4rt
