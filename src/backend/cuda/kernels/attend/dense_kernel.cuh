@@ -38,8 +38,9 @@ __device__ inline void consume_dense(const AttendParams& p, const CUtensorMap& q
     } else {
       consumer.run(n, next);
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.item_empty[n % 2]));
+    // Every thread for itself, since every thread has read the item: racecheck does not see a warp behind one of its
+    // lanes.
+    barrier_arrive(shared_address(&shared.item_empty[n % 2]));
     if (empty) continue;
     const std::int64_t place = pass.place(item);
     consumer.write(pass.sums + place * kSplitQuads, pass.states + place * kSplitStates);
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
       for (auto& half : shared.full[i]) barrier_init(shared_address(&half), kFullArrivals);
       for (auto& half : shared.empty[i]) barrier_init(shared_address(&half), kDenseConsumers / 32);
       barrier_init(shared_address(&shared.item_full[i]), 1);
-      barrier_init(shared_address(&shared.item_empty[i]), kDenseConsumers / 32);
+      barrier_init(shared_address(&shared.item_empty[i]), kDenseConsumers);
     }
     barrier_init(shared_address(&shared.q_full), 1);
     barrier_init_fence();
