@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "log_report.h"
+#include "replay_model.h"
 #include "replay_none.h"
 
 namespace dsv4rt::cli {
@@ -13,12 +14,18 @@ struct ReplayFlags {
   LogFlags log;
   std::string execute = "none";
   ReplayNoneFlags none{.pool_tokens = {}, .sweep_pool = {"1M", "4M", "16M", "inf"}};
+  ReplayModelFlags model;
   std::string json;
 };
 
 Status run_replay(const ReplayFlags& flags) {
   if (flags.execute == "none") return replay_none(flags.log, flags.none, flags.json);
-  return {StatusCode::kUnsupported, "--execute " + flags.execute + "; accepted in this build: none"};
+  if (flags.execute == "model") {
+    ReplayModelFlags model = flags.model;
+    if (!flags.none.pool_tokens.empty()) model.pool_tokens = flags.none.pool_tokens;
+    return replay_model(flags.log, model, flags.json);
+  }
+  return {StatusCode::kUnsupported, "--execute " + flags.execute + "; accepted in this build: none, model"};
 }
 
 }  // namespace
@@ -27,7 +34,9 @@ void add_replay_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<ReplayFlags>();
   CLI::App* command = app.add_subcommand("replay", "Replay a recorded log of requests and report what became of them");
   flags->log.add_to(*command);
-  command->add_option("--execute", flags->execute, "none: only the prefix cache, requests one after another")
+  command
+      ->add_option("--execute", flags->execute,
+                   "none: only the prefix cache, requests one after another; model: a scheduler on step times")
       ->check(CLI::IsMember({"none", "model", "real"}))
       ->capture_default_str();
   auto* pool = command->add_option("--pool-tokens", flags->none.pool_tokens,
@@ -39,6 +48,7 @@ void add_replay_command(CLI::App& app, Action& chosen) {
   command
       ->add_option("--policy", flags->none.policy, "Which block leaves a full cache: lru, or belady (knows the future)")
       ->capture_default_str();
+  flags->model.add_to(*command);
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
   command->callback([flags, &chosen] { chosen = [flags] { return run_replay(*flags); }; });

@@ -95,6 +95,38 @@ class Replay(unittest.TestCase):
         self.assertIn(b"estimated", done.stderr)
         self.assertIn(b"estimated from words", done.stdout)
 
+    def test_the_same_model_run_gives_the_same_bytes(self):
+        configs = LOGS.parent.parent.parent / "configs"
+        flags = ["--execute", "model", "--config", configs / "deepseek-v4-flash.json",
+                 "--step-table", configs / "step-table-h200.json", "--pool-tokens", "4M", "--max-sequences", "128",
+                 "--jitter", "3000", "--slo", "ttft:2000", "--limit", "200", "--prefix-interval", "512"]
+
+        def replay(name, *more):
+            files = {kind: self.folder / f"{name}.{kind}" for kind in ("requests", "timeline", "metrics", "json")}
+            done = run("replay", CONVERSATION, *flags, *more, *(part for kind, file in files.items()
+                                                                for part in (f"--{kind}", file)))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(b"TTFT", done.stdout)
+            report = json.loads(files["json"].read_text())
+            json.loads(files["timeline"].read_text())
+            self.assertEqual(len(files["requests"].read_text().splitlines()), 200)
+            kept = {key: value for key, value in report["run"].items() if not key.startswith("wall_")}
+            return report, kept, files["requests"].read_bytes(), files["timeline"].read_bytes()
+
+        first, second = replay("first"), replay("second")
+        self.assertEqual(first[1:], second[1:])
+        other = replay("other", "--seed", "1")
+        self.assertNotEqual(first[2], other[2])
+        self.assertEqual(first[0]["execute"], "model")
+
+    def test_a_model_run_says_what_it_needs(self):
+        done = run("replay", CONVERSATION, "--execute", "model")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"--config", done.stderr)
+        done = run("replay", CONVERSATION, "--execute", "real")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(b"accepted in this build: none, model", done.stderr)
+
     def test_conversion_is_complete_or_absent(self):
         out = self.folder / "native.jsonl"
         done = run("convert-log", CONVERSATION, out, "--json", self.folder / "summary.json")

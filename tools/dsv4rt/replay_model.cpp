@@ -1,0 +1,200 @@
+#include "replay_model.h"
+
+#include <csignal>
+#include <iostream>
+#include <vector>
+
+#include "base/try.h"
+#include "byte_size.h"
+#include "console.h"
+#include "replay/replay_run.h"
+#include "text_table.h"
+
+namespace dsv4rt::cli {
+namespace {
+
+using replay::ArrivalMode;
+using replay::LatencyHistogram;
+using replay::ModelReplayOptions;
+using replay::RunSummary;
+using Json = nlohmann::ordered_json;
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// Ctrl-C ends the replay between two steps, with the report so far.
+class StopOnInterrupt {
+ public:
+  StopOnInterrupt() {
+    interrupted = 0;
+    before_ = std::signal(SIGINT, [](int) { interrupted = 1; });
+  }
+  ~StopOnInterrupt() { std::signal(SIGINT, before_); }
+  StopOnInterrupt(const StopOnInterrupt&) = delete;
+  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+Status refused(const std::string& text) {
+  return {StatusCode::kInvalidArgument, text};
+}
+
+Status set_arrivals(const ReplayModelFlags& flags, const replay::SourceInfo& log, replay::ArrivalOptions& arrivals) {
+  if (flags.rate > 0 && flags.concurrency > 0) return refused("--rate and --concurrency: accepted: one of them");
+  if (flags.rate > 0) {
+    arrivals.mode = ArrivalMode::kRate;
+    arrivals.rate_per_s = flags.rate;
+  } else if (flags.concurrency > 0) {
+    arrivals.mode = ArrivalMode::kClosedLoop;
+    arrivals.concurrency = flags.concurrency;
+  } else if (!log.arrival_times) {
+    return refused("the log has no arrival times; accepted with it: --rate or --concurrency");
+  }
+  arrivals.speed = flags.speed;
+  arrivals.jitter_ms = flags.jitter_ms;
+  return {};
+}
+
+Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelFlags& flags,
+                                         const replay::SourceInfo& info) {
+  if (flags.config.empty()) return refused("--execute model: --config FILE is needed, the config.json of the model");
+  if (flags.step_table.empty()) {
+    return refused(
+        "--execute model: --step-table FILE is needed: what steps take on the machine, as written by "
+        "dsv4rt bench --step-table; configs/step-table-h200.json is one");
+  }
+  ModelReplayOptions options;
+  DSV4RT_ASSIGN_OR_RETURN(options.config, ModelConfig::from_file(flags.config));
+  DSV4RT_ASSIGN_OR_RETURN(options.table, replay::StepTable::from_file(flags.step_table));
+  options.experts = {.us_per_step = flags.moe_us_per_step, .us_per_token = flags.moe_us_per_token};
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t pool_tokens, parse_token_count("--pool-tokens", flags.pool_tokens));
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t max_context, parse_token_count("--max-context", flags.max_context));
+  options.cache.limits = {.max_sequences = flags.max_sequences,
+                          .max_context_tokens = max_context,
+                          .max_step_tokens = flags.step_tokens,
+                          .pool_tokens = pool_tokens,
+                          .boundary_states = flags.prefix_states};
+  options.cache.prefixes.interval_tokens = flags.prefix_interval;
+  options.cache.formats.draft_budget_tokens = flags.draft;
+
+  replay::ReplayOptions& run = options.replay;
+  run.scheduler.max_waiting = flags.max_waiting;
+  run.scheduler.draft_tokens = flags.draft;
+  run.scheduler.max_sequences = flags.max_sequences;
+  run.scheduler.reservation = flags.reserve == "prompt" ? replay::Reservation::kPrompt : replay::Reservation::kWhole;
+  run.scheduler.preemption =
+      flags.preempt == "snapshot" ? replay::Preemption::kSnapshot : replay::Preemption::kRecompute;
+  DSV4RT_RETURN_IF_ERROR(set_arrivals(flags, info, run.arrivals));
+  run.arrivals.limit = std::max<std::int64_t>(log.limit, 0);
+  run.acceptance = flags.accept;
+  run.seed = flags.seed;
+  if (!flags.slo.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(run.service_levels, replay::ServiceLevels::parse(flags.slo));
+  }
+  run.requests_file = flags.requests;
+  run.timeline_file = flags.timeline;
+  run.metrics_file = flags.metrics;
+  run.stop = [] { return interrupted != 0; };
+  return options;
+}
+
+void print_run(const RunSummary& run) {
+  const replay::RequestTotals& totals = run.metrics.requests();
+  const double seconds = run.duration_ms() / 1000;
+  std::cout << "requests: " << totals.arrived << " arrived, " << totals.finished << " finished, " << totals.rejected
+            << " rejected, " << totals.aborted << " aborted" << (run.stopped ? " (stopped)" : "") << "\n";
+  if (seconds > 0) {
+    std::cout << "in " << fixed(seconds, 1)
+              << " s of modelled time: " << fixed(static_cast<double>(totals.input_tokens) / seconds, 0)
+              << " prompt and " << fixed(static_cast<double>(totals.output_tokens) / seconds, 0)
+              << " output tokens a second\n";
+  }
+  if (totals.with_block_ids == 0) {
+    std::cout << "prefix identity: none, so nothing is known about hits\n";
+  } else if (totals.admitted_input_tokens > 0) {
+    std::cout << "prefix cache: " << totals.hit_tokens << " of " << totals.admitted_input_tokens
+              << " admitted prompt tokens hit ("
+              << fixed(static_cast<double>(totals.hit_tokens) / static_cast<double>(totals.admitted_input_tokens), 4)
+              << ")\n";
+  }
+  std::cout << "preemptions: " << totals.preemptions << ", tokens recomputed: " << totals.recomputed_tokens << "\n";
+  if (run.service_levels.any() && totals.finished > 0) {
+    std::cout << "kept the service levels: " << totals.kept_service_levels << " of " << totals.finished << "\n";
+  }
+  const replay::StepTotals& steps = run.metrics.steps();
+  std::cout << "steps: " << steps.steps << ", busy " << fixed(static_cast<double>(steps.busy_ns) / 1e9, 1) << " s";
+  if (run.executor.extrapolated_steps) {
+    std::cout << ", " << *run.executor.extrapolated_steps << " of them beyond what the step table measured";
+  }
+  std::cout << "\n";
+  TextTable table({"ms", "mean", "p50", "p90", "p95", "p99", "max"});
+  const auto add = [&](const char* name, const LatencyHistogram& times) {
+    if (times.count() == 0) return;
+    std::vector<std::string> row{name, fixed(times.mean(), 2)};
+    for (const double percent : {50.0, 90.0, 95.0, 99.0}) row.push_back(fixed(times.percentile(percent), 2));
+    row.push_back(fixed(times.greatest(), 2));
+    table.add_row(std::move(row));
+  };
+  add("TTFT", run.metrics.ttft_ms());
+  add("TPOT", run.metrics.tpot_ms());
+  add("ITL", run.metrics.itl_ms());
+  add("end to end", run.metrics.e2el_ms());
+  add("in the queue", run.metrics.queue_ms());
+  std::cout << table.to_string();
+}
+
+}  // namespace
+
+void ReplayModelFlags::add_to(CLI::App& command) {
+  command.add_option("--config", config, "model: config.json of the model");
+  command.add_option("--step-table", step_table, "model: step times of the machine, e.g. configs/step-table-h200.json");
+  command.add_option("--max-sequences", max_sequences, "model: sequences that run at a time")->capture_default_str();
+  command.add_option("--max-context", max_context, "model: tokens of one sequence")->capture_default_str();
+  command.add_option("--step-tokens", step_tokens, "model: tokens of one step")->capture_default_str();
+  command.add_option("--max-waiting", max_waiting, "model: requests that may wait; more are rejected")
+      ->capture_default_str();
+  command.add_option("--prefix-states", prefix_states, "model: boundary states of the prefix cache; 0: none")
+      ->capture_default_str();
+  command
+      .add_option("--prefix-interval", prefix_interval, "model: tokens between boundary states; 0: only at the ends")
+      ->capture_default_str();
+  command.add_option("--speed", speed, "model: time stamps divided by this")->capture_default_str();
+  command.add_option("--rate", rate, "model: requests a second instead of time stamps");
+  command.add_option("--concurrency", concurrency, "model: clients of a closed loop instead of time stamps");
+  command.add_option("--jitter", jitter_ms, "model: arrivals move by up to so many ms, seeded");
+  command.add_option("--slo", slo, "model: service levels in ms, e.g. ttft:200,tpot:50");
+  command.add_option("--reserve", reserve, "model: blocks set aside at admission: whole, or for the prompt")
+      ->check(CLI::IsMember({"whole", "prompt"}))
+      ->capture_default_str();
+  command.add_option("--preempt", preempt, "model: what becomes of a preempted sequence")
+      ->check(CLI::IsMember({"recompute", "snapshot"}))
+      ->capture_default_str();
+  command.add_option("--draft", draft, "model: draft tokens verified with each token");
+  command.add_option("--accept", accept, "model: probability that a draft is right");
+  command.add_option("--moe-us-per-step", moe_us_per_step, "model: experts' time added to each step");
+  command.add_option("--moe-us-per-token", moe_us_per_token, "model: experts' time added for each token");
+  command.add_option("--seed", seed, "model: seed of jitter, token ids and drafts")->capture_default_str();
+  command.add_option("--requests", requests, "model: one JSON line a request");
+  command.add_option("--timeline", timeline, "model: Chrome trace JSON, for Perfetto");
+  command.add_option("--metrics", metrics, "model: Prometheus text");
+}
+
+Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json) {
+  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
+  DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, flags, source->info()));
+  const StopOnInterrupt scope;
+  DSV4RT_ASSIGN_OR_RETURN(const RunSummary run, replay::run_model([&] { return source->next(); }, options));
+  if (json != "-") {
+    print_log(log, *source);
+    print_run(run);
+  }
+  if (json.empty()) return {};
+  Json report{{"command", "replay"}, {"execute", "model"}};
+  report["provenance"] = provenance_json();
+  report["log"] = log_json(log, *source);
+  report["run"] = Json::parse(replay::summary_json(run));
+  return write_json_report(report, json);
+}
+
+}  // namespace dsv4rt::cli

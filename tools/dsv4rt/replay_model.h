@@ -1,0 +1,43 @@
+// dsv4rt replay --execute model: a log served by a scheduler on the model of a machine.
+#pragma once
+
+#include <string>
+
+#include "dsv4rt/status.h"
+#include "log_report.h"
+
+namespace dsv4rt::cli {
+
+struct ReplayModelFlags {
+  std::string config;      // config.json of the model
+  std::string step_table;  // step times of the machine
+  std::string pool_tokens = "4M";
+  std::int32_t max_sequences = 64;
+  std::string max_context = "128Ki";
+  std::int32_t step_tokens = 2048;
+  std::int32_t max_waiting = 1024;
+  std::int32_t prefix_states = 1024;
+  std::int32_t prefix_interval = 2048;
+  double speed = 1;
+  double rate = 0;
+  std::int32_t concurrency = 0;
+  double jitter_ms = 0;
+  std::string slo;
+  std::string reserve = "whole";
+  std::string preempt = "recompute";
+  std::int32_t draft = 0;
+  double accept = 0;
+  double moe_us_per_step = 0;
+  double moe_us_per_token = 0;
+  std::uint64_t seed = 0;
+  std::string requests;
+  std::string timeline;
+  std::string metrics;
+
+  void add_to(CLI::App& command);
+};
+
+// Prints the table, or writes the summary to `json` ("" for none, "-" for standard output instead of the table).
+Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json);
+
+}  // namespace dsv4rt::cli
