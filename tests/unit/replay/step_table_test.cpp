@@ -19,8 +19,8 @@ const std::string kPrefillPoint =
 TEST(StepTable, TheShippedTableIsRead) {
   const auto table = StepTable::from_file(DSV4RT_SOURCE_DIR "/configs/step-table-h200.json");
   ASSERT_OK(table);
-  EXPECT_EQ(table->points.size(), 7U);
-  EXPECT_EQ(table->provenance.size(), 6U);
+  EXPECT_EQ(table->points.size(), 22U);
+  EXPECT_EQ(table->provenance.size(), 7U);
 }
 
 TEST(StepTable, WhatIsWrittenIsReadBack) {
