@@ -178,13 +178,17 @@ void CacheState::reclaim(const KvCacheGroup& group, std::int64_t blocks) {
   for (const std::int32_t pool : group.pools()) prefixes->reclaim(*this, pool, blocks);
 }
 
+bool CacheState::share_column(const KvCacheGroup& group, std::int32_t slot, std::int32_t other,
+                              std::int32_t column) const noexcept {
+  return other != slot && sequences[other].live && column < group.blocks(sequences[other].length) &&
+         group.table_entry(other, column)[0] == group.table_entry(slot, column)[0];
+}
+
 std::int32_t CacheState::owed_for_shared_tail(const KvCacheGroup& group, std::int32_t other, std::int32_t slot,
                                               std::int32_t length) const noexcept {
   const std::int32_t tail = group.full_blocks(length);
   const SequenceRecord& record = sequences[other];
-  const bool holds = other != slot && record.live && tail < group.blocks(record.length) &&
-                     group.table_entry(other, tail)[0] == group.table_entry(slot, tail)[0];
-  if (!holds || group.shared_prefix_blocks(other) > tail) return 0;
+  if (!share_column(group, slot, other, tail) || group.shared_prefix_blocks(other) > tail) return 0;
   return group.outstanding_reservation(record.reserve_tokens, record.length, tail + 1) -
          group.outstanding_reservation(record, other);
 }
@@ -220,10 +224,7 @@ void CacheState::share_table(std::int32_t slot, std::int32_t length, std::int32_
     const std::int32_t tail = group.full_blocks(length);
     std::int64_t owed = group.outstanding_reservation(reserve_tokens, length, held);
     for (std::int32_t other = 0; held > tail && other < sequences.capacity(); ++other) {
-      const SequenceRecord& record = sequences[other];
-      const bool holds = other != slot && record.live && tail < group.blocks(record.length) &&
-                         group.table_entry(other, tail)[0] == group.table_entry(slot, tail)[0];
-      if (!holds) continue;
+      if (!share_column(group, slot, other, tail)) continue;
       owed += owed_for_shared_tail(group, other, slot, length);
       group.set_shared_prefix_blocks(other, std::max(group.shared_prefix_blocks(other), tail + 1));
     }

@@ -111,6 +111,9 @@ struct CacheState {
   void share_table(std::int32_t slot, std::int32_t length, std::int32_t reserve_tokens);
   // It does not.
   void clear_table(std::int32_t slot, std::int32_t length) noexcept;
+  // Whether the live sequence in `other` holds the block that the table of `slot` names in the column.
+  [[nodiscard]] bool share_column(const KvCacheGroup& group, std::int32_t slot, std::int32_t other,
+                                  std::int32_t column) const noexcept;
   // What the sequence in `other` owes more once somebody else owns the last block of a table of `length`.
   [[nodiscard]] std::int32_t owed_for_shared_tail(const KvCacheGroup& group, std::int32_t other, std::int32_t slot,
                                                   std::int32_t length) const noexcept;
