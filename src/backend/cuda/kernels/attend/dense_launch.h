@@ -1,13 +1,13 @@
 // The Hopper kernels of attention to many rows, none of them selected.
 #pragma once
 
-#include <cstdint>
 #include <cuda_runtime_api.h>
 
-#include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/plan.h"
 
 namespace dsv4rt::cuda {
+
+struct DensePass;  // dense_plan.cuh
 
 // The splits of pass.tokens tokens, and their outputs. Tokens of other kernels are left alone. Precondition: the device
 // has code for sm_90a.

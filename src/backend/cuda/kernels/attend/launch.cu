@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/dense_launch.h"
+#include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/kernel.cuh"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
