@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kRoundShift = 32;
 constexpr std::uint64_t kWorkersMask = (std::uint64_t{1} << kRoundShift) - 1;
-// About five microseconds: as long as a sleeping thread takes to wake up.
-constexpr int kLooks = 150;
+// In the order of a tenth of a millisecond: the operations of a small layer follow each other faster than a sleeping
+// thread wakes up, and a step of the tiny model takes five times as long if threads sleep between them.
+constexpr int kLooks = 4000;
 
 void pause_briefly() {
 #if defined(__x86_64__)
