@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <fcntl.h>
 #include <string>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
 #include <sys/mman.h>
 #include <sys/stat.h>
+
+#include "base/system_failure.h"
 
 namespace dsv4rt {
 namespace {
@@ -28,36 +29,20 @@ class FileDescriptor {
   int fd_;
 };
 
-Status system_failure(const std::filesystem::path& path, const char* action, int error) {
-  const std::string message =
-      path.string() + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return {StatusCode::kNotFound, message};
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return {StatusCode::kResourceExhausted, message};
-    default:
-      return {StatusCode::kBadInput, message};
-  }
-}
-
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files.
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) return system_failure(path, "open", errno);
+  if (fd.get() < 0) return system_failure(path.string(), "open", errno);
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return system_failure(path, "stat", errno);
+  if (::fstat(fd.get(), &info) != 0) return system_failure(path.string(), "stat", errno);
   if (S_ISDIR(info.st_mode)) return Status{StatusCode::kBadInput, path.string() + ": is a directory, not a file"};
   if (!S_ISREG(info.st_mode)) return Status{StatusCode::kBadInput, path.string() + ": is not a regular file"};
   if (info.st_size == 0) return Status{StatusCode::kBadInput, path.string() + ": is empty (0 bytes)"};
   const auto size = static_cast<std::size_t>(info.st_size);
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (address == MAP_FAILED) return system_failure(path, "map into memory", errno);
+  if (address == MAP_FAILED) return system_failure(path.string(), "map into memory", errno);
   return MappedFile({static_cast<const std::byte*>(address), size});
 }
 

@@ -2,31 +2,11 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <system_error>
 #include <unistd.h>
 
+#include "base/system_failure.h"
+
 namespace dsv4rt {
-namespace {
-
-Status system_failure(const std::string& path, const std::string& action, int error) {
-  const std::string message =
-      path + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return {StatusCode::kNotFound, message};
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE:
-      return {StatusCode::kResourceExhausted, message};
-    default:
-      return {StatusCode::kBadInput, message};
-  }
-}
-
-}  // namespace
 
 Result<OutputFile> OutputFile::create(const std::filesystem::path& path) {
   std::string partial = path.string() + ".partial";

@@ -5,30 +5,12 @@
 #include <cstring>
 #include <fcntl.h>
 #include <span>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
+#include "base/system_failure.h"
+
 namespace dsv4rt::replay {
-namespace {
-
-Status system_failure(const std::string& name, const char* action, int error) {
-  const std::string message =
-      name + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return {StatusCode::kNotFound, message};
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return {StatusCode::kResourceExhausted, message};
-    default:
-      return {StatusCode::kBadInput, message};
-  }
-}
-
-}  // namespace
 
 Result<LogBytes> LogBytes::open(const std::string& path) {
   if (path == "-") return LogBytes("standard input", STDIN_FILENO, /*owned=*/false);

@@ -6,29 +6,12 @@
 #include <ostream>
 #include <utility>
 
-#include "cache/cache_layout.h"
-#include "cache/memory_plan.h"
+#include "cache_design.h"
 
 namespace dsv4rt::property {
 namespace {
 
 constexpr int kKinds = 23;
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw Divergence(what);
-}
-
-template <class T>
-T take(Result<T> result) {
-  if (!result.ok()) throw Divergence("setup: " + result.status().to_string());
-  return std::move(*result);
-}
-
-void expect_code(const Status& status, StatusCode code, const char* operation) {
-  if (status.code() == code) return;
-  throw Divergence(std::string(operation) + ": model says \"" + std::string(status_code_name(code)) +
-                   "\", manager says \"" + status.to_string() + "\"");
-}
 
 }  // namespace
 
@@ -71,22 +54,10 @@ std::ostream& operator<<(std::ostream& out, const CacheSetup& setup) {
 }
 
 CacheMachine::CacheMachine(const CacheSetup& setup, CacheEvents& events) : setup_(setup), events_(events) {
-  ModelConfig config;
-  config.num_hidden_layers = static_cast<std::int64_t>(setup.ratios.size());
-  config.compress_ratios = setup.ratios;
-  config.sliding_window = setup.window;
-  config.max_position_embeddings = 1 << 20;
-  schedule_ = take(LayerSchedule::create(config));
-  CacheFormats formats;
-  formats.csa_rows_per_block = setup.csa_rows_per_block;
-  formats.hca_rows_per_block = setup.hca_rows_per_block;
-  formats.draft_budget_tokens = setup.draft_budget;
-  const CacheLayout layout = take(CacheLayout::create(config, schedule_, formats));
-  const CacheLimits limits{.max_sequences = setup.max_sequences,
-                           .max_context_tokens = setup.max_context,
-                           .max_step_tokens = setup.max_step_tokens,
-                           .pool_tokens = 0};
-  MemoryPlan plan = take(plan_memory(config, schedule_, layout, limits));
+  const CacheDesign design = design_of(setup);
+  const CacheLayout& layout = design.layout;
+  schedule_ = design.schedule;
+  MemoryPlan plan = take(plan_memory(design.config, schedule_, layout, design.limits));
   for (std::size_t pool = 0; pool < layout.pools().size(); ++pool) {
     const PoolSpec& spec = layout.pools()[pool];
     model_.pools.push_back({spec.ratio, spec.ratio_class, spec.shape.rows});
@@ -385,12 +356,7 @@ void CacheMachine::check_metadata(const std::vector<ModelAppend>& entries, std::
 
 bool CacheMachine::rings_serve(const ModelSequence& sequence, std::int64_t length) const {
   for (std::size_t ring = 0; ring <= schedule_.ratios().size(); ++ring) {
-    std::int64_t needed = std::max<std::int64_t>(0, length - setup_.window + 1);
-    if (ring > 0) {
-      const std::int64_t ratio = schedule_.ratios()[ring - 1];
-      needed = length - length % ratio;                                    // the current block
-      if (ratio == 4) needed = std::max<std::int64_t>(0, needed - ratio);  // the previous block
-    }
+    const std::int64_t needed = oldest_needed(schedule_, setup_.window, ring, length);
     // Where nothing older is needed, the ring must still not have gone a whole turn beyond: lengths
     // that can be cut to have no gaps.
     if (needed == length && length < sequence.length() &&

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <rapidcheck.h>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,21 +61,9 @@ TEST_P(CacheStateMachine, AgreesWithTheReferenceModel) {
   const std::uint64_t before = operations_done;
   events = {};
   for (std::uint64_t seed = GetParam(); seed < GetParam() + kSeedsPerTest; ++seed) {
-    rc::detail::TestParams params;
-    params.seed = seed;
-    params.maxSuccess = 1;
-    rc::detail::TestMetadata metadata;
-    metadata.id = "cache state machine, seed " + std::to_string(seed);
-    const auto property = [] {
-      const Scenario scenario = *random_scenarios<CacheSetup>(random_setup, kOperationsPerSeed).as("scenario");
-      const std::string failure = divergence(scenario);
-      if (!failure.empty()) RC_FAIL(failure);
-    };
-    const rc::detail::TestResult result = rc::detail::checkTestable(property, metadata, params);
-    if (result.is<rc::detail::SuccessResult>()) continue;
-    std::ostringstream message;
-    rc::detail::printResultMessage(result, message);
-    FAIL() << metadata.id << "\n" << message.str();
+    const std::string failure =
+        check_seed<CacheSetup>("cache state machine", seed, random_setup, kOperationsPerSeed, divergence);
+    ASSERT_EQ(failure, "");
   }
   EXPECT_EQ(operations_done - before, kSeedsPerTest * kOperationsPerSeed);
   for (const auto& [name, count] : {std::pair{"block copies", events.block_copies},

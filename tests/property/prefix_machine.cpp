@@ -5,9 +5,7 @@
 #include <ostream>
 #include <utility>
 
-#include "cache/cache_layout.h"
-#include "cache/memory_plan.h"
-#include "prefix_machine_check.h"
+#include "cache_design.h"
 
 namespace dsv4rt::property {
 namespace {
@@ -81,23 +79,12 @@ std::ostream& operator<<(std::ostream& out, const PrefixSetup& setup) {
 }
 
 PrefixMachine::PrefixMachine(const PrefixSetup& setup, PrefixCounts& counts) : setup_(setup), counts_(counts) {
-  ModelConfig config;
-  config.num_hidden_layers = static_cast<std::int64_t>(setup.ratios.size());
-  config.compress_ratios = setup.ratios;
-  config.sliding_window = setup.window;
-  config.max_position_embeddings = 1 << 20;
-  schedule_ = take(LayerSchedule::create(config));
-  CacheFormats formats;
-  formats.csa_rows_per_block = setup.csa_rows_per_block;
-  formats.hca_rows_per_block = setup.hca_rows_per_block;
-  formats.draft_budget_tokens = setup.draft_budget;
-  const CacheLayout layout = take(CacheLayout::create(config, schedule_, formats));
-  const CacheLimits limits{.max_sequences = setup.max_sequences,
-                           .max_context_tokens = setup.max_context,
-                           .max_step_tokens = setup.max_step_tokens,
-                           .pool_tokens = std::int64_t{setup.max_context} * setup.contexts,
-                           .boundary_states = setup.boundary_states};
-  MemoryPlan plan = take(plan_memory(config, schedule_, layout, limits));
+  CacheDesign design = design_of(setup);
+  const CacheLayout& layout = design.layout;
+  schedule_ = design.schedule;
+  design.limits.pool_tokens = std::int64_t{setup.max_context} * setup.contexts;
+  design.limits.boundary_states = setup.boundary_states;
+  MemoryPlan plan = take(plan_memory(design.config, schedule_, layout, design.limits));
   for (std::size_t pool = 0; pool < layout.pools().size(); ++pool) {
     const PoolSpec& spec = layout.pools()[pool];
     pools_.push_back({spec.ratio, spec.ratio_class, spec.shape.rows});

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <set>
 
+#include "cache_design.h"
 #include "prefix_machine.h"
-#include "prefix_machine_check.h"
 
 namespace dsv4rt::property {
 
@@ -66,12 +66,7 @@ bool PrefixMachine::may_be_short(const std::vector<Entry>& entries) const {
 
 bool PrefixMachine::rings_serve(const Sequence& sequence, std::int64_t length) const {
   for (std::size_t ring = 0; ring <= schedule_.ratios().size(); ++ring) {
-    std::int64_t needed = std::max<std::int64_t>(0, length - setup_.window + 1);
-    if (ring > 0) {
-      const std::int64_t ratio = schedule_.ratios()[ring - 1];
-      needed = length - length % ratio;                                    // the current block
-      if (ratio == 4) needed = std::max<std::int64_t>(0, needed - ratio);  // the previous block
-    }
+    const std::int64_t needed = oldest_needed(schedule_, setup_.window, ring, length);
     for (std::int64_t position = needed; position < length; ++position) {
       const RingRow row = device_->ring_row(ring, sequence.slot, position);
       if (row.position != position || row.tag != sequence.tags[static_cast<std::size_t>(position)]) return false;

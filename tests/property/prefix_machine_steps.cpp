@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "machine_check.h"
 #include "prefix_machine.h"
-#include "prefix_machine_check.h"
 
 namespace dsv4rt::property {
 

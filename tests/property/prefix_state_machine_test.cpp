@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <rapidcheck.h>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -58,21 +57,9 @@ TEST(PrefixStateMachine, AHitIsWhatAColdRunLeaves) {
   ASSERT_GE(operations, kOperationsPerSeed) << "DSV4RT_PREFIX_OPERATIONS";
   const std::uint64_t seeds = operations / kOperationsPerSeed;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-    rc::detail::TestParams params;
-    params.seed = seed;
-    params.maxSuccess = 1;
-    rc::detail::TestMetadata metadata;
-    metadata.id = "prefix state machine, seed " + std::to_string(seed);
-    const auto property = [] {
-      const auto scenario = *random_scenarios<PrefixSetup>(random_setup, kOperationsPerSeed).as("scenario");
-      const std::string failure = divergence(scenario);
-      if (!failure.empty()) RC_FAIL(failure);
-    };
-    const rc::detail::TestResult result = rc::detail::checkTestable(property, metadata, params);
-    if (result.is<rc::detail::SuccessResult>()) continue;
-    std::ostringstream message;
-    rc::detail::printResultMessage(result, message);
-    FAIL() << metadata.id << "\n" << message.str();
+    const std::string failure =
+        check_seed<PrefixSetup>("prefix state machine", seed, random_setup, kOperationsPerSeed, divergence);
+    ASSERT_EQ(failure, "");
   }
   EXPECT_EQ(counts.operations, seeds * kOperationsPerSeed);
   for (const auto& [name, count] : {std::pair{"sequences created with ids", counts.creates},

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <ostream>
 #include <rapidcheck.h>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -75,6 +77,28 @@ rc::Gen<RandomScenario<Setup>> random_scenarios(MakeSetup make_setup, std::size_
     scenario.operations = random_operations(random, operations);
     return rc::shrinkable::shrinkRecur(std::move(scenario), simpler_scenarios<Setup>);
   });
+}
+
+// The random scenario of a seed: empty if `divergence` of it is, otherwise what diverges and the smallest scenario
+// found that does.
+template <class Setup, class MakeSetup, class FindDivergence>
+std::string check_seed(const std::string& machine, std::uint64_t seed, MakeSetup make_setup, std::size_t operations,
+                       FindDivergence divergence) {
+  rc::detail::TestParams params;
+  params.seed = seed;
+  params.maxSuccess = 1;
+  rc::detail::TestMetadata metadata;
+  metadata.id = machine + ", seed " + std::to_string(seed);
+  const auto property = [=] {
+    const auto scenario = *random_scenarios<Setup>(make_setup, operations).as("scenario");
+    const std::string failure = divergence(scenario);
+    if (!failure.empty()) RC_FAIL(failure);
+  };
+  const rc::detail::TestResult result = rc::detail::checkTestable(property, metadata, params);
+  if (result.is<rc::detail::SuccessResult>()) return {};
+  std::ostringstream message;
+  rc::detail::printResultMessage(result, message);
+  return metadata.id + "\n" + message.str();
 }
 
 }  // namespace dsv4rt::property

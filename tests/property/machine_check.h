@@ -1,4 +1,4 @@
-// What the prefix machine expects of calls.
+// What the machines expect of calls.
 #pragma once
 
 #include <string>
