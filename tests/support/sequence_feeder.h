@@ -116,6 +116,8 @@ class SequenceFeeder {
   static std::vector<std::int32_t> step_ids(const FeedPart& part) {
     const auto& known = part.sequence->token_ids;
     if (known.empty()) return {};
+    EXPECT_LE(part.sequence->length + part.tokens - part.rejected, static_cast<std::int64_t>(known.size()))
+        << "the test has no more ids";
     const auto first = known.begin() + part.sequence->length;
     std::vector<std::int32_t> ids(first, first + (part.tokens - part.rejected));
     ids.resize(static_cast<std::size_t>(part.tokens), 77);

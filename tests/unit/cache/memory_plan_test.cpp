@@ -37,6 +37,23 @@ CacheLimits limits(std::int32_t sequences, std::int64_t context, std::int32_t st
   return {.max_sequences = sequences, .max_context_tokens = context, .max_step_tokens = step, .pool_tokens = pool};
 }
 
+// Prefixes may hold more tokens than sequences can: the pool takes what memory there is, and no more.
+TEST(MemoryPlan, APoolWithPrefixesFillsTheMemory) {
+  const Model flash(model_config("deepseek-v4-flash"));
+  CacheLimits with_prefixes = limits(2, 4096, 512);
+  const std::int64_t memory = std::int64_t{2} << 30;
+  EXPECT_EQ(flash.fit(with_prefixes, memory, 0)->limits.pool_tokens, 2 * 4096);
+  with_prefixes.boundary_states = 16;
+  const MemoryPlan plan = *flash.fit(with_prefixes, memory, 0);
+  EXPECT_GT(plan.limits.pool_tokens, 100 * 4096);
+  EXPECT_LE(plan.total_bytes, memory);
+  EXPECT_EQ(plan.boundary_state_bytes, 16 * plan.bytes_per_boundary_state);
+  CacheLimits more = plan.limits;
+  ++more.pool_tokens;
+  while (more.pool_tokens % 8192 != 0) ++more.pool_tokens;  // the next block of every pool
+  EXPECT_GT(flash.plan(more)->total_bytes, memory);
+}
+
 TEST(MemoryPlan, TotalsAreTheSumOfWhatIsAllocated) {
   const Model flash(model_config("deepseek-v4-flash"));
   const MemoryPlan plan = *flash.plan(limits(4, 65536, 512));
