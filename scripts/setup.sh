@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need. With --dev also the tools for
-# formatting, static analysis and coverage. Does nothing, quickly, when all are there.
+# Installs the Debian packages that the build and the tests need; with --dev also the tools for formatting, static
+# analysis and coverage, with --fuzz those for fuzzing. Does nothing, quickly, when all are there.
 set -euo pipefail
 
 packages=(
@@ -11,7 +11,8 @@ packages=(
 case "${1:-}" in
   "") ;;
   --dev) packages+=(gcovr clang-format clang-tidy) ;;
-  *) echo "usage: $0 [--dev]" >&2; exit 2 ;;
+  --fuzz) packages+=(clang llvm libclang-rt-dev) ;;
+  *) echo "usage: $0 [--dev | --fuzz]" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

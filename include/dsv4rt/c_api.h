@@ -375,7 +375,8 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_forward_layer(dsv4rt_engine* engine, con
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
                                             dsv4rt_layer_hook hook, void* user_data);
 // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay; null with count 0: all.
-// Rejecting more than the draft budget allows is refused, and the step stays outstanding.
+// As many as the draft budget can always be rejected; more are DSV4RT_INVALID_ARGUMENT when the rings no longer hold
+// what the tokens before them left, and the step stays outstanding.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4rt_step* step, const int32_t* accepted,
                                                size_t count);
 // Ends the step at any point without keeping its tokens. Sequences whose rings were already overwritten

@@ -291,8 +291,9 @@ class Engine {
   // Waits until everything enqueued has run, and reports what failed in it.
   DSV4RT_EXPORT Status synchronize();
 
-  // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty);
-  // rejecting more than the draft budget allows is refused (kInvalidArgument), and the step stays outstanding.
+  // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty). As many as the draft
+  // budget can always be rejected; more are refused (kInvalidArgument) when the rings no longer hold what the tokens
+  // before them left, and the step stays outstanding.
   DSV4RT_EXPORT Status commit(const Step& step, std::span<const std::int32_t> accepted = {});
 
   // Ends the step at any point without keeping its tokens: as if it had never been prepared if no layer was run,
