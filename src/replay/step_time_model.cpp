@@ -22,10 +22,14 @@ Status check_expert_time(const char* name, double value) {
 
 }  // namespace
 
+Status check_expert_times(const ExpertTimes& experts) {
+  DSV4RT_RETURN_IF_ERROR(check_expert_time("moe_us_per_step", experts.us_per_step));
+  return check_expert_time("moe_us_per_token", experts.us_per_token);
+}
+
 Result<StepTimeModel> StepTimeModel::create(const StepTable& table, const ExpertTimes& experts) {
   DSV4RT_RETURN_IF_ERROR(table.validate("step-time table"));
-  DSV4RT_RETURN_IF_ERROR(check_expert_time("moe_us_per_step", experts.us_per_step));
-  DSV4RT_RETURN_IF_ERROR(check_expert_time("moe_us_per_token", experts.us_per_token));
+  DSV4RT_RETURN_IF_ERROR(check_expert_times(experts));
   StepTimeModel model;
   model.experts_ = experts;
   for (const StepPoint& point : table.points) {

@@ -48,6 +48,9 @@ struct ExpertTimes {
   double us_per_token = 0;
 };
 
+// kInvalidArgument naming the value unless it is finite and 0 or more.
+Status check_expert_times(const ExpertTimes& experts);
+
 class StepTimeModel {
  public:
   // What StepTable::validate says; kInvalidArgument for expert times that are negative or not finite.
