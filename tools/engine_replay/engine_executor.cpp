@@ -8,7 +8,9 @@
 
 #include "base/check.h"
 #include "base/try.h"
+#include "engine/step_shape.h"
 #include "replay/cache_occupancy.h"
+#include "tools/lib/engine_editor.h"
 
 namespace dsv4rt {
 
@@ -50,9 +52,10 @@ EngineExecutor::EngineExecutor(Engine& engine, const EngineExecutorOptions& opti
 
 Result<std::unique_ptr<EngineExecutor>> EngineExecutor::create(Engine& engine, const EngineExecutorOptions& options,
                                                                replay::VirtualClock& clock) {
-  if (options.snapshot_bytes < 0) {
-    return Status{StatusCode::kInvalidArgument,
-                  "snapshot_bytes = " + std::to_string(options.snapshot_bytes) + "; accepted: 0 or more"};
+  if (options.snapshot_bytes < 0 || options.draft_tokens < 0) {
+    return Status{StatusCode::kInvalidArgument, "snapshot_bytes = " + std::to_string(options.snapshot_bytes) +
+                                                    ", draft_tokens = " + std::to_string(options.draft_tokens) +
+                                                    "; accepted: 0 or more"};
   }
   DSV4RT_RETURN_IF_ERROR(replay::check_expert_times(options.experts));
   std::unique_ptr<EngineExecutor> executor(new EngineExecutor(engine, options, clock));
@@ -68,22 +71,64 @@ Result<std::unique_ptr<EngineExecutor>> EngineExecutor::create(Engine& engine, c
   return executor;
 }
 
-// The first steps of a process load code and make the first graph, which no request shall wait for.
+// ---- Warming up ---------------------------------------------------------------------------------
+
+// The first steps of a process load code, and decode steps have a graph for every shape: serving stacks make these at
+// their start, and so does this one. The contexts of its sequences are not computed.
 Status EngineExecutor::warm_up() {
   const CacheLimits& limits = memory_plan().limits;
-  const auto tokens =
-      static_cast<std::int32_t>(std::min<std::int64_t>(limits.max_step_tokens, limits.max_context_tokens - 2));
-  if (tokens < 1) return {};
-  DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
-  for (const std::int32_t part : {tokens, 1, 1}) {
-    const StepEntry entry{.sequence = sequence, .tokens = part};
-    capture_ = part == 1;
-    DSV4RT_ASSIGN_OR_RETURN(step_, engine_.prepare({&entry, 1}, {.pad_to_tokens = 0, .capture = capture_}));
-    find_answers({});
-    DSV4RT_RETURN_IF_ERROR(run_step());
-    DSV4RT_RETURN_IF_ERROR(engine_.commit(step_));
+  std::vector<SequenceId> sequences;
+  while (static_cast<std::int32_t>(sequences.size()) < limits.max_sequences) {
+    const Result<SequenceId> more = engine_.create_sequence();
+    if (!more.ok()) break;
+    sequences.push_back(*more);
   }
-  return engine_.release(sequence);
+  Status status = warm_up_with(sequences);
+  // The pool or the context end before the shapes do: what there is of them is warm.
+  if (status.code() == StatusCode::kResourceExhausted) status = {};
+  for (const SequenceId sequence : sequences) DSV4RT_RETURN_IF_ERROR(engine_.release(sequence));
+  DSV4RT_RETURN_IF_ERROR(status);
+  return engine_.synchronize();
+}
+
+Status EngineExecutor::warm_up_with(std::span<const SequenceId> sequences) {
+  const CacheLimits& limits = memory_plan().limits;
+  const std::int64_t width = 1 + std::int64_t{options_.draft_tokens};
+  const std::int64_t most_decoded =
+      std::min<std::int64_t>({limits.max_sequences * width, limits.max_step_tokens, GraphOptions{}.max_tokens});
+  entries_ = {{.sequence = sequences.front(),
+               .tokens = static_cast<std::int32_t>(
+                   std::min<std::int64_t>(limits.max_step_tokens, limits.max_context_tokens / 2))}};
+  DSV4RT_RETURN_IF_ERROR(run_unasked(false));
+  std::int64_t length = entries_.front().tokens;
+  for (;;) {
+    std::int64_t tokens = 1;
+    for (bool last = false; !last; tokens = token_bucket(static_cast<std::int32_t>(tokens + 1))) {
+      last = tokens >= most_decoded;
+      tokens = std::min(tokens, most_decoded);
+      entries_.clear();
+      for (std::int64_t left = tokens; left > 0; left -= width) {
+        entries_.push_back(
+            {.sequence = sequences[entries_.size()], .tokens = static_cast<std::int32_t>(std::min(left, width))});
+      }
+      length += entries_.front().tokens;
+      if (length > limits.max_context_tokens || engine_.graph_stats().evictions > 0) return {};
+      DSV4RT_RETURN_IF_ERROR(run_unasked(true));
+    }
+    const std::int64_t next = context_bucket(static_cast<std::int32_t>(length)) + std::int64_t{1};
+    if (next > limits.max_context_tokens) return {};
+    DSV4RT_RETURN_IF_ERROR(EngineEditor(engine_).skip_tokens(sequences.first(1), next - length));
+    length = next;
+  }
+}
+
+// A step of entries_ that no request asked for.
+Status EngineExecutor::run_unasked(bool capture) {
+  capture_ = capture;
+  DSV4RT_ASSIGN_OR_RETURN(step_, engine_.prepare(entries_, {.pad_to_tokens = 0, .capture = capture}));
+  find_answers({});
+  DSV4RT_RETURN_IF_ERROR(run_step());
+  return engine_.commit(step_);
 }
 
 // ---- Sequences ----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ struct EngineExecutorOptions {
   std::uint64_t seed = 0;  // decides the hidden states
   // Digest the answers. Outputs of the rows that matter are copied aside within the step, which is timed.
   bool digests = true;
+  std::int32_t draft_tokens = 0;                         // in steps of the replay, which are captured before it begins
   replay::ExpertTimes experts;                           // added to every step
   std::int64_t snapshot_bytes = std::int64_t{16} << 30;  // host memory for sequences
   std::function<std::int64_t()> now_ns;                  // what times are read from; null: steady_clock
@@ -37,8 +38,8 @@ struct EngineExecutorOptions {
 
 class EngineExecutor : public replay::ReplayExecutor {
  public:
-  // Runs a few steps to warm up where the backend captures. Errors: of these; kInvalidArgument for options;
-  // kResourceExhausted for the memory of the rows to digest, [layers, max_step_tokens, hidden_size] BF16.
+  // Where the backend captures, runs a prompt and decode steps of every shape first. Errors: of these; kInvalidArgument
+  // for options; kResourceExhausted for the memory of the rows to digest, [layers, max_step_tokens, hidden_size] BF16.
   static Result<std::unique_ptr<EngineExecutor>> create(Engine& engine, const EngineExecutorOptions& options,
                                                         replay::VirtualClock& clock);
 
@@ -85,6 +86,8 @@ class EngineExecutor : public replay::ReplayExecutor {
   template <class Work>
   auto timed(Work&& work);
   Status warm_up();
+  Status warm_up_with(std::span<const SequenceId> sequences);
+  Status run_unasked(bool capture);
   Status upload_rows(std::span<const replay::StepPart> parts);
   void find_answers(std::span<const replay::StepPart> parts);
   Status run_step();

@@ -18,6 +18,7 @@ Result<replay::RunSummary> run_engine(replay::RequestSupply supply, const Engine
       std::max(engine_options.draft_budget_tokens, replay_options.scheduler.draft_tokens);
   EngineExecutorOptions executor_options = options.executor;
   executor_options.seed = replay_options.seed;
+  executor_options.draft_tokens = replay_options.scheduler.draft_tokens;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(engine_options));
   replay::VirtualClock clock;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<EngineExecutor> executor,

@@ -12,7 +12,7 @@ namespace dsv4rt {
 struct EngineReplayOptions {
   replay::ReplayOptions replay;    // scheduler limits that are 0 are those of the engine
   EngineOptions engine;            // its draft budget is at least the scheduler's draft_tokens
-  EngineExecutorOptions executor;  // its seed is the replay's
+  EngineExecutorOptions executor;  // its seed and drafts are the replay's
 };
 
 // Errors: of Engine::create, EngineExecutor::create and replay_requests.
