@@ -83,6 +83,8 @@ class Backend {
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
   virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;
   virtual Status download(void* host_target, const void* source, std::size_t bytes) = 0;
+  // Copies within backend memory, in order; can be captured. The ranges do not overlap.
+  virtual Status copy(void* target, const void* source, std::size_t bytes) = 0;
   // Waits for everything enqueued and reports what failed in it.
   virtual Status synchronize() { return {}; }
 

@@ -17,6 +17,7 @@
 #include "checkpoint/finite_weights.h"
 #include "checkpoint/weights_digest.h"
 #include "engine/engine_impl.h"
+#include "engine/restrict_layers.h"
 #include "engine/step_workspace.h"
 #include "model/rope.h"
 
@@ -48,22 +49,6 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
 #endif
   }
   return Status{StatusCode::kInvalidArgument, "backend: '" + options.backend + "'; accepted: cpu, cuda"};
-}
-
-// Narrows the config to the layers asked for, so that layer 0 of the schedule is first_layer.
-Result<ModelConfig> restrict_layers(ModelConfig config, const EngineOptions& options) {
-  const std::int64_t first = options.first_layer;
-  const std::int64_t count = options.layer_count == 0 ? config.num_hidden_layers - first : options.layer_count;
-  if (first < 0 || count < 1 || first + count > config.num_hidden_layers) {
-    return Status{StatusCode::kInvalidArgument, "layers: first_layer " + std::to_string(first) + ", layer_count " +
-                                                    std::to_string(options.layer_count) +
-                                                    "; the model has layers 0 to " +
-                                                    std::to_string(config.num_hidden_layers - 1)};
-  }
-  config.num_hidden_layers = count;
-  const auto begin = config.compress_ratios.begin() + first;
-  config.compress_ratios.assign(begin, begin + count);
-  return config;
 }
 
 Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, RopeChoice choice) {
@@ -138,7 +123,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
 
   DSV4RT_ASSIGN_OR_RETURN(ModelConfig full, ModelConfig::from_file(options.checkpoint / "config.json"));
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule full_schedule, LayerSchedule::create(full));
-  DSV4RT_ASSIGN_OR_RETURN(settings.config, restrict_layers(std::move(full), options));
+  DSV4RT_ASSIGN_OR_RETURN(settings.config, restrict_layers(std::move(full), options.first_layer, options.layer_count));
   DSV4RT_ASSIGN_OR_RETURN(schedule, LayerSchedule::create(settings.config));
   for (std::int64_t i = 0; i < settings.config.num_hidden_layers; ++i) {
     layer_ids.emplace_back(static_cast<std::int32_t>(options.first_layer + i));

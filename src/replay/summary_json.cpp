@@ -53,6 +53,7 @@ Json options(const RunSummary& summary) {
   if (arrivals.mode == ArrivalMode::kRate) json["rate_per_s"] = arrivals.rate_per_s;
   if (arrivals.mode == ArrivalMode::kClosedLoop) json["concurrency"] = arrivals.concurrency;
   json["jitter_ms"] = arrivals.jitter_ms;
+  json["scale_lengths"] = summary.length_scale;
   json["limit"] = arrivals.limit;
   json["seed"] = summary.seed;
   json["max_sequences"] = scheduler.max_sequences;
@@ -134,6 +135,7 @@ Json steps(const RunSummary& summary) {
   const ExecutorCounts& counts = summary.executor;
   json["captured"] = counts.captured_steps ? Json(*counts.captured_steps) : Json(nullptr);
   json["eager"] = counts.captured_steps ? Json(totals.steps - *counts.captured_steps) : Json(nullptr);
+  json["graph_captures"] = counts.graph_captures ? Json(*counts.graph_captures) : Json(nullptr);
   if (counts.extrapolated_steps) {
     json["extrapolated"] = *counts.extrapolated_steps;
     json["extrapolated_share"] = share(*counts.extrapolated_steps, totals.steps);
@@ -164,6 +166,41 @@ Json cache(const RunSummary& summary) {
           {"saves", summary.executor.saves},
           {"saved_bytes", summary.executor.saved_bytes},
           {"peak_saved_bytes", summary.executor.peak_saved_bytes}};
+}
+
+Json memory(const RunSummary& summary) {
+  const MemoryPlan& plan = summary.memory;
+  Json json = {{"pool_tokens", plan.limits.pool_tokens}};
+  for (const PlannedRegion& region : plan.regions) {
+    json["roles"].push_back({{"role", cache_role_name(region.role)},
+                             {"layers", region.layers},
+                             {"blocks_per_layer", region.blocks_per_layer},
+                             {"total_bytes", region.total_bytes}});
+  }
+  json["boundary_state_bytes"] = plan.boundary_state_bytes;
+  json["block_table_bytes"] = plan.block_table_bytes;
+  json["step_metadata_bytes"] = plan.step_metadata_bytes;
+  json["cache_bytes"] = plan.total_bytes;
+  if (summary.engine) {
+    const EngineOrigin& engine = *summary.engine;
+    json["weight_bytes"] = engine.weight_bytes;
+    json["workspace_bytes"] = engine.workspace_bytes;
+    json["scratch_bytes"] = engine.scratch_bytes;
+    json["graph_bytes"] = engine.graph_bytes;
+    json["output_row_bytes"] = engine.output_row_bytes;
+    json["total_bytes"] = plan.total_bytes + engine.weight_bytes + engine.workspace_bytes + engine.scratch_bytes +
+                          engine.graph_bytes + engine.output_row_bytes;
+  }
+  return json;
+}
+
+Json engine(const RunSummary& summary) {
+  const EngineOrigin& engine = *summary.engine;
+  return {{"backend", engine.backend},
+          {"layers", engine.layers},
+          {"deterministic", engine.deterministic},
+          {"moe_us_per_step", engine.experts.us_per_step},
+          {"moe_us_per_token", engine.experts.us_per_token}};
 }
 
 Json occupancy(const OccupancySeries& series) {
@@ -223,6 +260,11 @@ std::string summary_json(const RunSummary& summary) {
   json["goodput"] = goodput(summary);
   json["steps"] = steps(summary);
   json["cache"] = cache(summary);
+  json["memory"] = memory(summary);
+  if (summary.engine) json["engine"] = engine(summary);
+  if (summary.outputs.requests() > 0) {
+    json["outputs"] = {{"requests", summary.outputs.requests()}, {"sha256", summary.outputs.hex()}};
+  }
   if (summary.step_times) {
     Json& times = json["step_times"];
     times["provenance"] = Json::object();

@@ -143,6 +143,10 @@ class CapturingBackend final : public Backend {
     host_bytes_taken += static_cast<std::int64_t>(bytes);
     return inner_->download(target, source, bytes);
   }
+  Status copy(void* target, const void* source, std::size_t bytes) override {
+    enqueue([=, this] { static_cast<void>(inner_->copy(target, source, bytes)); });
+    return {};
+  }
   Status upload_step(void* target, const void* source, std::size_t bytes) override {
     if (Status status = std::exchange(next_upload_step, Status{}); !status.ok()) return status;
     metadata_ = static_cast<const std::byte*>(target);

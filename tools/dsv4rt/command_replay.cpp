@@ -6,6 +6,7 @@
 #include "log_report.h"
 #include "replay_model.h"
 #include "replay_none.h"
+#include "replay_real.h"
 
 namespace dsv4rt::cli {
 namespace {
@@ -15,17 +16,23 @@ struct ReplayFlags {
   std::string execute = "none";
   ReplayNoneFlags none{.pool_tokens = {}, .sweep_pool = {"1M", "4M", "16M", "inf"}};
   ReplayModelFlags model;
+  ReplayRealFlags real;
   std::string json;
 };
 
 Status run_replay(const ReplayFlags& flags) {
-  if (flags.execute == "none") return replay_none(flags.log, flags.none, flags.json);
-  if (flags.execute == "model") {
-    ReplayModelFlags model = flags.model;
-    if (!flags.none.pool_tokens.empty()) model.pool_tokens = flags.none.pool_tokens;
-    return replay_model(flags.log, model, flags.json);
+  if (flags.execute == "none") {
+    if (flags.model.pool.empty()) return replay_none(flags.log, flags.none, flags.json);
+    return {StatusCode::kInvalidArgument, "--pool: --execute none counts tokens; accepted with it: --pool-tokens"};
   }
-  return {StatusCode::kUnsupported, "--execute " + flags.execute + "; accepted in this build: none, model"};
+  ReplayModelFlags serving = flags.model;
+  if (!flags.none.pool_tokens.empty()) serving.pool_tokens = flags.none.pool_tokens;
+  if (flags.execute == "real") return replay_real(flags.log, serving, flags.real, flags.json);
+  if (!flags.real.engine.checkpoint.empty()) {
+    return {StatusCode::kInvalidArgument,
+            "--execute model computes nothing: --checkpoint is for --execute real; accepted: --config"};
+  }
+  return replay_model(flags.log, serving, flags.json);
 }
 
 }  // namespace
@@ -36,7 +43,8 @@ void add_replay_command(CLI::App& app, Action& chosen) {
   flags->log.add_to(*command);
   command
       ->add_option("--execute", flags->execute,
-                   "none: only the prefix cache, requests one after another; model: a scheduler on step times")
+                   "none: only the prefix cache, requests one after another; model: a scheduler on step times; real: "
+                   "the same on an engine, which takes the flags of model (\"model:\") but --config and --step-table")
       ->check(CLI::IsMember({"none", "model", "real"}))
       ->capture_default_str();
   auto* pool = command->add_option("--pool-tokens", flags->none.pool_tokens,
@@ -49,6 +57,8 @@ void add_replay_command(CLI::App& app, Action& chosen) {
       ->add_option("--policy", flags->none.policy, "Which block leaves a full cache: lru, or belady (knows the future)")
       ->capture_default_str();
   flags->model.add_to(*command);
+  command->get_option("--pool")->excludes(pool);
+  flags->real.add_to(*command);
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
   command->callback([flags, &chosen] { chosen = [flags] { return run_replay(*flags); }; });

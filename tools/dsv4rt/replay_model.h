@@ -1,10 +1,13 @@
-// dsv4rt replay --execute model: a log served by a scheduler on the model of a machine.
+// dsv4rt replay --execute model: a log served by a scheduler on the model of a machine. What --execute real shares with
+// it: flags of serving, the table, the report.
 #pragma once
 
 #include <string>
 
+#include "dsv4rt/memory_plan.h"
 #include "dsv4rt/status.h"
 #include "log_report.h"
+#include "replay/replay_run.h"
 
 namespace dsv4rt::cli {
 
@@ -12,6 +15,7 @@ struct ReplayModelFlags {
   std::string config;      // config.json of the model
   std::string step_table;  // step times of the machine
   std::string pool_tokens = "4M";
+  std::string pool;  // bytes instead
   std::int32_t max_sequences = 64;
   std::string max_context = "128Ki";
   std::int32_t step_tokens = 2048;
@@ -22,9 +26,11 @@ struct ReplayModelFlags {
   double rate = 0;
   std::int32_t concurrency = 0;
   double jitter_ms = 0;
+  double scale_lengths = 1;
   std::string slo;
   std::string reserve = "whole";
   std::string preempt = "recompute";
+  std::string snapshot_memory = "16GiB";
   std::int32_t draft = 0;
   double accept = 0;
   double moe_us_per_step = 0;
@@ -35,7 +41,19 @@ struct ReplayModelFlags {
   std::string metrics;
 
   void add_to(CLI::App& command);
+  // As the flags say; `pool` is not looked at.
+  [[nodiscard]] Result<CacheLimits> limits() const;
 };
+
+// Everything but limits of the cache: scheduler, arrivals, files, the end at Ctrl-C. `info`: of the log.
+Result<replay::ReplayOptions> serving_options(const LogFlags& log, const ReplayModelFlags& flags,
+                                              const replay::SourceInfo& info);
+
+// The table.
+void print_run(const replay::RunSummary& run);
+// The report, to a file or "-" for standard output.
+Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const replay::RunSummary& run,
+                        const std::string& json);
 
 // Prints the table, or writes the summary to `json` ("" for none, "-" for standard output instead of the table).
 Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json);

@@ -84,6 +84,12 @@ class CudaBackend final : public Backend {
     return {};
   }
 
+  Status copy(void* target, const void* source, std::size_t bytes) override {
+    DSV4RT_ON_DEVICE(*device_);
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, stream_));
+    return {};
+  }
+
   Status synchronize() override {
     DSV4RT_ON_DEVICE(*device_);
     return DSV4RT_CUDA_STATUS(cudaStreamSynchronize(stream_));
