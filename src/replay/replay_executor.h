@@ -40,7 +40,8 @@ struct ExecutorCounts {
 
 class ReplayExecutor : public StepExecutor {
  public:
-  [[nodiscard]] virtual const CacheLimits& limits() const = 0;
+  [[nodiscard]] virtual const MemoryPlan& memory_plan() const = 0;
+  [[nodiscard]] const CacheLimits& limits() const { return memory_plan().limits; }
   // At present, into `occupancy`, whose memory is used again.
   virtual void occupancy(CacheOccupancy& occupancy) const = 0;
   [[nodiscard]] virtual PrefixStats prefix_stats() const = 0;

@@ -33,8 +33,10 @@ struct RunSummary {
   ServiceLevels service_levels;
   RunMetrics metrics;
   CacheLimits limits;
+  MemoryPlan memory;
   PrefixStats prefixes;
   ExecutorCounts executor;
+  std::optional<PrefixEviction> eviction;    // unset: not known
   std::optional<StepTimeOrigin> step_times;  // set for model runs
   bool stopped = false;                      // ended by ReplayOptions::stop
   double wall_ms = 0;                        // host time that the replay took

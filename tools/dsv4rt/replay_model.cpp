@@ -8,6 +8,7 @@
 #include "byte_size.h"
 #include "console.h"
 #include "replay/replay_run.h"
+#include "replay_sweep.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -76,6 +77,7 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
                           .pool_tokens = pool_tokens,
                           .boundary_states = flags.prefix_states};
   options.cache.prefixes.interval_tokens = flags.prefix_interval;
+  DSV4RT_ASSIGN_OR_RETURN(options.cache.eviction, parse_eviction(flags.policy));
   options.cache.formats.draft_budget_tokens = flags.draft;
 
   replay::ReplayOptions& run = options.replay;
@@ -97,6 +99,20 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
   run.metrics_file = flags.metrics;
   run.stop = [] { return interrupted != 0; };
   return options;
+}
+
+}  // namespace
+
+Result<PrefixEviction> parse_eviction(const std::string& policy) {
+  if (policy == "useful") return PrefixEviction::kUseful;
+  if (policy == "lru") return PrefixEviction::kLru;
+  if (policy == "belady") {
+    return Status{
+        StatusCode::kUnsupported,
+        "--policy belady: it has to know what is asked for next, and when requests are served depends on what "
+        "hits; accepted when serving: useful, lru; --execute none has belady"};
+  }
+  return refused("--policy: '" + policy + "'; accepted when serving: useful, lru");
 }
 
 void print_run(const RunSummary& run) {
@@ -144,8 +160,6 @@ void print_run(const RunSummary& run) {
   std::cout << table.to_string();
 }
 
-}  // namespace
-
 void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--config", config, "model: config.json of the model");
   command.add_option("--step-table", step_table, "model: step times of the machine, e.g. configs/step-table-h200.json");
@@ -180,21 +194,34 @@ void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--metrics", metrics, "model: Prometheus text");
 }
 
-Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json) {
-  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
-  DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, flags, source->info()));
+Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const ReplayFiles& files) {
   const StopOnInterrupt scope;
-  DSV4RT_ASSIGN_OR_RETURN(const RunSummary run, replay::run_model([&] { return source->next(); }, options));
-  if (json != "-") {
-    print_log(log, *source);
-    print_run(run);
+  const auto serve = [&log](const ReplayModelFlags& with) -> Result<ServedLog> {
+    DSV4RT_ASSIGN_OR_RETURN(auto source, open_log(log));
+    DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, with, source->info()));
+    DSV4RT_ASSIGN_OR_RETURN(RunSummary run, replay::run_model([&] { return source->next(); }, options));
+    return ServedLog{std::move(source), std::move(run)};
+  };
+  if (!flags.sweep_pool.empty()) return replay_sweep(log, flags, files, serve);
+  DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(flags));
+  if (files.table_wanted()) {
+    print_log(log, *served.source);
+    print_run(served.run);
   }
-  if (json.empty()) return {};
-  Json report{{"command", "replay"}, {"execute", "model"}};
-  report["provenance"] = provenance_json();
-  report["log"] = log_json(log, *source);
+  return write_run_report(log, *served.source, served.run, files);
+}
+
+Json run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
+                const ReplayFiles& files) {
+  Json report = replay_report_head(run.mode, files);
+  report["log"] = log_json(log, source);
   report["run"] = Json::parse(replay::summary_json(run));
-  return write_json_report(report, json);
+  return report;
+}
+
+Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
+                        const ReplayFiles& files) {
+  return files.wanted() ? write_replay_files(run_report(log, source, run, files), files) : Status{};
 }
 
 }  // namespace dsv4rt::cli
