@@ -80,7 +80,7 @@ Axis Axis::linear(double low, double high, const AxisLine& line, bool to_tick, c
   if (!(high > low)) high = low + 1;
   for (int most = 10; most >= 1; --most) {
     const double step = round_step((high - low) / most);
-    const double first = std::ceil(low / step - 1e-9);
+    const double first = std::ceil(low / step - 1e-9) + 0.0;  // 0 has no sign
     const double last = to_tick ? std::ceil(high / step - 1e-9) : std::floor(high / step + 1e-9);
     Axis axis(low, to_tick ? std::max(high, last * step) : high, line, false);
     std::vector<double> values;

@@ -84,7 +84,7 @@ void Plot::mark_x(double x, std::string_view name) {
 void Plot::mark_y(double y, std::string_view name) {
   const double at = y_.position(y);
   body_ += segment(PlotArea::kLeft, at, PlotArea::kRight, at, "mark");
-  text(PlotArea::kRight - 4, at < PlotArea::kTop + 16 ? at + 14 : at - 5, "end", "name", name);
+  if (!name.empty()) text(PlotArea::kRight - 4, at < PlotArea::kTop + 16 ? at + 14 : at - 5, "end", "name", name);
 }
 
 std::string Plot::svg() const {
