@@ -71,6 +71,7 @@ struct PoolUsage {
 struct PrefixCacheSettings {
   PrefixDigest engine{};  // PrefixHasher::engine_digest: what all prefixes have in common
   PrefixPolicy policy;
+  PrefixEviction eviction = PrefixEviction::kUseful;
   std::int64_t tenant_quota_tokens = 0;
   bool record_events = false;
 };

@@ -206,6 +206,7 @@ Status Engine::Impl::plan_and_allocate() {
 
   const PrefixCacheSettings prefixes{.engine = prefix_identity,
                                      .policy = options.prefix_cache.policy,
+                                     .eviction = options.prefix_cache.eviction,
                                      .tenant_quota_tokens = options.prefix_cache.tenant_quota_tokens,
                                      .record_events = static_cast<bool>(options.prefix_cache.on_event)};
   DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache, prefixes, next_handles()));

@@ -1,0 +1,46 @@
+// Two reports of one log side by side: what differs, and which differences are more than the luck of single requests.
+//
+// The bound of a difference comes from random groups (Wolter, Introduction to Variance Estimation, ch. 2). Every report
+// has the numbers of 16 groups of requests, and a request is in the same group in every run of its log. With d[g] the
+// difference of group g, s their standard deviation and t Student's 97.5 % point for 15 degrees of freedom, a mean, a
+// share or a percentile is uncertain by t * s / sqrt(16), a total by t * s * sqrt(16). Nothing is drawn at random. It
+// does not see what befalls all requests alike: the clock of a GPU, another load on the machine.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/document.h"
+
+namespace dsv4rt::report {
+
+struct ComparedNumber {
+  std::string name;
+  double a = 0;
+  double b = 0;
+  std::optional<double> bound;  // unset: not known
+
+  [[nodiscard]] double difference() const noexcept { return b - a; }
+  // Unset for a == 0.
+  [[nodiscard]] std::optional<double> relative() const noexcept;
+  [[nodiscard]] bool beyond_noise() const noexcept;
+};
+
+struct DifferingField {
+  std::string field;
+  std::string a;
+  std::string b;
+};
+
+struct Comparison {
+  std::vector<DifferingField> settings;  // options, machines and builds that are not the same
+  std::vector<ComparedNumber> numbers;
+};
+
+// Of the reports in `a` and `b`. kMismatch naming every field for which they are not of the same requests: execute
+// (only model and real go together), log, block size, limits of what was read; kBadInput for what is no report.
+Result<Comparison> compare_reports(const Document& a, std::string_view a_name, const Document& b,
+                                   std::string_view b_name);
+
+}  // namespace dsv4rt::report
