@@ -2,8 +2,10 @@
 
 #include <memory>
 
+#include "base/try.h"
 #include "command.h"
 #include "log_report.h"
+#include "outputs.h"
 #include "replay_model.h"
 #include "replay_none.h"
 
@@ -16,9 +18,11 @@ struct ReplayFlags {
   ReplayNoneFlags none{.pool_tokens = {}, .sweep_pool = {"1M", "4M", "16M", "inf"}};
   ReplayModelFlags model;
   std::string json;
+  Outputs outputs;
 };
 
 Status run_replay(const ReplayFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   if (flags.execute == "none") return replay_none(flags.log, flags.none, flags.json);
   if (flags.execute == "model") {
     ReplayModelFlags model = flags.model;
@@ -51,6 +55,7 @@ void add_replay_command(CLI::App& app, Action& chosen) {
   flags->model.add_to(*command);
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
+  flags->outputs.add_to(*command, {"--json", "--requests", "--timeline", "--metrics"});
   command->callback([flags, &chosen] { chosen = [flags] { return run_replay(*flags); }; });
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/try.h"
 #include "byte_size.h"
-#include "console.h"
+#include "outputs.h"
 #include "replay/replay_run.h"
 #include "text_table.h"
 

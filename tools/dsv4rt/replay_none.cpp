@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "byte_size.h"
+#include "outputs.h"
 #include "console.h"
 #include "replay/cache_study.h"
 #include "text_table.h"
