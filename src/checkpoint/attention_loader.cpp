@@ -89,7 +89,7 @@ class LayerLoader {
   }
 
   void report(StatusCode code, std::string_view name, const std::string& found, const std::string& expected) {
-    problems_.push_back({code, std::string(name) + ": found " + found + ", expected " + expected});
+    problems_.push_back({code, printable(name) + ": found " + found + ", expected " + expected});
   }
 
   const TensorView* require(const std::string& name, const std::string& expected) {
@@ -98,11 +98,19 @@ class LayerLoader {
     return view;
   }
 
-  // Reports and returns false unless the shape is `shape` and the dtype one of `dtypes`.
+  // Reports and returns false when the tensor's data cannot be read.
+  bool read(const TensorView& view) {
+    const Status status = checkpoint_.read(view.data);
+    if (!status.ok()) problems_.push_back({status.code(), printable(view.name) + ": " + status.message()});
+    return status.ok();
+  }
+
+  // Reports and returns false unless the shape is `shape`, the dtype one of `dtypes` and the data has been read: what has
+  // another shape may be of any size.
   bool matches(const TensorView& view, std::span<const std::int64_t> shape, std::initializer_list<TensorDtype> dtypes) {
     const bool dtype_ok = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
     const bool shape_ok = std::equal(view.shape.begin(), view.shape.end(), shape.begin(), shape.end());
-    if (dtype_ok && shape_ok) return true;
+    if (dtype_ok && shape_ok) return read(view);
     std::string expected;
     for (const TensorDtype dtype : dtypes) {
       expected += (expected.empty() ? "" : " or ") + std::string(tensor_dtype_name(dtype));
@@ -204,7 +212,7 @@ class LayerLoader {
     const TensorView* released = checkpoint_.find(stem + std::string(kReleasedScaleSuffix)).view;
     const TensorView* scale_inv = checkpoint_.find(stem + std::string(kHuggingFaceScaleSuffix)).view;
     if (released != nullptr && scale_inv != nullptr) {
-      report(StatusCode::kBadInput, released->name, "also " + scale_inv->name, "one of the two");
+      report(StatusCode::kBadInput, released->name, "also " + printable(scale_inv->name), "one of the two");
       return;
     }
     const TensorView* scale = released != nullptr ? released : scale_inv;
@@ -267,6 +275,7 @@ class LayerLoader {
       report(StatusCode::kBadInput, view.name, describe(view.dtype, view.shape), "F32 [] or [1]");
       return;
     }
+    if (!read(view)) return;
     out = read_value<float>(view.data, 0);
     if (!std::isfinite(out) || out <= 0.0F) {
       report(StatusCode::kBadInput, view.name, std::to_string(out), "a finite value above 0");
@@ -284,7 +293,7 @@ class LayerLoader {
 
 Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> problems) {
   StatusCode code = problems.front().code;
-  std::string message = checkpoint.path().string() + ": " + std::to_string(problems.size()) +
+  std::string message = shown(checkpoint.path()) + ": " + std::to_string(problems.size()) +
                         (problems.size() == 1 ? " problem" : " problems") + " with attention tensors:";
   for (const Problem& problem : problems) {
     if (problem.code != code) code = StatusCode::kBadInput;
@@ -319,8 +328,25 @@ Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoin
     return load(checkpoint, config, layers, vectors);
   } catch (const std::bad_alloc&) {
     return Status{StatusCode::kResourceExhausted,
-                  checkpoint.path().string() + ": out of memory while loading attention weights"};
+                  shown(checkpoint.path()) + ": out of memory while loading attention weights"};
   }
+}
+
+void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& layer) noexcept {
+  const auto drop = [&](const HostLinear& linear) {
+    checkpoint.drop(linear.weight);
+    checkpoint.drop(linear.scale);
+  };
+  for (const HostLinear* linear : {&layer.wq_a, &layer.wq_b, &layer.wkv, &layer.wo_a, &layer.wo_b}) drop(*linear);
+  const auto drop_compressor = [&](const HostCompressor& compressor) {
+    drop(compressor.wkv);
+    drop(compressor.wgate);
+  };
+  if (layer.compressor) drop_compressor(*layer.compressor);
+  if (!layer.indexer) return;
+  drop(layer.indexer->wq_b);
+  drop(layer.indexer->weights_proj);
+  drop_compressor(layer.indexer->compressor);
 }
 
 Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,

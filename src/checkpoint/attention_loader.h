@@ -25,10 +25,11 @@ namespace dsv4rt {
 
 enum class NonFinite : std::uint8_t { kRefused, kAllowed };
 
-// The weights of `layers`, in their order. Matrices stay in the mapped files, untouched. One error
+// The weights of `layers`, in their order, read from their files into memory of the checkpoint. One error
 // lists every problem of every layer, a line each: name, what was found, what is expected. Its code is
 // kNotFound when tensors are only missing, kUnsupported when only dtypes are not offered, otherwise
-// kBadInput; kResourceExhausted without memory; those of check_attention_dimensions and detect_naming.
+// kBadInput (also for a file that has changed since it was opened); kResourceExhausted without memory; those of
+// check_attention_dimensions and detect_naming.
 Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
                                                                  const ModelConfig& config,
                                                                  std::span<const LayerSpec> layers,
@@ -37,5 +38,8 @@ Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoin
 // The same for one layer.
 Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                                     const LayerSpec& layer);
+
+// Gives back the memory of the layer's matrices, which must not be touched any more: they are packed.
+void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& layer) noexcept;
 
 }  // namespace dsv4rt

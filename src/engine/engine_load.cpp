@@ -129,7 +129,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     layer_ids.emplace_back(static_cast<std::int32_t>(options.first_layer + i));
   }
 
-  // Weights are mapped and checked first: a broken checkpoint is reported before memory is taken.
+  // Weights are read and checked first: a broken checkpoint is reported before memory is taken.
   DSV4RT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(options.checkpoint));
   std::vector<LayerSpec> specs;
   for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
@@ -160,6 +160,8 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     const Buffer& frequencies = spec.rope == RopeChoice::kPlain ? plain_frequencies : compressed_frequencies;
     layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
                         frequencies.as<float>());
+    // As its packed form takes memory, so that a layer is in memory twice only while it is packed.
+    drop_matrices(checkpoint, host[i]);
   }
   step.layer_done.resize(layers.size());
   return {};

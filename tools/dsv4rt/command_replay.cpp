@@ -2,8 +2,10 @@
 
 #include <memory>
 
+#include "base/try.h"
 #include "command.h"
 #include "log_report.h"
+#include "outputs.h"
 #include "replay_files.h"
 #include "replay_model.h"
 #include "replay_none.h"
@@ -21,9 +23,11 @@ struct ReplayFlags {
   ReplayModelFlags model;
   ReplayRealFlags real;
   ReplayFiles files;
+  Outputs outputs;
 };
 
 Status run_replay(const ReplayFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   if (flags.execute == "none") {
     if (!flags.model.pool.empty()) {
       return {StatusCode::kInvalidArgument, "--pool: --execute none counts tokens; accepted with it: --pool-tokens"};
@@ -73,6 +77,7 @@ void add_replay_command(CLI::App& app, Action& chosen, const std::string& comman
   command->get_option("--pool")->excludes(sweep);
   flags->real.add_to(*command);
   flags->files.add_to(*command);
+  flags->outputs.add_to(*command, {"--json", "--report", "--requests", "--timeline", "--metrics"});
   command->callback([flags, sweep, &chosen] {
     flags->sweep_given = sweep->count() > 0;
     chosen = [flags] { return run_replay(*flags); };

@@ -6,7 +6,7 @@
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
-#include "console.h"
+#include "outputs.h"
 #include "replay/replay_run.h"
 #include "replay_sweep.h"
 #include "stop_on_interrupt.h"

@@ -18,7 +18,7 @@ struct ReplayModelFlags {
   std::string config;      // config.json of the model
   std::string step_table;  // step times of the machine
   std::string pool_tokens = "4M";
-  std::string pool;  // bytes instead
+  std::string pool;                     // bytes instead
   std::vector<std::string> sweep_pool;  // one replay for each instead
   std::string policy = "useful";
   std::int32_t max_sequences = 64;
