@@ -27,6 +27,21 @@ struct JsonLimits {
 // Throws std::bad_alloc only.
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view source, const JsonLimits& limits = {});
 
+// Empties a document at the end of a scope, from the leaves up. The destructor of nlohmann::json takes memory for every
+// container that still has values, and ends the program when there is none.
+class EmptyJsonAtEnd {
+ public:
+  explicit EmptyJsonAtEnd(nlohmann::json& document) : document_(document) {}
+  ~EmptyJsonAtEnd() { empty(document_); }
+  EmptyJsonAtEnd(const EmptyJsonAtEnd&) = delete;
+  EmptyJsonAtEnd& operator=(const EmptyJsonAtEnd&) = delete;
+
+ private:
+  static void empty(nlohmann::json& value) noexcept;  // recurses as deep as documents may be
+
+  nlohmann::json& document_;
+};
+
 // `value` as an error message shows it: scalars verbatim (long strings cut), containers by size.
 std::string describe_json(const nlohmann::json& value);
 

@@ -209,8 +209,9 @@ void read_max_positions(ConfigReader& reader, ModelConfig& config, bool inferenc
 }
 
 Result<ModelConfig> read_config(std::string_view text, std::string_view source) {
-  const auto document = parse_json_object(text, source);
+  auto document = parse_json_object(text, source);
   if (!document) return document.status();
+  const EmptyJsonAtEnd emptied(*document);
   ConfigReader reader(*document, source);
   const bool inference_style = reader.has("dim");
 
