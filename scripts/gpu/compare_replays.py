@@ -24,8 +24,8 @@ import time
 FOLDER = pathlib.Path(__file__).resolve().parent.parent.parent
 CONVERSATION = FOLDER / "tests/data/logs/mooncake_conversation_head1000.jsonl"
 # Sequences x cached tokens, and tokens of a prompt @ cached ones: what a few tens of sequences of up to 128K meet.
-DECODE = ("1x1024,1x8192,1x32768,1x131072,4x8192,8x1024,8x8192,8x32768,16x8192,32x1024,32x8192,32x32768,64x8192,"
-          "128x4096,256x1024,256x4096")
+DECODE = ("1x1024,1x8192,1x32768,1x131072,2x1024,2x8192,2x32768,4x1024,4x8192,4x32768,8x1024,8x8192,8x32768,16x8192,"
+          "32x1024,32x8192,32x32768,64x8192,128x4096,256x1024,256x4096")
 PREFILL = ("16,64,128,256,512,1024,2048,4096,8192,16@8192,128@8192,512@8192,2048@8192,"
            "16@32768,128@32768,512@32768,2048@32768")
 
@@ -168,6 +168,7 @@ def main():
     parser.add_argument("--tolerance", type=float, default=0.1)
     parser.add_argument("--limit", type=float, default=600, help="most seconds of a run")
     arguments = parser.parse_args()
+    arguments.program = arguments.program.resolve()  # "./dsv4rt" as a path is "dsv4rt", which would be looked up
     arguments.out.mkdir(parents=True, exist_ok=True)
     arguments.step_table = arguments.step_table or arguments.out / "table.json"
     parts = {"table": measure_table, "model": compare, "answers": check_answers}
