@@ -29,7 +29,8 @@ figure { margin: 0; min-width: 0; max-width: 660px; break-inside: avoid; }
 figcaption strong { display: block; font-weight: 600; }
 figcaption span { color: var(--quiet); font-size: 13px; }
 figcaption > span { display: block; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 4px 0 0; padding: 0; font-size: 13px; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 4px 0 0; padding: 0;
+  font-size: 13px; }
 .legend li { display: flex; align-items: center; gap: 6px; }
 .legend i { width: 18px; height: 0; border-top: 2.5px solid currentColor; }
 .legend i.swatch { height: 11px; border: 0; background: currentColor; opacity: .55; border-radius: 2px; }

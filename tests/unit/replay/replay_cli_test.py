@@ -159,13 +159,13 @@ class Replay(unittest.TestCase):
                 else:
                     self.assertEqual(open_slices.pop(), name)
             self.assertEqual(open_slices, [])
-            self.assertEqual([name for phase, name in events if phase == "b"], ["request", "queued", "prefill", "decode"]
-                             [:sum(phase == "b" for phase, _ in events)])
+            begun = [name for phase, name in events if phase == "b"]
+            self.assertEqual(begun, ["request", "queued", "prefill", "decode"][:len(begun)])
 
     def test_overload_is_refused_in_time_and_passes(self):
         report, lines = self.folder / "report.json", self.folder / "requests.jsonl"
-        done = run("replay", CONVERSATION, *MODEL, "--speed", "2", "--max-waiting", "64", "--json", report, "--requests",
-                   lines)
+        done = run("replay", CONVERSATION, *MODEL, "--speed", "2", "--max-waiting", "64", "--json", report,
+                   "--requests", lines)
         self.assertEqual(done.returncode, 0, done.stderr)
         served = json.loads(report.read_text())["run"]
         requests, overload = served["requests"], served["overload"]
@@ -216,7 +216,8 @@ class Replay(unittest.TestCase):
         self.assertEqual([entry["pool_tokens"] for entry in swept["sweep"]], [500000, 2000000])
         rows = [line.split() for line in done.stdout.decode().splitlines()[-2:]]
         for row, entry, pool in zip(rows, swept["sweep"], ("500K", "2M")):
-            single = json.loads(run("replay", CONVERSATION, *limited, "--pool-tokens", pool, "--json", "-").stdout)["run"]
+            single = run("replay", CONVERSATION, *limited, "--pool-tokens", pool, "--json", "-")
+            single = json.loads(single.stdout)["run"]
             self.assertEqual(entry["hit_rate"], single["tokens"]["hit_rate"])
             self.assertEqual(entry["ttft_ms"], {key: single["latency_ms"]["ttft"][key] for key in ("p50", "p99")})
             self.assertEqual(entry["goodput_share"], single["goodput"]["share_of_arrived"])
@@ -246,7 +247,8 @@ class Replay(unittest.TestCase):
 
     def test_two_replays_are_compared(self):
         files = [self.folder / name for name in ("a.json", "b.json", "none.json", "other.json", "belady.json")]
-        for file, *arguments in ((files[0], *MODEL, "--limit", "300"), (files[1], *MODEL, "--limit", "300", "--speed", "2"),
+        for file, *arguments in ((files[0], *MODEL, "--limit", "300"),
+                                 (files[1], *MODEL, "--limit", "300", "--speed", "2"),
                                  (files[2], "--execute", "none"), (files[3], *MODEL, "--limit", "200"),
                                  (files[4], "--execute", "none", "--policy", "belady")):
             self.assertEqual(run("replay", CONVERSATION, *arguments, "--json", file).returncode, 0)
