@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need: scripts/setup.sh [--browser] [--dev]
+# Installs the Debian packages that the build and the tests need: scripts/setup.sh [--browser] [--dev] [--fuzz]
 # With --browser also Chromium, for the tests that look at pages; with --dev the tools for formatting, static analysis
-# and coverage. Does nothing, quickly, when all are there.
+# and coverage, with --fuzz those for fuzzing. Does nothing, quickly, when all are there.
 set -euo pipefail
 
 packages=(
@@ -13,7 +13,8 @@ for option in "$@"; do
   case "$option" in
     --browser) packages+=(chromium) ;;
     --dev) packages+=(gcovr clang-format clang-tidy) ;;
-    *) echo "usage: $0 [--browser] [--dev]" >&2; exit 2 ;;
+    --fuzz) packages+=(clang llvm libclang-rt-dev) ;;
+    *) echo "usage: $0 [--browser] [--dev] [--fuzz]" >&2; exit 2 ;;
   esac
 done
 

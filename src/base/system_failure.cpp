@@ -3,11 +3,13 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/message_text.h"
+
 namespace dsv4rt {
 
 Status system_failure(const std::string& name, const std::string& action, int error) {
   const std::string message =
-      name + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
+      printable(name, kShownPathBytes) + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
   switch (error) {
     case ENOENT:
     case ENOTDIR:

@@ -57,6 +57,7 @@ Json options(const RunSummary& summary) {
   if (arrivals.mode == ArrivalMode::kRate) json["rate_per_s"] = arrivals.rate_per_s;
   if (arrivals.mode == ArrivalMode::kClosedLoop) json["concurrency"] = arrivals.concurrency;
   json["jitter_ms"] = arrivals.jitter_ms;
+  json["scale_lengths"] = summary.length_scale;
   json["limit"] = arrivals.limit;
   json["seed"] = summary.seed;
   json["max_sequences"] = scheduler.max_sequences;
@@ -139,6 +140,7 @@ Json steps(const RunSummary& summary) {
   const ExecutorCounts& counts = summary.executor;
   json["captured"] = counts.captured_steps ? Json(*counts.captured_steps) : Json(nullptr);
   json["eager"] = counts.captured_steps ? Json(totals.steps - *counts.captured_steps) : Json(nullptr);
+  json["graph_captures"] = counts.graph_captures ? Json(*counts.graph_captures) : Json(nullptr);
   if (counts.extrapolated_steps) {
     json["extrapolated"] = *counts.extrapolated_steps;
     json["extrapolated_share"] = share(*counts.extrapolated_steps, totals.steps);
@@ -198,6 +200,16 @@ Json memory(const RunSummary& summary) {
   json["block_table_bytes"] = plan.block_table_bytes;
   json["step_metadata_bytes"] = plan.step_metadata_bytes;
   json["cache_bytes"] = plan.total_bytes;
+  if (summary.engine) {
+    const EngineOrigin& engine = *summary.engine;
+    json["weight_bytes"] = engine.weight_bytes;
+    json["workspace_bytes"] = engine.workspace_bytes;
+    json["scratch_bytes"] = engine.scratch_bytes;
+    json["graph_bytes"] = engine.graph_bytes;
+    json["output_row_bytes"] = engine.output_row_bytes;
+    json["total_bytes"] = plan.total_bytes + engine.weight_bytes + engine.workspace_bytes + engine.scratch_bytes +
+                          engine.graph_bytes + engine.output_row_bytes;
+  }
   return json;
 }
 
@@ -210,6 +222,15 @@ Json events(const EventSeries& series) {
     counts.push_back(row);
   }
   return json;
+}
+
+Json engine(const RunSummary& summary) {
+  const EngineOrigin& engine = *summary.engine;
+  return {{"backend", engine.backend},
+          {"layers", engine.layers},
+          {"deterministic", engine.deterministic},
+          {"moe_us_per_step", engine.experts.us_per_step},
+          {"moe_us_per_token", engine.experts.us_per_token}};
 }
 
 Json groups(const RequestGroups& groups) {
@@ -295,6 +316,10 @@ std::string summary_json(const RunSummary& summary) {
   json["steps"] = steps(summary);
   json["cache"] = cache(summary);
   json["memory"] = memory(summary);
+  if (summary.engine) json["engine"] = engine(summary);
+  if (summary.outputs.requests() > 0) {
+    json["outputs"] = {{"requests", summary.outputs.requests()}, {"sha256", summary.outputs.hex()}};
+  }
   if (summary.step_times) {
     Json& times = json["step_times"];
     times["provenance"] = Json::object();

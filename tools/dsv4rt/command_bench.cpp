@@ -12,8 +12,8 @@
 
 #include "base/try.h"
 #include "command.h"
-#include "console.h"
 #include "engine_flags.h"
+#include "outputs.h"
 #include "stage_report.h"
 #include "step_table_report.h"
 #include "text_table.h"
@@ -29,12 +29,13 @@ struct BenchFlags {
   EngineFlags engine;
   LayerBenchOptions bench;
   std::vector<std::string> whole_step;
-  std::vector<std::int32_t> whole_prefill;
+  std::vector<std::string> whole_prefill;
   double bandwidth_gb_per_s = 0;
   std::string step_table;
   std::string revision;
   StageReport stages;
   std::string json;
+  Outputs outputs;
 };
 
 // Read bandwidth that floors are computed from: measured on an H200. The CPU's varies; it has to be given.
@@ -58,6 +59,25 @@ Result<StepShape> parse_step_shape(const std::string& text) {
     if (context.ec == std::errc() && context.ptr == end && shape.batch > 0 && shape.context_tokens > 0) return shape;
   }
   return Status{StatusCode::kInvalidArgument, "--whole-step: '" + text + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
+}
+
+// "2048", or "2048@32768": tokens of a prompt after so many cached ones.
+Result<std::vector<PrefillShape>> parse_prefill_shapes(const std::vector<std::string>& texts) {
+  std::vector<PrefillShape> shapes;
+  for (const std::string& text : texts) {
+    PrefillShape shape;
+    const char* const end = text.data() + text.size();
+    auto parsed = std::from_chars(text.data(), end, shape.tokens);
+    if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '@') {
+      parsed = std::from_chars(parsed.ptr + 1, end, shape.context_tokens);
+    }
+    if (parsed.ec != std::errc() || parsed.ptr != end || shape.tokens < 1 || shape.context_tokens < 0) {
+      return Status{StatusCode::kInvalidArgument,
+                    "--whole-prefill: '" + text + "'; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
 }
 
 // Graph nodes of a layer by attention kind: the most of any layer. Empty where nothing was captured.
@@ -137,7 +157,7 @@ Status bench_whole_step(const BenchFlags& flags) {
     }
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 Status bench_each_layer(const BenchFlags& flags) {
@@ -173,21 +193,28 @@ Status bench_each_layer(const BenchFlags& flags) {
               << closeness(inspector) << "\n";
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 // Prefill of whole prompts; the floor is that of an H200's tensor cores, measured 1480 and 800 TFLOP/s.
 Status bench_whole_prefill(const BenchFlags& flags) {
   constexpr double kFp8FlopsPerMs = 1480e9;
   constexpr double kBf16FlopsPerMs = 800e9;
-  const std::int32_t longest = *std::max_element(flags.whole_prefill.begin(), flags.whole_prefill.end());
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<PrefillShape> shapes, parse_prefill_shapes(flags.whole_prefill));
+  std::int32_t longest = 0;
+  for (const PrefillShape& shape : shapes) {
+    longest = std::max(longest, shape.tokens);
+    if (shape.context_tokens > 0) {
+      return {StatusCode::kInvalidArgument, "--whole-prefill TOKENS@CONTEXT: accepted with --step-table"};
+    }
+  }
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   options.limits = {.max_sequences = 1, .max_context_tokens = longest, .max_step_tokens = longest, .pool_tokens = 0};
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio", "halves differ"});
   nlohmann::ordered_json report;
-  for (const std::int32_t tokens : flags.whole_prefill) {
+  for (const auto& [tokens, context] : shapes) {
     DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
                             bench_prefill(*engine, tokens, flags.bench.prefill_repeats, flags.bench.seed));
     const double bf16_flops = result.linear_bf16_flops + result.attention_flops;
@@ -213,7 +240,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
               << (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") << "\n";
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 Status bench_step_table(const BenchFlags& flags) {
@@ -222,13 +249,16 @@ Status bench_step_table(const BenchFlags& flags) {
   if (!flags.whole_step.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(grid.decode, parse_step_shapes(flags.whole_step));
   }
-  if (!flags.whole_prefill.empty()) grid.prefill = flags.whole_prefill;
+  if (!flags.whole_prefill.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(grid.prefill, parse_prefill_shapes(flags.whole_prefill));
+  }
   grid.steps = {.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
   grid.prefill_repeats = flags.bench.prefill_repeats;
   return write_step_table(options, grid, flags.revision, flags.step_table);
 }
 
 Status bench(const BenchFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   if (!flags.step_table.empty()) return bench_step_table(flags);
   if (!flags.whole_step.empty() && !flags.whole_prefill.empty()) {
     return {StatusCode::kInvalidArgument, "--whole-step and --whole-prefill: accepted: one of them, or --step-table"};
@@ -259,9 +289,9 @@ void add_bench_command(CLI::App& app, Action& chosen) {
       ->delimiter(',');
   command
       ->add_option("--whole-prefill", flags->whole_prefill,
-                   "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+                   "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step; with "
+                   "--step-table also TOKENS@CONTEXT: after so many cached tokens")
+      ->delimiter(',');
   command->add_option("--step-table", flags->step_table,
                       "Time both over a grid and write a table of step times for replay --execute model; the shapes of "
                       "--whole-step and --whole-prefill where given, otherwise a grid for GPUs");
@@ -271,6 +301,8 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
+  flags->stages.add_to(*command);
+  flags->outputs.add_to(*command, {"--json", "--step-table", "--chrome-trace"});
   command->callback([flags, &chosen] { chosen = [flags] { return bench(*flags); }; });
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/try.h"
 #include "command.h"
-#include "console.h"
+#include "outputs.h"
 #include "report/comparison.h"
 #include "report/saved_report.h"
 #include "text_table.h"
@@ -23,6 +23,7 @@ struct CompareFlags {
   std::string b;
   double within_percent = 0;
   std::string json;
+  Outputs outputs;
 };
 
 // A difference that rounds to nothing has no sign.
@@ -86,11 +87,13 @@ Status check_within(const Comparison& comparison, double percent) {
 }
 
 Status run_compare(const CompareFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   DSV4RT_ASSIGN_OR_RETURN(const report::Document a, report::read_saved_report(flags.a));
   DSV4RT_ASSIGN_OR_RETURN(const report::Document b, report::read_saved_report(flags.b));
   DSV4RT_ASSIGN_OR_RETURN(const Comparison comparison, report::compare_reports(a, flags.a, b, flags.b));
   if (flags.json != "-") print_comparison(comparison);
-  if (!flags.json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(comparison_json(comparison, flags), flags.json));
+  if (!flags.json.empty())
+    DSV4RT_RETURN_IF_ERROR(write_json_report(comparison_json(comparison, flags), flags.json, flags.outputs.existing()));
   return flags.within_percent > 0 ? check_within(comparison, flags.within_percent) : Status{};
 }
 
@@ -106,6 +109,7 @@ void add_compare_command(CLI::App& app, Action& chosen) {
                    "Fail with 4 if p50 or p99 of TTFT or TPOT are more than so many percent of A apart")
       ->check(CLI::PositiveNumber);
   command->add_option("--json", flags->json, "Write the comparison to a file, or - for stdout instead of the table");
+  flags->outputs.add_to(*command, {"--json"});
   command->callback([flags, &chosen] { chosen = [flags] { return run_compare(*flags); }; });
 }
 

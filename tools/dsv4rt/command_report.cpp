@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "checkpoint/output_file.h"
 #include "command.h"
+#include "outputs.h"
 #include "report/replay_page.h"
 #include "report/saved_report.h"
 
@@ -17,14 +18,16 @@ namespace {
 struct PageFlags {
   std::string report;
   std::string out;
+  Outputs outputs;
 };
 
 Status run_report_command(const PageFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   DSV4RT_ASSIGN_OR_RETURN(const report::Document document, report::read_saved_report(flags.report));
   DSV4RT_ASSIGN_OR_RETURN(const std::string page, report::replay_page(document, flags.report));
-  if (!flags.out.empty()) return write_text_file(flags.out, page);
-  std::cout << page << std::flush;
-  return std::cout ? Status{} : Status{StatusCode::kResourceExhausted, "standard output: write failed"};
+  if (!flags.out.empty()) return write_text_file(flags.out, page, flags.outputs.existing());
+  std::cout << page;
+  return {};
 }
 
 }  // namespace
@@ -34,6 +37,7 @@ void add_report_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("report", "Make the page of a saved replay report");
   command->add_option("report", flags->report, "What `dsv4rt replay --json` wrote")->required();
   command->add_option("--out", flags->out, "HTML file; without it the page goes to stdout");
+  flags->outputs.add_to(*command, {"--out"});
   command->callback([flags, &chosen] { chosen = [flags] { return run_report_command(*flags); }; });
 }
 

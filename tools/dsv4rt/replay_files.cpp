@@ -2,8 +2,8 @@
 
 #include "base/try.h"
 #include "checkpoint/output_file.h"
-#include "console.h"
 #include "log_report.h"
+#include "outputs.h"
 #include "report/replay_page.h"
 
 namespace dsv4rt::cli {

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "byte_size.h"
 #include "console.h"
+#include "outputs.h"
 #include "replay/cache_study.h"
 #include "text_table.h"
 

@@ -69,12 +69,15 @@ Status write_step_table(EngineOptions options, const StepTableGrid& grid, const 
   DSV4RT_ASSIGN_OR_RETURN(
       replay::StepTable table,
       measure_step_table(*engine, grid, [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
-  table.provenance = {{"device", device_text(options)},
-                      {"commit", revision.empty() ? "version " + build_info().version : revision},
-                      {"date", today()},
-                      {"shapes", shapes_text(*engine)},
-                      {"deterministic", EngineInspector(*engine).deterministic() ? "yes" : "no"},
-                      {"not measured", "prefill after a cached context, mixed and verify steps"}};
+  table.provenance = {
+      {"device", device_text(options)},
+      {"commit", revision.empty() ? "version " + build_info().version : revision},
+      {"date", today()},
+      {"shapes", shapes_text(*engine)},
+      {"deterministic", EngineInspector(*engine).deterministic() ? "yes" : "no"},
+      {"measured", "steps that are waited for; decode: captured, median of " + std::to_string(grid.steps.steps) +
+                       "; prefill: eager, median of " + std::to_string(grid.prefill_repeats)},
+      {"not measured", "mixed and verify steps"}};
   DSV4RT_RETURN_IF_ERROR(table.validate("step table"));
   TextTable text({"kind", "sequences", "context", "tokens", "ms"});
   for (const replay::StepPoint& point : table.points) {

@@ -27,6 +27,7 @@ struct StepBenchOptions {
 struct StepBenchResult {
   double captured_ms = 0;  // one step, steps enqueued back to back; 0 where the backend cannot capture
   double eager_ms = 0;
+  double waited_ms = 0;    // one captured (or else eager) step by a host that waits for its outputs; median
   double host_us = 0;      // host's share of a captured (or else eager) step: prepare, upload, enqueue, commit
   std::int64_t nodes = 0;  // nodes of the captured graph
   // Nodes of each layer in that graph, in the engine's order; empty where none was captured.

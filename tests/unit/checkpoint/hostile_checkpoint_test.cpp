@@ -174,9 +174,8 @@ TEST(CheckpointTest, OpensEveryForm) {
   const TempDirectory directory;
   write_bytes(directory / "a.safetensors", shard("a"));
   write_bytes(directory / "b.safetensors", shard("b"));
-  WeightIndex index;
-  index.shard_of = {{"b", "b.safetensors"}, {"a", "a.safetensors"}};
-  ASSERT_TRUE(write_weight_index(directory / kWeightIndexFileName, index, 4).ok());
+  ASSERT_TRUE(write_weight_index(directory / kWeightIndexFileName, {{"b", "b.safetensors"}, {"a", "a.safetensors"}}, 4)
+                  .ok());
   // A shard behind a symbolic link, as download caches lay them out.
   fs::rename(directory / "b.safetensors", directory / "blob");
   fs::create_symlink("blob", directory / "b.safetensors");
@@ -191,6 +190,7 @@ TEST(CheckpointTest, OpensEveryForm) {
     const CheckpointTensor b = checkpoint->find("b");
     ASSERT_NE(b.view, nullptr);
     EXPECT_EQ(b.file->path().filename(), "b.safetensors");
+    ASSERT_TRUE(checkpoint->read(b.view->data).ok());
     EXPECT_EQ(std::to_integer<char>(b.view->data[1]), 'y');
     EXPECT_EQ(checkpoint->find("c").view, nullptr);
   }
@@ -208,6 +208,7 @@ TEST(CheckpointTest, ViewsSurviveMoves) {
   auto opened = Checkpoint::open(directory.path());
   ASSERT_TRUE(opened.ok());
   const CheckpointTensor before = opened->find("a");
+  ASSERT_TRUE(opened->read(before.view->data).ok());
   const Checkpoint moved = std::move(*opened);
   EXPECT_EQ(moved.find("a").view, before.view);
   EXPECT_EQ(std::to_integer<char>(before.view->data[0]), 'x');
@@ -244,18 +245,22 @@ TEST(CheckpointTest, RunningOutOfMemoryIsAStatus) {
 
 TEST(WeightIndexTest, WritesWhatItReads) {
   const TempDirectory directory;
-  WeightIndex index;
-  index.shard_of = {{"x", "model-00001-of-00002.safetensors"}, {"y", "model-00002-of-00002.safetensors"}};
+  const std::map<std::string, std::string> shard_of = {{"x", "model-00001-of-00002.safetensors"},
+                                                       {"y", "model-00002-of-00002.safetensors"}};
   const auto path = directory / kWeightIndexFileName;
-  ASSERT_TRUE(write_weight_index(path, index, 1234).ok());
+  ASSERT_TRUE(write_weight_index(path, shard_of, 1234).ok());
   const std::string text = read_bytes(path);
   EXPECT_NE(text.find("\"total_size\": 1234"), std::string::npos) << text;
   const auto parsed = parse_weight_index(text, "index");
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
-  EXPECT_EQ(parsed->shard_of, index.shard_of);
-  EXPECT_EQ(write_weight_index(directory / "gone/index.json", index, 0).code(), StatusCode::kNotFound);
-  index.shard_of = {{"\xff", "a.safetensors"}};
-  EXPECT_EQ(write_weight_index(path, index, 0).code(), StatusCode::kInvalidArgument);
+  for (const auto& [name, shard] : shard_of) {
+    ASSERT_NE(parsed->shard_of(name), nullptr) << name;
+    EXPECT_EQ(*parsed->shard_of(name), shard);
+  }
+  EXPECT_EQ(parsed->entries.size(), 2U);
+  EXPECT_EQ(parsed->shard_of("z"), nullptr);
+  EXPECT_EQ(write_weight_index(directory / "gone/index.json", shard_of, 0).code(), StatusCode::kNotFound);
+  EXPECT_EQ(write_weight_index(path, {{"\xff", "a.safetensors"}}, 0).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(WeightIndexTest, RefusesTextBeyondTheLimit) {
@@ -271,7 +276,7 @@ TEST(WeightIndexTest, SkipsUnknownKeysOfAnyKind) {
       R"("weight_map":{"a":"a.safetensors"}})",
       "index");
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
-  EXPECT_EQ(parsed->shard_of.size(), 1U);
+  EXPECT_EQ(parsed->entries.size(), 1U);
 }
 
 }  // namespace

@@ -218,11 +218,12 @@ TEST(SafetensorsHeaderTest, AcceptsWhatTheRulesAllow) {
   // Padding after the JSON, tensors in any order, empty tensors, scalars, sub-byte types.
   const std::string file = safetensors_bytes(
       R"({"b":{"dtype":"F4","shape":[2,3],"data_offsets":[4,7]},)"
-      R"("__metadata__":{"k":"v"},)"
+      R"("__metadata__":{"k":"v","skipped":"w"},)"
       R"("e":{"dtype":"F64","shape":[3,0],"data_offsets":[4,4]},)"
       R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )",
       "abcdefg");
-  const auto header = parse_safetensors(as_bytes(file), "file");
+  constexpr std::string_view kWanted[] = {"k", "absent"};
+  const auto header = parse_safetensors(as_bytes(file), "file", kWanted);
   ASSERT_TRUE(header.ok()) << header.status().to_string();
   ASSERT_EQ(header->tensors.size(), 3U);
   EXPECT_EQ(header->tensors[0].name, "a");
@@ -233,7 +234,7 @@ TEST(SafetensorsHeaderTest, AcceptsWhatTheRulesAllow) {
   EXPECT_EQ(std::to_integer<char>(header->tensors[1].data[0]), 'e');
   EXPECT_EQ(header->tensors[2].name, "e");
   EXPECT_TRUE(header->tensors[2].data.empty());
-  EXPECT_EQ(header->metadata.at("k"), "v");
+  EXPECT_EQ(header->metadata, (SafetensorsMetadata{{"k", "v"}}));
   EXPECT_TRUE(parse_safetensors(as_bytes(safetensors_bytes("{}", "")), "file").ok());
 }
 

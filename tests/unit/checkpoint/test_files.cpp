@@ -66,7 +66,10 @@ std::vector<TestTensor> read_tensors(const Checkpoint& checkpoint) {
   std::vector<TestTensor> out;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const auto data = tensor.view->data;
-    out.push_back({{tensor.view->name, tensor.view->dtype, tensor.view->shape},
+    const Status status = checkpoint.read(data);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    const auto shape = tensor.view->shape;
+    out.push_back({{std::string(tensor.view->name), tensor.view->dtype, {shape.begin(), shape.end()}},
                    {reinterpret_cast<const char*>(data.data()), data.size()}});
   }
   return out;

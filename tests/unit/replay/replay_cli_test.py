@@ -3,9 +3,11 @@
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAM, LOGS = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -280,9 +282,133 @@ class Replay(unittest.TestCase):
         done = run("replay", CONVERSATION, "--execute", "model")
         self.assertEqual(done.returncode, 2)
         self.assertIn(b"--config", done.stderr)
-        done = run("replay", CONVERSATION, "--execute", "real")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn(b"accepted in this build: none, model", done.stderr)
+
+    def test_a_pool_is_given_in_bytes_or_in_tokens(self):
+        configs = LOGS.parent.parent.parent / "configs"
+        flags = ("replay", CONVERSATION, "--execute", "model", "--config", configs / "deepseek-v4-flash.json",
+                 "--step-table", configs / "step-table-h200.json", "--limit", "20")
+        memory = json.loads(run(*flags, "--pool", "40GiB", "--json", "-").stdout)["run"]["memory"]
+        self.assertLessEqual(memory["cache_bytes"], 40 << 30)
+        self.assertGreater(memory["cache_bytes"], (40 << 30) - (1 << 24))
+        again = json.loads(run(*flags, "--pool-tokens", memory["pool_tokens"], "--json", "-").stdout)["run"]["memory"]
+        self.assertEqual(again, memory)
+        for code, words, arguments in (
+                (2, b"excludes", (*flags, "--pool", "40GiB", "--pool-tokens", "4M")),
+                (2, b"--pool", (*flags, "--pool", "40X")),
+                (5, b"does not fit 1048576 bytes", (*flags, "--pool", "1MiB")),
+                (2, b"--pool-tokens", ("replay", CONVERSATION, "--pool", "40GiB")),
+                (2, b"scale_lengths", (*flags, "--scale-lengths", "2"))):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, code, (arguments, done.stderr))
+            self.assertIn(words, done.stderr + done.stdout, arguments)
+
+
+class RealReplay(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.checkpoint = cls.folder / "tiny"
+        config = LOGS.parent.parent.parent / "configs" / "tiny.json"
+        done = run("gen-checkpoint", "--config", config, "--out", cls.checkpoint, "--layers", "0-2")
+        assert done.returncode == 0, done.stderr
+        cls.flags = ["replay", CONVERSATION, "--execute", "real", "--checkpoint", cls.checkpoint, "--layers", "0-2",
+                     "--threads", "1", "--step-tokens", "256", "--max-sequences", "16"]
+        cls.small = ["--scale-lengths", "0.0078125", "--max-context", "1024"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def test_clients_in_a_closed_loop_get_the_same_answers_twice(self):
+        def replay(name, *more):
+            files = {kind: self.folder / f"{name}.{kind}" for kind in ("requests", "timeline", "metrics", "json")}
+            done = run(*self.flags, *self.small, "--limit", "60", "--concurrency", "8", "--pool", "64MiB",
+                       "--prefix-states", "32", "--prefix-interval", "128", "--draft", "2", "--accept", "0.7", "--reserve", "prompt", *more,
+                       *(part for kind, file in files.items() for part in (f"--{kind}", file)))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(b"s of measured time", done.stdout)
+            lines = [json.loads(line) for line in files["requests"].read_text().splitlines()]
+            digests = {line["metadata"]["session_num"]: line["metadata"]["output_sha256"] for line in lines}
+            json.loads(files["timeline"].read_text())
+            report = json.loads(files["json"].read_text())
+            return report, digests
+
+        report, digests = replay("first")
+        self.assertEqual(report["execute"], "real")
+        self.assertEqual(len(digests), 60)
+        run_report = report["run"]
+        self.assertEqual(run_report["mode"], "real")
+        self.assertEqual(run_report["outputs"]["requests"], 60)
+        self.assertLessEqual(run_report["memory"]["cache_bytes"], 64 << 20)
+        self.assertGreater(run_report["tokens"]["drafts_accepted"], 0)
+        again, same = replay("second")
+        self.assertEqual(same, digests)
+        for part in ("requests", "tokens", "steps"):
+            timed = ("least_tokens_per_s", "longest_ms", "busy_ms")
+            self.assertEqual({key: value for key, value in again["run"][part].items() if key not in timed},
+                             {key: value for key, value in run_report[part].items() if key not in timed})
+        self.assertNotEqual(replay("other", "--seed", "1")[1], digests)
+
+    def test_an_interrupt_ends_it_with_the_report_so_far(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            name = signal.Signals(number).name
+            folder = self.folder / name
+            folder.mkdir()
+            report, requests = folder / "report.json", folder / "requests.jsonl"
+            # To its end it would take a minute.
+            arguments = [PROGRAM, *self.flags, "--scale-lengths", "0.03125", "--max-context", "8192", "--json", report,
+                         "--requests", requests]
+            process = subprocess.Popen([str(part) for part in arguments], stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE)
+            try:
+                # Its file is begun when the replay begins.
+                deadline = time.monotonic() + 60
+                while not any(folder.iterdir()) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                time.sleep(0.2)
+                process.send_signal(number)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+            self.assertEqual(process.returncode, 0, (name, err))
+            self.assertIn(b"(stopped)", out)
+            result = json.loads(report.read_text())["run"]
+            self.assertTrue(result["stopped"])
+            totals = result["requests"]
+            self.assertGreater(totals["aborted"], 0)
+            self.assertEqual(totals["arrived"], totals["finished"] + totals["rejected"] + totals["aborted"])
+            outcomes = [json.loads(line)["metadata"]["outcome"] for line in requests.read_text().splitlines()]
+            self.assertEqual(len(outcomes), totals["arrived"])
+            self.assertEqual(outcomes.count("aborted"), totals["aborted"])
+            for role in result["cache"]["roles"]:
+                self.assertEqual(role["live_at_end"], 0)
+
+    def test_requests_that_do_not_fit_are_rejected_and_counted(self):
+        done = run(*self.flags, "--scale-lengths", "0.0078125", "--max-context", "100", "--limit", "40", "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        totals = json.loads(done.stdout)["run"]["requests"]
+        self.assertGreater(totals["rejected_for"]["too long"], 0)
+        self.assertGreater(totals["finished"], 0)
+        self.assertEqual(totals["finished"] + totals["rejected"], 40)
+
+    def test_it_says_what_it_needs(self):
+        for code, words, arguments in (
+                (2, b"--checkpoint", ("replay", CONVERSATION, "--execute", "real")),
+                (2, b"--config", (*self.flags, *self.small, "--config", "config.json")),
+                (2, b"--checkpoint", ("replay", CONVERSATION, "--execute", "model", "--checkpoint", self.checkpoint)),
+                (3, b"none", ("replay", CONVERSATION, "--execute", "real", "--checkpoint", self.folder / "none")),
+                (5, b"does not fit 102400 bytes", (*self.flags, *self.small, "--pool", "100KiB"))):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, code, (arguments, done.stderr))
+            self.assertIn(words, done.stderr + done.stdout, arguments)
+
+
+class Conversion(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
 
     def test_conversion_is_complete_or_absent(self):
         out = self.folder / "native.jsonl"

@@ -11,7 +11,7 @@ namespace {
 StepTableGrid small_grid() {
   StepTableGrid grid;
   grid.decode = {{.batch = 1, .context_tokens = 20}, {.batch = 3, .context_tokens = 40}};
-  grid.prefill = {8, 24};
+  grid.prefill = {{.tokens = 8}, {.tokens = 24, .context_tokens = 40}};
   grid.steps = {.steps = 2, .seed = 1};
   grid.prefill_repeats = 1;
   return grid;
@@ -39,7 +39,9 @@ TEST(StepTableBench, MeasuresTheGridAndTheTableServesAReplay) {
   EXPECT_EQ(table->points[1].sequences, 3);
   EXPECT_EQ(table->points[1].context_tokens, 40);
   EXPECT_EQ(table->points[3].kind, replay::StepKind::kPrefill);
+  EXPECT_EQ(table->points[2].context_tokens, 0);
   EXPECT_EQ(table->points[3].tokens, 24);
+  EXPECT_EQ(table->points[3].context_tokens, 40);
   for (const replay::StepPoint& point : table->points) EXPECT_GT(point.microseconds, 0);
   table->provenance = {{"device", "this machine"}};
   const auto again = replay::StepTable::from_json(table->to_json(), "table");
@@ -58,6 +60,7 @@ TEST(StepTableBench, AGridWithoutDecodeOrPrefillIsRefused) {
 TEST(StepTableBench, TheGridForGpusIsWhatATableNeeds) {
   const StepTableGrid grid = StepTableGrid::for_gpu();
   EXPECT_EQ(grid.decode.size(), 32U);
+  EXPECT_EQ(grid.prefill.size(), 19U);
   const CacheLimits limits = step_table_limits(grid);
   EXPECT_EQ(limits.max_sequences, 256);
   EXPECT_EQ(limits.max_step_tokens, 8192);
