@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace dsv4rt::replay {
 namespace {
 
@@ -29,6 +31,19 @@ void LatencyHistogram::add(double value) {
   greatest_ = count_ == 0 ? value : std::max(greatest_, value);
   sum_ += value;
   ++count_;
+}
+
+void LatencyHistogram::add(const LatencyHistogram& other) {
+  DSV4RT_CHECK(counts_.size() == other.counts_.size());
+  if (other.count_ == 0) return;
+  for (std::size_t bucket = 0; bucket < counts_.size(); ++bucket) {
+    counts_[bucket] += other.counts_[bucket];
+    sums_[bucket] += other.sums_[bucket];
+  }
+  least_ = count_ == 0 ? other.least_ : std::min(least_, other.least_);
+  greatest_ = count_ == 0 ? other.greatest_ : std::max(greatest_, other.greatest_);
+  sum_ += other.sum_;
+  count_ += other.count_;
 }
 
 double LatencyHistogram::value_of(std::size_t bucket) const {

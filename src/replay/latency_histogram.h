@@ -18,6 +18,8 @@ class LatencyHistogram {
   explicit LatencyHistogram(double relative_error = kRelativeError);
 
   void add(double value);
+  // All values of another one, whose relative error is the same.
+  void add(const LatencyHistogram& other);
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] double mean() const noexcept { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
   [[nodiscard]] double least() const noexcept { return count_ == 0 ? 0 : least_; }

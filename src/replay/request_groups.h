@@ -1,13 +1,14 @@
-// Requests of a run in groups, for judging how far its numbers are a matter of chance.
+// Requests of a run in groups of neighbours, for judging how far its numbers are a matter of chance.
 //
-// A request is in the same group in every run of its log, whatever it is served by. So the differences between two
-// runs, group by group, are differences over the same requests, and their spread says how large a difference of the
-// whole can be by the luck of single requests (random groups; src/report/comparison.h).
+// A request is in the same group in every run of its log: groups hold equally many requests that follow each other in
+// it. So the differences between two runs, group by group, are differences over the same requests, and since what makes
+// latencies differ lasts (a queue that is long stays long), groups of neighbours are nearly independent where single
+// requests are not (batch means; src/report/comparison.h). Memory is fixed: groups double in size as requests come.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "replay/latency_histogram.h"
 #include "replay/request_record.h"
@@ -29,18 +30,29 @@ struct RequestGroup {
   LatencyHistogram ttft_ms{kRelativeError};
   LatencyHistogram tpot_ms{kRelativeError};
   LatencyHistogram e2el_ms{kRelativeError};
+
+  void add(const RequestGroup& other);
 };
 
 class RequestGroups {
  public:
-  static constexpr std::size_t kGroups = 16;
+  static constexpr std::size_t kMostGroups = 32;
 
-  // A request that has ended.
+  RequestGroups();
+
+  // A request that has ended; in any order.
   void add(const RequestRecord& record, bool kept_service_levels);
-  [[nodiscard]] const std::array<RequestGroup, kGroups>& groups() const noexcept { return groups_; }
+  // Group g has the requests with an index from g * size() on. The last one may be smaller.
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
+  [[nodiscard]] const RequestGroup& operator[](std::size_t group) const { return groups_[group]; }
 
  private:
-  std::array<RequestGroup, kGroups> groups_;
+  void double_size();
+
+  std::int64_t size_ = 1;
+  std::size_t used_ = 0;
+  std::vector<RequestGroup> groups_;  // [kMostGroups]
 };
 
 }  // namespace dsv4rt::replay

@@ -240,9 +240,10 @@ Json groups(const RequestGroups& groups) {
             {"p50", values.percentile(50)},
             {"p99", values.percentile(99)}};
   };
-  Json json = Json::array();
-  for (const RequestGroup& group : groups.groups()) {
-    json.push_back({{"requests", group.requests},
+  Json each = Json::array();
+  for (std::size_t g = 0; g < groups.used(); ++g) {
+    const RequestGroup& group = groups[g];
+    each.push_back({{"requests", group.requests},
                     {"finished", group.finished},
                     {"rejected", group.rejected},
                     {"kept_service_levels", group.kept_service_levels},
@@ -254,7 +255,7 @@ Json groups(const RequestGroups& groups) {
                     {"tpot_ms", latency_of(group.tpot_ms)},
                     {"e2el_ms", latency_of(group.e2el_ms)}});
   }
-  return json;
+  return {{"size", groups.size()}, {"each", each}};
 }
 
 Json occupancy(const OccupancySeries& series) {

@@ -48,8 +48,9 @@ std::string study_headline(const Field& doc) {
     const Field most = (*capacities)[capacities->size() - 1];
     const auto rate = most.find("hit_rate");
     each.push_back(tile("Prefix hit rate", rate ? shown_share(*rate, 1) : "-",
-                        "with a cache of " + capacity_cell(most["capacity_tokens"]) +
-                            (most["capacity_tokens"].is_text() ? "" : " tokens")));
+                        most["capacity_tokens"].is_text()
+                            ? "with a cache without limit"
+                            : "with a cache of " + capacity_cell(most["capacity_tokens"]) + " tokens"));
   }
   return "<section id=\"headline\">\n" + tiles(each) + "</section>\n";
 }
@@ -57,7 +58,7 @@ std::string study_headline(const Field& doc) {
 std::string study_capacity_section(const Field& doc) {
   const auto capacities = doc.find("capacities");
   if (!capacities) {
-    return section("capacity", "Hit rate against capacity",
+    return section("capacity", "Against capacity",
                    paragraph("Not known: the log does not say what prompts share. That is not a hit rate of 0."));
   }
   const std::string policy = doc["policy"].text();
@@ -83,7 +84,7 @@ std::string study_capacity_section(const Field& doc) {
     if (compared) cells.push_back(rate_cell(entry["lru"]));
     table.add_row(cells);
   }
-  return section("capacity", "Hit rate against capacity", gallery(chart) + table.html());
+  return section("capacity", "Against capacity", gallery(chart) + table.html());
 }
 
 std::string sweep_section(const Field& sweep) {

@@ -11,7 +11,7 @@
 namespace dsv4rt::report {
 
 struct LegendEntry {
-  std::string style;  // as Plot::line takes it; "swatch" marks an area
+  std::string style;  // what Plot::line takes; "swatch" marks an area
   std::string name;
 };
 // <figure> of a heading, a sentence on what is drawn (escaped already), a legend and the drawing.

@@ -11,10 +11,14 @@
 namespace dsv4rt::report {
 namespace {
 
-// Student's t, two-sided 95 %, for 7 to 15 degrees of freedom: fewer than 8 groups with values say too little.
+// Student's t, two-sided 95 %, for 7 to 31 degrees of freedom: fewer than 8 groups with values say too little.
 constexpr std::size_t kFewestGroups = 8;
-constexpr std::array kStudent{2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131};
-constexpr std::size_t kGroups = kFewestGroups + kStudent.size() - 1;
+constexpr std::array kStudent{2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
+                              2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042, 2.040};
+constexpr std::size_t kMostGroups = kFewestGroups + kStudent.size() - 1;
+
+// A correlation of neighbours beyond this is not told apart from a drift.
+constexpr double kMostCorrelation = 0.9;
 
 using Value = std::optional<double>;
 
@@ -124,13 +128,19 @@ std::vector<Measure> measures() {
   return all;
 }
 
+// `a` and `b`: {size, each}, the groups of two runs.
 Value bound_of(const Measure& measure, const Field& a, const Field& b) {
   if (!measure.part) return {};
-  if (a.size() != kGroups || b.size() != kGroups) throw DocumentError("field " + a.path() + " has not 16 groups");
+  const std::size_t groups = a["each"].size();
+  if (groups > kMostGroups || b["each"].size() != groups || a["size"].integer() != b["size"].integer()) {
+    throw DocumentError("field " + a.path() + " has other groups in the two reports, or more than 32");
+  }
   std::vector<double> differences;
-  for (std::size_t g = 0; g < kGroups; ++g) {
-    const Value from = measure.part(a[g]);
-    const Value to = measure.part(b[g]);
+  for (std::size_t g = 0; g < groups; ++g) {
+    // The last group may be a few requests only.
+    if (2 * a["each"][g]["requests"].integer() < a["size"].integer()) continue;
+    const Value from = measure.part(a["each"][g]);
+    const Value to = measure.part(b["each"][g]);
     if (from && to) differences.push_back(*to - *from);
   }
   const std::size_t count = differences.size();
@@ -138,8 +148,13 @@ Value bound_of(const Measure& measure, const Field& a, const Field& b) {
   double mean = 0;
   for (const double difference : differences) mean += difference / static_cast<double>(count);
   double squares = 0;
-  for (const double difference : differences) squares += (difference - mean) * (difference - mean);
-  const double deviation = std::sqrt(squares / static_cast<double>(count - 1));
+  double products = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    squares += (differences[i] - mean) * (differences[i] - mean);
+    if (i > 0) products += (differences[i] - mean) * (differences[i - 1] - mean);
+  }
+  const double correlation = squares > 0 ? std::clamp(products / squares, 0.0, kMostCorrelation) : 0;
+  const double deviation = std::sqrt(squares / static_cast<double>(count - 1) * (1 + correlation) / (1 - correlation));
   const double root = std::sqrt(static_cast<double>(count));
   return kStudent[count - kFewestGroups] * deviation * (measure.is_total ? root : 1 / root);
 }

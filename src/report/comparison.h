@@ -1,10 +1,13 @@
 // Two reports of one log side by side: what differs, and which differences are more than the luck of single requests.
 //
-// The bound of a difference comes from random groups (Wolter, Introduction to Variance Estimation, ch. 2). Every report
-// has the numbers of 16 groups of requests, and a request is in the same group in every run of its log. With d[g] the
-// difference of group g, s their standard deviation and t Student's 97.5 % point for 15 degrees of freedom, a mean, a
-// share or a percentile is uncertain by t * s / sqrt(16), a total by t * s * sqrt(16). Nothing is drawn at random. It
-// does not see what befalls all requests alike: the clock of a GPU, another load on the machine.
+// The bound of a difference is that of batch means (Law, Simulation Modeling and Analysis, ch. 9), taken of pairs.
+// Every report has the numbers of up to 32 groups of requests that follow each other in the log, the same groups in
+// every run of it. With d[g] the difference of group g, G groups, s the standard deviation of d, r its correlation with
+// the difference of the group before (0 to 0.9: a long queue outlasts a group), f = sqrt((1 + r) / (1 - r)) and t
+// Student's 97.5 % point for G - 1 degrees of freedom, a mean, a share or a percentile is uncertain by
+// t * s * f / sqrt(G), a total by t * s * f * sqrt(G). Nothing is drawn at random. For percentiles it is a rule of
+// thumb, since those of a group are not parts of the whole's; and it does not see what befalls all groups alike: the
+// clock of a GPU, another load on the machine.
 #pragma once
 
 #include <optional>

@@ -9,6 +9,10 @@ namespace {
 // A span of values this many times their least one is drawn on a logarithmic axis.
 constexpr double kWideSpan = 8;
 
+std::string level_text(double ms) {
+  return ms >= 1000 ? number_text(ms / 1000) + "\xc2\xa0s" : number_text(ms) + "\xc2\xa0ms";
+}
+
 Axis value_axis(double low, double high, std::optional<double> level_ms) {
   if (level_ms) {
     low = std::min(low, *level_ms);
@@ -42,7 +46,7 @@ std::string distribution_chart(const std::string& heading, const std::string& wh
     marks.emplace_back(latency[name].number(), share);
   }
   plot.dots(marks, "c1");
-  if (level_ms) plot.mark_x(*level_ms, "service level " + short_ms(*level_ms, *level_ms / 100));
+  if (level_ms) plot.mark_x(*level_ms, "service level " + level_text(*level_ms));
   const std::string caption = what + " Dots: p50 " + shown_number(latency["p50"]) + ", p90 " +
                               shown_number(latency["p90"]) + ", p99 " + shown_number(latency["p99"]) + "&nbsp;ms.";
   return figure(heading, caption, {}, plot.svg());

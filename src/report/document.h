@@ -32,11 +32,11 @@ class Field {
   explicit Field(const Document& document) : value_(&document) {}
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] Field operator[](std::string_view key) const;  // of an object that has it
-  [[nodiscard]] Field operator[](std::size_t index) const;     // of an array that is long enough
+  [[nodiscard]] Field operator[](std::string_view key) const;  // the object has it
+  [[nodiscard]] Field operator[](std::size_t index) const;     // the array is long enough
   // Unset where the key is missing or null.
   [[nodiscard]] std::optional<Field> find(std::string_view key) const;
-  [[nodiscard]] std::size_t size() const;  // of an array
+  [[nodiscard]] std::size_t size() const;  // elements of an array
   [[nodiscard]] bool is_number() const noexcept { return value_->is_number(); }
   [[nodiscard]] bool is_integer() const noexcept { return value_->is_number_integer(); }
   [[nodiscard]] bool is_text() const noexcept { return value_->is_string(); }

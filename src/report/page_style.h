@@ -19,7 +19,7 @@ h2 { font-size: 18px; font-weight: 600; margin: 38px 0 10px; padding-top: 14px; 
 h3 { font-size: 13px; font-weight: 500; margin: 0; color: var(--quiet); }
 p { margin: 0 0 10px; max-width: 76ch; }
 code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(196px, 1fr)); gap: 12px; margin: 20px 0 0; }
+.tiles { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 12px; margin: 20px 0 0; }
 .tile { border: 1px solid var(--rule); border-radius: 8px; padding: 11px 14px 10px; min-width: 0; }
 .tile p { margin: 0; }
 .value { font-size: 23px; line-height: 1.35; font-weight: 600; font-variant-numeric: tabular-nums; }
@@ -29,7 +29,8 @@ figure { margin: 0; min-width: 0; max-width: 660px; break-inside: avoid; }
 figcaption strong { display: block; font-weight: 600; }
 figcaption span { color: var(--quiet); font-size: 13px; }
 figcaption > span { display: block; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 4px 0 0; padding: 0; font-size: 13px; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 4px 0 0; padding: 0;
+  font-size: 13px; }
 .legend li { display: flex; align-items: center; gap: 6px; }
 .legend i { width: 18px; height: 0; border-top: 2.5px solid currentColor; }
 .legend i.swatch { height: 11px; border: 0; background: currentColor; opacity: .55; border-radius: 2px; }
@@ -58,7 +59,8 @@ th.n, td.n { text-align: right; overflow-wrap: normal; }
 dl { display: grid; grid-template-columns: minmax(120px, max-content) 1fr; gap: 3px 20px; margin: 10px 0; }
 dt { color: var(--quiet); }
 dd { margin: 0; overflow-wrap: anywhere; min-width: 0; }
-@media (max-width: 900px) { main { padding: 20px 20px 36px; } }
+@media (max-width: 900px) { main { padding: 20px 20px 36px; } .value { font-size: 20px; } }
+@media (max-width: 620px) { .tiles { grid-template-columns: 1fr 1fr; } .gallery { grid-template-columns: 1fr; } }
 @page { margin: 14mm; }
 @media print {
   body { font-size: 10.5pt; print-color-adjust: exact; -webkit-print-color-adjust: exact; }

@@ -48,7 +48,7 @@ class Plot {
   Axis y_;
   std::string about_;
   std::string body_;
-  double names_end_px_ = 0;  // of mark_x, so that names do not touch
+  double names_end_px_ = 0;  // end of the last name that mark_x wrote: names do not touch
 };
 
 }  // namespace dsv4rt::report

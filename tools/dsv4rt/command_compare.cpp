@@ -26,8 +26,14 @@ struct CompareFlags {
   Outputs outputs;
 };
 
+// A difference that rounds to nothing has no sign.
+std::string rounded(double value, int digits) {
+  std::string text = fixed(value, digits);
+  return text.find_first_not_of("-0.") == std::string::npos ? fixed(0, digits) : text;
+}
+
 std::string number(double value) {
-  return fixed(value, value == std::floor(value) && std::abs(value) < 1e15 ? 0 : 4);
+  return rounded(value, value == std::floor(value) && std::abs(value) < 1e15 ? 0 : 4);
 }
 
 void print_comparison(const Comparison& comparison) {
@@ -38,7 +44,7 @@ void print_comparison(const Comparison& comparison) {
   for (const ComparedNumber& each : comparison.numbers) {
     const auto relative = each.relative();
     table.add_row({each.name, number(each.a), number(each.b), number(each.difference()),
-                   relative ? fixed(*relative * 100, 1) : "-", each.bound ? number(*each.bound) : "-",
+                   relative ? rounded(*relative * 100, 1) : "-", each.bound ? number(*each.bound) : "-",
                    each.difference() == 0 ? "equal"
                    : !each.bound          ? ""
                    : each.beyond_noise()  ? "differs"

@@ -13,7 +13,7 @@ namespace dsv4rt::cli {
 struct ReplayFiles {
   std::string json;          // "" for none, "-" for standard output instead of the table
   std::string page;          // HTML; "" for none
-  std::string command_line;  // as it was given
+  std::string command_line;  // arguments included
 
   void add_to(CLI::App& command);
   [[nodiscard]] bool wanted() const noexcept { return !json.empty() || !page.empty(); }

@@ -29,7 +29,8 @@ BROKEN = """<!DOCTYPE html><html><body onclick="1"><section id="one"></section>
 <svg viewBox="0 0 100 50" width="100"><text x="10" y="20">over each</text><text x="14" y="22">other</text>
 <text x="90" y="45">outside of it</text><text x="5" y="48" style="font-size:3px">tiny</text></svg>
 <table><tr><td style="position:absolute;left:0;top:300px">cell</td><td style="position:absolute;left:4px;top:301px">cell
-</td></tr></table><p style="width:20px;overflow:hidden">clippedclippedclipped</p><img src="http://127.0.0.1:9/nothing.png"></body></html>"""
+</td></tr></table><p style="width:20px;overflow:hidden">clippedclippedclipped</p>
+<img src="http://127.0.0.1:9/nothing.png"></body></html>"""
 
 
 def replay(log, *arguments, json_file, page):
