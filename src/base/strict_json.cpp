@@ -75,7 +75,8 @@ class Parser {
   }
 
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
       ++at_;
     }
   }
@@ -281,8 +282,7 @@ Status parse_strict_json(std::string_view text, std::string_view source, const J
     if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     return Parser(text, source, bounds, visitor).run();
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kResourceExhausted,
-            printable(source, kShownPathBytes) + ": out of memory while reading JSON"};
+    return {StatusCode::kResourceExhausted, printable(source, kShownPathBytes) + ": out of memory while reading JSON"};
   }
 }
 

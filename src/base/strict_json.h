@@ -19,8 +19,8 @@ std::string_view json_kind_name(JsonKind kind) noexcept;
 // Where an event happens: one level for each open object or array, outermost first.
 struct JsonLevel {
   bool array = false;
-  std::string key;          // objects: the key whose value is being read
-  std::uint64_t index = 0;  // arrays: the element being read
+  std::string key;           // objects: the key whose value is being read
+  std::uint64_t index = 0;   // arrays: the element being read
   std::string_view written;  // objects: the key as it stands in the text, with its escapes
 };
 using JsonPath = std::vector<JsonLevel>;

@@ -8,8 +8,8 @@
 namespace dsv4rt {
 
 Status system_failure(const std::string& name, const std::string& action, int error) {
-  const std::string message =
-      printable(name, kShownPathBytes) + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
+  const std::string message = printable(name, kShownPathBytes) + ": cannot " + action + ": " +
+                              std::error_code(error, std::generic_category()).message();
   switch (error) {
     case ENOENT:
     case ENOTDIR:

@@ -7,8 +7,8 @@
 
 namespace dsv4rt {
 
-// "<name>, made printable: cannot <action>: <the system's text for errno `error`>". kNotFound where there is no such file,
-// kResourceExhausted for want of memory, descriptors or room on the disk, kBadInput otherwise.
+// "<name>, made printable: cannot <action>: <the system's text for errno `error`>". kNotFound where there is no such
+// file, kResourceExhausted for want of memory, descriptors or room on the disk, kBadInput otherwise.
 Status system_failure(const std::string& name, const std::string& action, int error);
 
 }  // namespace dsv4rt

@@ -102,8 +102,8 @@ class LayerLoader {
     return status.ok();
   }
 
-  // Reports and returns false unless the shape is `shape`, the dtype one of `dtypes` and the data has been read: what has
-  // another shape may be of any size.
+  // Reports and returns false unless the shape is `shape`, the dtype one of `dtypes` and the data has been read: what
+  // has another shape may be of any size.
   bool matches(const TensorView& view, std::span<const std::int64_t> shape, std::initializer_list<TensorDtype> dtypes) {
     const bool dtype_ok = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
     const bool shape_ok = std::equal(view.shape.begin(), view.shape.end(), shape.begin(), shape.end());

@@ -25,7 +25,8 @@ namespace dsv4rt {
 // The weights of `layers`, in their order, read from their files into memory of the checkpoint. One error
 // lists every problem of every layer, a line each: name, what was found, what is expected. Its code is
 // kNotFound when tensors are only missing, kUnsupported when only dtypes are not offered, otherwise
-// kBadInput (also for a file that has changed since it was opened); kResourceExhausted without memory; those of check_attention_dimensions and detect_naming.
+// kBadInput (also for a file that has changed since it was opened); kResourceExhausted without memory; those of
+// check_attention_dimensions and detect_naming.
 Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
                                                                  const ModelConfig& config,
                                                                  std::span<const LayerSpec> layers);

@@ -35,8 +35,8 @@ Status check_against_index(const WeightIndex& index, const fs::path& index_path,
   }
   for (const WeightIndex::Entry& entry : index.entries) {
     if (checkpoint.find(entry.name).view == nullptr) {
-      return {StatusCode::kBadInput, shown(index_path) + ": \"weight_map\" places tensor " + quote(entry.name) + " in " +
-                                         quote(index.shards[entry.shard]) + ", which does not hold it"};
+      return {StatusCode::kBadInput, shown(index_path) + ": \"weight_map\" places tensor " + quote(entry.name) +
+                                         " in " + quote(index.shards[entry.shard]) + ", which does not hold it"};
     }
   }
   return {};
@@ -104,11 +104,11 @@ Result<Checkpoint> Checkpoint::open_index(const fs::path& path, const fs::path& 
     header_bytes += file->header_bytes();
     tensors += file->tensors().size();
     if (header_bytes > kMaxSafetensorsHeaderBytes || tensors > kMaxTensors) {
-      return Status{StatusCode::kBadInput,
-                    shown(index_path) + ": the headers of its shards up to " + quote(shard) + " have " +
-                        std::to_string(header_bytes) + " bytes and " + std::to_string(tensors) +
-                        " tensors; at most " + std::to_string(kMaxSafetensorsHeaderBytes) + " and " +
-                        std::to_string(kMaxTensors) + " are accepted"};
+      return Status{StatusCode::kBadInput, shown(index_path) + ": the headers of its shards up to " + quote(shard) +
+                                               " have " + std::to_string(header_bytes) + " bytes and " +
+                                               std::to_string(tensors) + " tensors; at most " +
+                                               std::to_string(kMaxSafetensorsHeaderBytes) + " and " +
+                                               std::to_string(kMaxTensors) + " are accepted"};
     }
     checkpoint.files_.push_back(std::move(*file));
   }

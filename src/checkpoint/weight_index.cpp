@@ -31,10 +31,7 @@ bool is_plain_shard_name(std::string_view name) {
 
 class IndexVisitor : public JsonVisitor {
  public:
-  IndexVisitor(std::string_view text, std::string_view source) : source_(source) {
-    // An upper bound, so that the entries do not grow by copying themselves.
-    index_.entries.reserve(std::min(static_cast<std::size_t>(std::count(text.begin(), text.end(), ':')), kMaxTensors));
-  }
+  explicit IndexVisitor(std::string_view source) : source_(source) {}
 
   [[nodiscard]] bool has_map() const { return has_map_; }
   // Entries and shards in ascending order.
@@ -87,9 +84,8 @@ class IndexVisitor : public JsonVisitor {
  private:
   [[nodiscard]] Status expect(const JsonValue& value, JsonKind kind, const std::string& what) const {
     if (value.kind == kind) return {};
-    return {StatusCode::kBadInput, shown(source_) + ": " + what + " is " +
-                                       std::string(json_kind_name(value.kind)) + ", must be " +
-                                       std::string(json_kind_name(kind))};
+    return {StatusCode::kBadInput, shown(source_) + ": " + what + " is " + std::string(json_kind_name(value.kind)) +
+                                       ", must be " + std::string(json_kind_name(kind))};
   }
 
   [[nodiscard]] Status too_many(std::size_t most, const char* what) const {
@@ -110,7 +106,7 @@ Result<WeightIndex> parse(std::string_view text, std::string_view source) {
                                              " bytes, more than the " + std::to_string(kMaxWeightIndexBytes) +
                                              " accepted"};
   }
-  IndexVisitor visitor(text, source);
+  IndexVisitor visitor(source);
   if (Status status = parse_strict_json(text, source, kIndexBounds, visitor); !status.ok()) return status;
   if (!visitor.has_map()) return Status{StatusCode::kBadInput, shown(source) + ": \"weight_map\" is missing"};
   return visitor.take();

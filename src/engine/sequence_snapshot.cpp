@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/try.h"
 #include "cache/cache_layout.h"
 #include "layout/bytes.h"
@@ -191,7 +192,7 @@ Result<std::int64_t> read_snapshot_header(std::span<const std::byte> snapshot, c
   }
   const std::string profile(header.profile.begin(), std::find(header.profile.begin(), header.profile.end(), '\0'));
   if (profile != accepted.profile) {
-    return unsupported("header: profile '" + profile + "'; accepted: '" + accepted.profile + "'");
+    return unsupported("header: profile '" + printable(profile) + "'; accepted: '" + printable(accepted.profile) + "'");
   }
   if (header.config != accepted.config) {
     return unsupported("header: config fingerprint " + hex_text(header.config) +

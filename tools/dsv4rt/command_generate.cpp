@@ -45,7 +45,8 @@ Result<ModelLayers> select_layers(const GenerateFlags& flags) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.layers));
   }
   if (range.last >= model.config.num_hidden_layers) {
-    return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.layers + "'; the model has layers 0 to " +
+    return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.layers) +
+                                                    "'; the model has layers 0 to " +
                                                     std::to_string(model.config.num_hidden_layers - 1)};
   }
   for (std::int32_t layer = range.first; layer <= range.last; ++layer) {
@@ -68,8 +69,8 @@ Status generate_checkpoint(const GenerateFlags& flags) {
     return {StatusCode::kInvalidArgument, "--out " + written.message()};
   }
   DSV4RT_RETURN_IF_ERROR(written);
-  std::cout << shown(flags.out) << ": " << model.layers.size() << " layers, " << flags.encoding << ", seed " << flags.seed
-            << "\n";
+  std::cout << shown(flags.out) << ": " << model.layers.size() << " layers, " << flags.encoding << ", seed "
+            << flags.seed << "\n";
   return {};
 }
 

@@ -153,7 +153,8 @@ Status inspect(const InspectFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(inspection.schedule, LayerSchedule::create(inspection.config));
   if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, inspection));
   if (flags.json != "-") print_inspection(inspection, flags.tensors);
-  return flags.json.empty() ? Status{} : write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing());
+  return flags.json.empty() ? Status{}
+                            : write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "command.h"
 #include "console.h"
@@ -176,7 +177,7 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
   if (!flags.engine.layers.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.engine.layers));
     if (range.last >= config.num_hidden_layers) {
-      return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.engine.layers +
+      return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.engine.layers) +
                                                       "'; the model has layers 0 to " +
                                                       std::to_string(config.num_hidden_layers - 1)};
     }
@@ -255,9 +256,8 @@ void add_run_command(CLI::App& app, Action& chosen) {
                       "First token fed one by one; default: the trace's n_prefill");
   command->add_flag("--check", flags->check,
                     "Compare with the recorded outputs, rows and selections; exit 4 on mismatch");
-  command
-      ->add_option("--tolerance", flags->tolerance,
-                   "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones");
+  command->add_option("--tolerance", flags->tolerance,
+                      "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones");
   flags->stages.add_to(*command);
   flags->prefixes.add_to(*command);
   command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");

@@ -41,8 +41,8 @@ class Outputs {
  public:
   // `names` are options of the command, which has them already. --json, --out and out may be "-".
   void add_to(CLI::App& command, std::vector<std::string> names);
-  // kInvalidArgument naming the flag: for a file that exists (without --force), what is no regular file, a symbolic link,
-  // one path or standard output given twice; kNotFound, kBadInput where the file could not be made.
+  // kInvalidArgument naming the flag: for a file that exists (without --force), what is no regular file, a symbolic
+  // link, one path or standard output given twice; kNotFound, kBadInput where the file could not be made.
   [[nodiscard]] Status check() const;
   [[nodiscard]] Existing existing() const noexcept { return force_ ? Existing::kReplace : Existing::kRefuse; }
 
