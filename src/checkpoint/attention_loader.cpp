@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/tensor_names.h"
 #include "layout/codec_e8m0.h"
@@ -182,6 +183,7 @@ class LayerLoader {
     if (reinterpret_cast<std::uintptr_t>(view.data.data()) % alignof(bf16) == 0) return;
     const auto copy = own<bf16>(view.data.size() / sizeof(bf16));
     std::memcpy(copy.data(), view.data.data(), view.data.size());
+    checkpoint_.drop(view.data);
     out.weight = std::as_bytes(copy);
   }
 
@@ -308,8 +310,7 @@ Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoin
   try {
     return load(checkpoint, config, layers);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted,
-                  shown(checkpoint.path()) + ": out of memory while loading attention weights"};
+    return out_of_memory(checkpoint.path().native(), "loading attention weights");
   }
 }
 

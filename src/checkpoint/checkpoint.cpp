@@ -8,6 +8,7 @@
 
 #include "base/input_file.h"
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/weight_index.h"
 
 namespace dsv4rt {
@@ -71,7 +72,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
     return Status{StatusCode::kNotFound, shown(path) + ": holds neither " + std::string(kWeightIndexFileName) +
                                              " nor " + std::string(kSingleWeightFileName) + other_weight_files(path)};
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted, shown(path) + ": out of memory while opening the checkpoint"};
+    return out_of_memory(path.native(), "opening the checkpoint");
   }
 }
 

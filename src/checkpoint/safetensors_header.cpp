@@ -8,6 +8,7 @@
 
 #include "base/message_text.h"
 #include "base/strict_json.h"
+#include "base/system_failure.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -229,7 +230,7 @@ class HeaderVisitor : public JsonVisitor {
   std::string_view source_;
   std::span<const std::string_view> metadata_;
   SafetensorsHeader header_;
-  std::vector<std::uint32_t> first_dimensions_;  // of the tensors, while dimensions may move
+  std::vector<std::uint32_t> first_dimensions_;  // one for each tensor, while dimensions may move
   RawTensor raw_;
   bool in_metadata_ = false;
   bool in_shape_ = false;
@@ -312,7 +313,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, std
   try {
     return parse(file, source, metadata);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted, shown(source) + ": out of memory while reading the header"};
+    return out_of_memory(source, "reading the header");
   }
 }
 

@@ -342,7 +342,7 @@ Status write_synthetic_checkpoint(const fs::path& directory, const ModelConfig& 
   try {
     return write_checkpoint(directory, config, layers, options);
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kResourceExhausted, shown(directory) + ": out of memory while writing the checkpoint"};
+    return out_of_memory(directory.native(), "writing the checkpoint");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/message_text.h"
 #include "base/strict_json.h"
+#include "base/system_failure.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -118,7 +119,7 @@ Result<WeightIndex> parse_weight_index(std::string_view text, std::string_view s
   try {
     return parse(text, source);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted, shown(source) + ": out of memory while reading the index"};
+    return out_of_memory(source, "reading the index");
   }
 }
 

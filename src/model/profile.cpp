@@ -19,7 +19,8 @@ Profile Profile::seed() {
 Result<Profile> Profile::from_name(std::string_view name) {
   if (name == "deepseek-v4") return deepseek_v4();
   if (name == "seed") return seed();
-  return Status(StatusCode::kInvalidArgument, "profile " + quote(name) + " is unknown; accepted: deepseek-v4, seed");
+  return Status(StatusCode::kInvalidArgument,
+                "profile \"" + printable(name, 60) + "\" is unknown; accepted: deepseek-v4, seed");
 }
 
 }  // namespace dsv4rt

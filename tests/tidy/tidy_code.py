@@ -33,8 +33,8 @@ SELF_COMPARED = re.compile(r"\b(?:EXPECT|ASSERT)_(?:EQ|NE|LE|GE|LT|GT)\(\s*([\w.
 DANGLING = re.compile(r"///?<?\s*((?:of|by|as|than|that|which)\b.{0,40})", re.IGNORECASE)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
-# Text from outside that goes into a message, or to standard output, as it is: a path, a name between quotes made by hand,
-# the name of what is being read, a flag that names a file.
+# Text from outside that goes into a message, or to standard output, as it is: a path, a name between quotes made by
+# hand, the name of what is being read, a flag that names a file.
 RAW_TEXT = [re.compile(pattern) for pattern in (
     r"""(?:'|\\")"\s*\+\s*(?!printable\(|std::to_string\(|std::string\([\w:]+\()[\w*(]""",
     r"""\.(?:string|native|c_str)\(\)\s*\+\s*\"""",

@@ -28,7 +28,7 @@ struct GenerateFlags {
   std::string max_shard_size;
   std::int64_t prefill = 512;
   std::int64_t decode = 64;
-  Outputs outputs;  // of gen-trace
+  Outputs outputs;  // gen-trace has them
 };
 
 struct ModelLayers {

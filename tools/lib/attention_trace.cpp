@@ -54,8 +54,9 @@ Result<std::int64_t> read_count(const SafetensorsReader& file, const std::string
   std::int64_t value = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size() || value < 0 || value > kMaxTraceTokens) {
-    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + printable(key) + "' is " + quote(text) +
-                                             "; accepted: an integer from 0 to " + std::to_string(kMaxTraceTokens)};
+    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + printable(key) + "' is '" +
+                                             printable(text) + "'; accepted: an integer from 0 to " +
+                                             std::to_string(kMaxTraceTokens)};
   }
   return value;
 }

@@ -220,7 +220,8 @@ class Files(unittest.TestCase):
 
     def test_paths_and_arguments(self):
         evil = self.folder / EVIL
-        for command in (("inspect", evil), ("plan", "--config", evil), ("replay", evil), ("version", "--json", evil / "x"),
+        for command in (("inspect", evil), ("plan", "--config", evil), ("replay", evil),
+                        ("version", "--json", evil / "x"),
                         ("run", "--checkpoint", evil, "--trace", evil), (EVIL,), ("plan", "--" + EVIL),
                         ("replay", LOG, "--policy", EVIL), ("bench", "--checkpoint", evil), ("version", EVIL),
                         ("replay", LOG, "--pool-tokens", EVIL)):

@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 PROGRAM, SHIM, SOURCE = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
-POINTS_OF_A_KIND = 10**9 if "--all" in sys.argv[4:] else 5
+POINTS_OF_A_KIND = 10**9 if "--all" in sys.argv[4:] else 4
 CONFIG = SOURCE / "configs" / "tiny.json"
 LOG = SOURCE / "tests" / "data" / "logs" / "mooncake_synthetic_head200.jsonl"
 TYPED = {1, 3, 5}
