@@ -66,6 +66,18 @@ CASES = [
     ("src/cache/a.cpp", "std::exit(1);\n", {"library-output"}),
     ("src/cache/a.cpp", "std::snprintf(text, 8, format, 1);\nplan.print_to(out);\n", set()),
     ("tools/dsv4rt/a.cpp", "std::cout << 1;\n", set()),
+    # What came from outside.
+    ("src/cache/a.cpp", 'return bad("cannot open \'" + path + "\'");\n', {"raw-text"}),
+    ("src/cache/a.cpp", 'return bad("cannot open \\"" + name + "\\"");\n', {"raw-text"}),
+    ("src/cache/a.cpp", 'return bad(path.string() + ": empty");\n', {"raw-text"}),
+    ("tools/dsv4rt/a.cpp", 'return bad("no file " +\n    entry->path().native());\n', {"raw-text"}),
+    ("src/cache/a.cpp", 'return bad(std::string(source_) + ": empty");\n', {"raw-text"}),
+    ("tools/dsv4rt/a.cpp", 'std::cout << flags.out << 1;\n', {"raw-text"}),
+    ("src/cache/a.cpp", 'return bad(shown(path) + ": " + quote(name.native()) + " is \'" + printable(text) + "\'");\n',
+     set()),
+    ("src/cache/a.cpp", 'return bad("\'" + std::string(kind_name(kind)) + "\'");  // path.string() + "a"\n', set()),
+    ("tools/dsv4rt/a.cpp", "std::cout << shown(flags.out) << flags.seed;\n", set()),
+    ("tests/a.cpp", 'FAIL() << path.string() + ": empty";\n', set()),
     # Comments are sentences.
     ("src/base/a.cpp", "int rows;  // of the token\n", {"dangling-comment"}),
     ("src/base/a.cu", "float max[8];//By head.\n", {"dangling-comment"}),
