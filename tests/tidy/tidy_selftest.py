@@ -69,6 +69,7 @@ CASES = [
     # What came from outside.
     ("src/cache/a.cpp", 'return bad("cannot open \'" + path + "\'");\n', {"raw-text"}),
     ("src/cache/a.cpp", 'return bad("cannot open \\"" + name + "\\"");\n', {"raw-text"}),
+    ("src/report/a.cpp", 'return "<p id=\\"" + name + "\\">";\n', set()),
     ("src/cache/a.cpp", 'return bad(path.string() + ": empty");\n', {"raw-text"}),
     ("tools/dsv4rt/a.cpp", 'return bad("no file " +\n    entry->path().native());\n', {"raw-text"}),
     ("src/cache/a.cpp", 'return bad(std::string(source_) + ": empty");\n', {"raw-text"}),
