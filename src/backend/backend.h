@@ -14,6 +14,7 @@
 
 #include "backend/host_time_marks.h"
 #include "backend/ops.h"
+#include "backend/read_backs.h"
 #include "backend/step_shapes.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
@@ -82,6 +83,8 @@ class Backend {
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
   virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;
   virtual Status download(void* host_target, const void* source, std::size_t bytes) = 0;
+  // Copies within backend memory, in order; can be captured. The ranges do not overlap.
+  virtual Status copy(void* target, const void* source, std::size_t bytes) = 0;
   // Waits for everything enqueued and reports what failed in it.
   virtual Status synchronize() { return {}; }
 
@@ -109,6 +112,11 @@ class Backend {
   virtual Status launch(const CapturedWork& work) {
     static_cast<void>(work);
     return no_capture();
+  }
+
+  // `memory` lies in memory of this backend and outlives the object, which takes all it needs now.
+  virtual Result<std::unique_ptr<ReadBacks>> create_read_backs(std::span<std::byte> memory, std::size_t places) {
+    return std::unique_ptr<ReadBacks>(std::make_unique<HostReadBacks>(memory, places));
   }
 
   // What is enqueued until the matching pop belongs to a range of this name, which profilers show. Ranges nest.

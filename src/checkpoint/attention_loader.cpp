@@ -8,12 +8,14 @@
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/message_text.h"
 #include "base/system_failure.h"
 #include "checkpoint/expected_tensors.h"
+#include "checkpoint/finite_weights.h"
 #include "checkpoint/tensor_names.h"
 #include "layout/codec_e8m0.h"
 
@@ -48,10 +50,11 @@ bool is_scalar(const TensorView& view) {
 class LayerLoader {
  public:
   LayerLoader(const Checkpoint& checkpoint, const NamingScheme& scheme, const ModelConfig& config,
-              const LayerSpec& spec, std::vector<Problem>& problems)
+              const LayerSpec& spec, NonFinite vectors, std::vector<Problem>& problems)
       : checkpoint_(checkpoint),
         scheme_(scheme),
         spec_(spec),
+        vectors_(vectors),
         tensors_(attention_tensor_specs(config, spec)),
         problems_(problems) {}
 
@@ -136,6 +139,7 @@ class LayerLoader {
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = wide ? read_value<float>(view->data, i) : to_float(read_value<bf16>(view->data, i));
     }
+    check_finite<float>(name, values);
     return values;
   }
 
@@ -149,8 +153,22 @@ class LayerLoader {
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = wide ? to_bf16(read_value<float>(view->data, i)) : read_value<bf16>(view->data, i);
     }
+    check_finite<bf16>(name, values);
     return values;
   }
+
+  // Of what the engine will use: a large FP32 value may have become infinite in BF16.
+  template <class T>
+  void check_finite(const std::string& name, std::span<const T> values) {
+    if (vectors_ == NonFinite::kAllowed) return;
+    const std::optional<std::size_t> at = first_non_finite(values);
+    if (!at) return;
+    const float value = to_float(values[*at]);
+    report(StatusCode::kBadInput, name, (std::isnan(value) ? "NaN" : "infinity") + (" at index " + std::to_string(*at)),
+           kFiniteValuesAccepted);
+  }
+  static float to_float(float value) { return value; }
+  static float to_float(bf16 value) { return dsv4rt::to_float(value); }
 
   HostLinear linear(AttentionTensor tensor) {
     const AttentionTensorSpec& row = spec_of(tensor);
@@ -269,6 +287,7 @@ class LayerLoader {
   const Checkpoint& checkpoint_;
   const NamingScheme scheme_;
   const LayerSpec& spec_;
+  const NonFinite vectors_;
   const std::vector<AttentionTensorSpec> tensors_;
   std::vector<Problem>& problems_;
   HostAttentionWeights weights_;
@@ -286,7 +305,7 @@ Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> probl
 }
 
 Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, const ModelConfig& config,
-                                               std::span<const LayerSpec> layers) {
+                                               std::span<const LayerSpec> layers, NonFinite vectors) {
   for (const LayerSpec& spec : layers) {
     if (Status status = check_attention_dimensions(config, spec); !status.ok()) return status;
   }
@@ -296,7 +315,7 @@ Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, con
   std::vector<HostAttentionWeights> out;
   out.reserve(layers.size());
   for (const LayerSpec& spec : layers) {
-    out.push_back(LayerLoader(checkpoint, *scheme, config, spec, problems).load());
+    out.push_back(LayerLoader(checkpoint, *scheme, config, spec, vectors, problems).load());
   }
   if (!problems.empty()) return all_problems(checkpoint, problems);
   return out;
@@ -306,9 +325,9 @@ Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, con
 
 Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
                                                                  const ModelConfig& config,
-                                                                 std::span<const LayerSpec> layers) {
+                                                                 std::span<const LayerSpec> layers, NonFinite vectors) {
   try {
-    return load(checkpoint, config, layers);
+    return load(checkpoint, config, layers, vectors);
   } catch (const std::bad_alloc&) {
     return out_of_memory(checkpoint.path().native(), "loading attention weights");
   }

@@ -122,8 +122,11 @@ Status Checkpoint::collect_tensors() {
   for (const SafetensorsReader& file : files_) {
     for (const TensorView& view : file.tensors()) tensors_.push_back({&view, &file});
   }
-  const auto by_name = [](const CheckpointTensor& a, const CheckpointTensor& b) { return name_of(a) < name_of(b); };
-  std::stable_sort(tensors_.begin(), tensors_.end(), by_name);
+  // Files lie in files_ by name, so that of two with the same tensor the message names the first one first.
+  const auto by_name = [](const CheckpointTensor& a, const CheckpointTensor& b) {
+    return std::pair(name_of(a), a.file) < std::pair(name_of(b), b.file);
+  };
+  std::sort(tensors_.begin(), tensors_.end(), by_name);
   const auto same_name = [](const CheckpointTensor& a, const CheckpointTensor& b) { return name_of(a) == name_of(b); };
   const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(), same_name);
   if (twice == tensors_.end()) return {};

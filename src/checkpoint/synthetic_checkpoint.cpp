@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <new>
 #include <system_error>
@@ -107,9 +109,10 @@ std::vector<std::vector<Source>> split_shards(std::vector<Source> sources, std::
     shards.back().push_back(std::move(source));
   }
   for (auto& shard : shards) {
-    std::stable_sort(shard.begin(), shard.end(), [](const Source& a, const Source& b) {
-      return tensor_dtype_bits(a.tensor.dtype) > tensor_dtype_bits(b.tensor.dtype);
-    });
+    std::map<int, std::vector<Source>, std::greater<>> by_width;
+    for (Source& source : shard) by_width[tensor_dtype_bits(source.tensor.dtype)].push_back(std::move(source));
+    shard.clear();
+    for (auto& [width, sources] : by_width) std::move(sources.begin(), sources.end(), std::back_inserter(shard));
   }
   return shards;
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/try.h"
 #include "cache/memory_plan.h"
+#include "replay/cache_occupancy.h"
 
 namespace dsv4rt::replay {
 
@@ -23,8 +24,9 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(const ModelConfig& 
   DSV4RT_ASSIGN_OR_RETURN(executor->schedule_, LayerSchedule::create(config));
   DSV4RT_ASSIGN_OR_RETURN(executor->layout_, CacheLayout::create(config, executor->schedule_, options.formats));
   DSV4RT_ASSIGN_OR_RETURN(executor->plan_, plan_memory(config, executor->schedule_, executor->layout_, options.limits));
-  DSV4RT_ASSIGN_OR_RETURN(executor->manager_, KVCacheManager::create(executor->schedule_, executor->layout_,
-                                                                     executor->plan_, {.policy = options.prefixes}));
+  DSV4RT_ASSIGN_OR_RETURN(executor->manager_,
+                          KVCacheManager::create(executor->schedule_, executor->layout_, executor->plan_,
+                                                 {.policy = options.prefixes, .eviction = options.eviction}));
   executor->counts_.extrapolated_steps = 0;
   return executor;
 }
@@ -131,26 +133,7 @@ Status ModelExecutor::drop(SavedSequence saved) {
 // ---- Questions ----------------------------------------------------------------------------------
 
 void ModelExecutor::occupancy(CacheOccupancy& occupancy) const {
-  occupancy.roles.clear();
-  const std::span<const PoolSpec> pools = layout_.pools();
-  for (std::size_t pool = 0; pool < pools.size(); ++pool) {
-    auto role = std::find_if(occupancy.roles.begin(), occupancy.roles.end(),
-                             [&](const RoleOccupancy& known) { return known.role == pools[pool].role; });
-    if (role == occupancy.roles.end()) {
-      role = occupancy.roles.insert(role, RoleOccupancy{.role = pools[pool].role});
-    }
-    const PoolUsage usage = manager_->usage(static_cast<int>(pool));
-    role->total_blocks += usage.total;
-    role->live_blocks += usage.live;
-    role->cached_blocks += usage.cached + usage.pinned;
-    role->reserved_blocks += usage.reserved;
-  }
-  std::sort(occupancy.roles.begin(), occupancy.roles.end(),
-            [](const RoleOccupancy& a, const RoleOccupancy& b) { return a.role < b.role; });
-  occupancy.live_sequences = manager_->live_sequences();
-  occupancy.max_sequences = plan_.limits.max_sequences;
-  occupancy.kept_states = manager_->prefix_stats().kept_states;
-  occupancy.max_states = plan_.limits.boundary_states;
+  read_occupancy(*manager_, layout_, plan_.limits, occupancy);
 }
 
 }  // namespace dsv4rt::replay

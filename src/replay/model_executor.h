@@ -24,6 +24,7 @@ struct ModelExecutorOptions {
   CacheFormats formats;
   CacheLimits limits;  // boundary_states 0: no prefix cache
   PrefixPolicy prefixes;
+  PrefixEviction eviction = PrefixEviction::kUseful;
   // Moving sequences to host memory and back: time each way, and the most bytes there at a time.
   double snapshot_ms_per_gib = 40;  // about 25 GiB/s
   std::int64_t snapshot_bytes = std::int64_t{16} << 30;
@@ -45,12 +46,11 @@ class ModelExecutor : public ReplayExecutor {
   Result<SequenceId> restore(SavedSequence saved, std::int64_t reserve_tokens) override;
   Status drop(SavedSequence saved) override;
 
-  [[nodiscard]] const CacheLimits& limits() const override { return plan_.limits; }
+  [[nodiscard]] const MemoryPlan& memory_plan() const override { return plan_; }
   void occupancy(CacheOccupancy& occupancy) const override;
   [[nodiscard]] PrefixStats prefix_stats() const override { return manager_->prefix_stats(); }
   [[nodiscard]] ExecutorCounts counts() const override { return counts_; }
   [[nodiscard]] Status check() const override { return manager_->check_invariants(); }
-  [[nodiscard]] const MemoryPlan& plan() const noexcept { return plan_; }
 
  private:
   ModelExecutor(const StepTimeModel& times, VirtualClock& clock) : times_(times), clock_(&clock) {}

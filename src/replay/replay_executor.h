@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/prefix_cache.h"
 #include "dsv4rt/types.h"
 #include "replay/step_executor.h"
+#include "replay/step_time_model.h"
 
 namespace dsv4rt::replay {
 
@@ -32,27 +34,50 @@ struct CacheOccupancy {
 // Counts since the beginning; unset: does not apply.
 struct ExecutorCounts {
   std::optional<std::int64_t> extrapolated_steps;  // whose time no measured shapes surround
-  std::optional<std::int64_t> captured_steps;
-  std::int64_t saves = 0;  // sequences moved to host memory
+  std::optional<std::int64_t> captured_steps;      // run by a graph; the others ran eagerly
+  std::optional<std::int64_t> graph_captures;      // graphs that were made for these
+  std::int64_t saves = 0;                          // sequences moved to host memory
   std::int64_t saved_bytes = 0;
   std::int64_t peak_saved_bytes = 0;  // at a time
 };
 
+// What computed the steps of a real run, and what it took beside the cache.
+struct EngineOrigin {
+  std::string backend;
+  std::int32_t layers = 0;
+  bool deterministic = true;
+  ExpertTimes experts;
+  std::int64_t weight_bytes = 0;
+  std::int64_t workspace_bytes = 0;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t graph_bytes = 0;       // most that graphs may take
+  std::int64_t output_row_bytes = 0;  // rows that are digested, kept until the step has been timed
+};
+
 class ReplayExecutor : public StepExecutor {
  public:
-  [[nodiscard]] virtual const CacheLimits& limits() const = 0;
+  [[nodiscard]] virtual const MemoryPlan& memory_plan() const = 0;
+  [[nodiscard]] const CacheLimits& limits() const { return memory_plan().limits; }
   // At present, into `occupancy`, whose memory is used again.
   virtual void occupancy(CacheOccupancy& occupancy) const = 0;
   [[nodiscard]] virtual PrefixStats prefix_stats() const = 0;
   [[nodiscard]] virtual ExecutorCounts counts() const = 0;
+  // Unset unless an engine computes.
+  [[nodiscard]] virtual std::optional<EngineOrigin> engine_origin() const { return std::nullopt; }
   // Every invariant of the cache, from scratch; kInternal.
   [[nodiscard]] virtual Status check() const = 0;
+  // Digest of the answer of a request (StepPart::request) that has ended, which is forgotten; empty where outputs are
+  // not computed.
+  virtual std::string take_output_digest(std::int64_t request) {
+    static_cast<void>(request);
+    return {};
+  }
 
   // While the latest step ran.
   [[nodiscard]] const CacheOccupancy& step_occupancy() const noexcept { return step_occupancy_; }
 
  protected:
-  // Every implementation of run() calls it.
+  // Every implementation of run() calls it, with the step prepared.
   void note_occupancy() { occupancy(step_occupancy_); }
 
  private:

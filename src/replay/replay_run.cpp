@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/try.h"
 #include "checkpoint/output_file.h"
+#include "replay/length_scale.h"
 #include "replay/request_tokens.h"
 #include "replay/request_writer.h"
 #include "replay/timeline_writer.h"
@@ -83,20 +84,28 @@ class ReplayRun {
   Result<RunSummary> run() {
     const auto begin = std::chrono::steady_clock::now();
     DSV4RT_RETURN_IF_ERROR(open());
-    DSV4RT_RETURN_IF_ERROR(loop());
+    if (Status status = loop(); !status.ok()) {
+      static_cast<void>(scheduler_->abort_all());  // the first failure is the one to tell
+      return status;
+    }
     report_progress();
     DSV4RT_RETURN_IF_ERROR(check_totals());
     RunSummary summary{.mode = "",
                        .scheduler = options_.scheduler,
                        .arrivals = options_.arrivals,
                        .acceptance = options_.acceptance,
+                       .length_scale = options_.length_scale,
                        .seed = options_.seed,
                        .service_levels = options_.service_levels,
                        .metrics = std::move(*metrics_),
                        .limits = executor_.limits(),
+                       .memory = executor_.memory_plan(),
                        .prefixes = executor_.prefix_stats(),
                        .executor = executor_.counts(),
+                       .outputs = outputs_,
+                       .eviction = {},
                        .step_times = {},
+                       .engine = executor_.engine_origin(),
                        .stopped = stopped_};
     if (requests_) DSV4RT_RETURN_IF_ERROR(requests_->commit());
     if (timeline_) DSV4RT_RETURN_IF_ERROR(timeline_->commit());
@@ -191,6 +200,11 @@ class ReplayRun {
     flight.record.outcome = outcome;
     flight.record.end_ns = at_ns;
     flight.record.error = std::move(error);
+    std::string digest = executor_.take_output_digest(number);
+    if (outcome == RequestOutcome::kFinished && !digest.empty()) {
+      flight.record.output_digest = std::move(digest);
+      outputs_.add(flight.record);
+    }
     metrics_->ended(flight.record);
     if (requests_) DSV4RT_RETURN_IF_ERROR(requests_->write(flight.record));
     if (timeline_) DSV4RT_RETURN_IF_ERROR(timeline_->request(flight.record));
@@ -248,13 +262,13 @@ class ReplayRun {
         if (!record.has_ttft()) record.first_token_ns = at_ns;
         record.last_token_ns = at_ns;
         record.output_tokens += event.output_tokens;
-        metrics_->tokens(event, gap_ms);
+        metrics_->tokens(event, gap_ms, at_ns);
         return {};
       }
       case SchedulerEvent::Kind::kPreempted:
         record.preempted_ns = at_ns;
         record.preemptions += 1;
-        metrics_->preempted(event);
+        metrics_->preempted(event, at_ns);
         return {};
       case SchedulerEvent::Kind::kFinished:
         return end(event.request, RequestOutcome::kFinished, at_ns, {});
@@ -320,6 +334,7 @@ class ReplayRun {
   std::optional<RequestWriter> requests_;
   std::optional<TimelineWriter> timeline_;
   CacheOccupancy occupancy_;
+  OutputDigest outputs_;
   bool stopped_ = false;
 };
 
@@ -334,6 +349,7 @@ Result<RunSummary> replay(RequestSupply supply, ReplayExecutor& executor, Clock&
   DSV4RT_RETURN_IF_ERROR(check_options(options));
   ArrivalOptions arrival_options = options.arrivals;
   arrival_options.seed = options.seed;
+  DSV4RT_ASSIGN_OR_RETURN(supply, scaled_supply(std::move(supply), options.length_scale));
   DSV4RT_ASSIGN_OR_RETURN(Arrivals arrivals, Arrivals::create(std::move(supply), arrival_options));
   return ReplayRun(executor, clock, options, std::move(arrivals)).run();
 }
@@ -348,25 +364,31 @@ Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executo
   return summary;
 }
 
+Status adopt_limits(SchedulerOptions& scheduler, const CacheLimits& cache) {
+  if (scheduler.max_context_tokens == 0) scheduler.max_context_tokens = cache.max_context_tokens;
+  if (scheduler.step_tokens == 0) scheduler.step_tokens = cache.max_step_tokens;
+  if (scheduler.max_sequences == 0) scheduler.max_sequences = cache.max_sequences;
+  if (scheduler.max_context_tokens <= cache.max_context_tokens && scheduler.step_tokens <= cache.max_step_tokens &&
+      scheduler.max_sequences <= cache.max_sequences) {
+    return {};
+  }
+  return {StatusCode::kInvalidArgument,
+          "scheduler: limits of sequences, context and step tokens beyond those of the cache"};
+}
+
 Result<RunSummary> run_model(RequestSupply supply, const ModelReplayOptions& options) {
   ReplayOptions replay_options = options.replay;
   ModelExecutorOptions cache = options.cache;
-  SchedulerOptions& scheduler = replay_options.scheduler;
-  if (scheduler.max_context_tokens == 0) scheduler.max_context_tokens = cache.limits.max_context_tokens;
-  if (scheduler.step_tokens == 0) scheduler.step_tokens = cache.limits.max_step_tokens;
-  if (scheduler.max_sequences == 0) scheduler.max_sequences = cache.limits.max_sequences;
-  if (scheduler.max_context_tokens > cache.limits.max_context_tokens ||
-      scheduler.step_tokens > cache.limits.max_step_tokens || scheduler.max_sequences > cache.limits.max_sequences) {
-    return Status{StatusCode::kInvalidArgument,
-                  "scheduler: limits of sequences, context and step tokens beyond those of the cache"};
-  }
-  cache.formats.draft_budget_tokens = std::max(cache.formats.draft_budget_tokens, scheduler.draft_tokens);
+  DSV4RT_RETURN_IF_ERROR(adopt_limits(replay_options.scheduler, cache.limits));
+  cache.formats.draft_budget_tokens =
+      std::max(cache.formats.draft_budget_tokens, replay_options.scheduler.draft_tokens);
   VirtualClock clock;
   DSV4RT_ASSIGN_OR_RETURN(const StepTimeModel times, StepTimeModel::create(options.table, options.experts));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<ModelExecutor> executor,
                           ModelExecutor::create(options.config, cache, times, clock));
   DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), *executor, clock, replay_options));
   summary.mode = "model";
+  summary.eviction = cache.eviction;
   summary.step_times = StepTimeOrigin{
       .provenance = options.table.provenance, .points = options.table.points.size(), .experts = options.experts};
   DSV4RT_RETURN_IF_ERROR(write_texts(summary, replay_options));

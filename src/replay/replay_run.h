@@ -34,6 +34,7 @@ struct ReplayOptions {
   SchedulerOptions scheduler;
   ArrivalOptions arrivals;  // its seed is `seed`
   double acceptance = 0;    // probability that a draft is right if those before it are
+  double length_scale = 1;  // lengths of requests are multiplied by it: length_scale.h
   std::uint64_t seed = 0;
   ServiceLevels service_levels;
   // Files, each complete or absent; empty: not written.
@@ -50,10 +51,14 @@ struct ReplayOptions {
   std::int64_t check_every_steps = 0;  // cache invariants from scratch; 0: at the end only
 };
 
-// kInvalidArgument for options; failures of the supply, the executor and the files; kInternal when the totals do not
-// agree at the end: arrived = finished + rejected + aborted, nothing live in the cache, invariants of the cache.
+// kInvalidArgument for options; failures of the supply, the executor and the files, after which whatever still ran has
+// been released if the executor can; kInternal when the totals do not agree at the end: arrived = finished + rejected +
+// aborted, nothing live in the cache, invariants of the cache.
 Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executor, Clock& clock,
                                    const ReplayOptions& options);
+
+// Sets limits of the scheduler that are 0 to those of the cache. kInvalidArgument for limits beyond these.
+Status adopt_limits(SchedulerOptions& scheduler, const CacheLimits& cache);
 
 struct ModelReplayOptions {
   ReplayOptions replay;  // scheduler limits that are 0 are those of `cache`

@@ -36,6 +36,7 @@ struct RequestRecord {
   std::int64_t hit_tokens = 0;         // prompt tokens that the cache had at its admission
   std::int64_t recomputed_tokens = 0;  // run again after a preemption
   std::int32_t preemptions = 0;
+  std::string output_digest = {};  // SHA-256 of its outputs, of a finished request whose outputs were computed
 
   // Definitions of vLLM's serving benchmark. A value is meaningful if the request got that far.
   [[nodiscard]] bool has_ttft() const noexcept { return first_token_ns >= 0; }

@@ -55,6 +55,7 @@ std::string request_line(const RequestRecord& record) {
               {"request_start_ns", record.arrival_ns},
               {"request_end_ns", record.end_ns}};
   if (record.session >= 0) metadata["conversation_id"] = record.session;
+  if (!record.output_digest.empty()) metadata["output_sha256"] = record.output_digest;
   Json& metrics = line["metrics"];
   metrics["input_sequence_length"] = quantity(record.input_tokens, "tokens");
   metrics["output_sequence_length"] = quantity(record.output_tokens, "tokens");

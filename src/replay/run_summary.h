@@ -10,6 +10,7 @@
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/prefix_cache.h"
 #include "replay/arrivals.h"
+#include "replay/output_digest.h"
 #include "replay/replay_executor.h"
 #include "replay/run_metrics.h"
 #include "replay/scheduler.h"
@@ -29,13 +30,18 @@ struct RunSummary {
   SchedulerOptions scheduler;
   ArrivalOptions arrivals;
   double acceptance = 0;
+  double length_scale = 1;
   std::uint64_t seed = 0;
   ServiceLevels service_levels;
   RunMetrics metrics;
   CacheLimits limits;
+  MemoryPlan memory;
   PrefixStats prefixes;
   ExecutorCounts executor;
+  OutputDigest outputs;
+  std::optional<PrefixEviction> eviction;    // unset: not known
   std::optional<StepTimeOrigin> step_times;  // set for model runs
+  std::optional<EngineOrigin> engine;        // set for real runs
   bool stopped = false;                      // ended by ReplayOptions::stop
   double wall_ms = 0;                        // host time that the replay took
 

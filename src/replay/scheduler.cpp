@@ -268,7 +268,9 @@ void Scheduler::collect_token_ids() {
         drafts == 0 ? 0 : content_->draft(state.request.id, state.known(), ids.subspan(ids.size() - drafts));
     parts_.push_back({.entry = {.sequence = state.sequence, .tokens = planned.tokens, .token_ids = ids.data()},
                       .context_tokens = state.length,
-                      .prefill = !state.decodes()});
+                      .prefill = !state.decodes(),
+                      .request = state.request.id,
+                      .prompt_tokens = state.request.input_tokens});
   }
 }
 
@@ -306,18 +308,24 @@ Status Scheduler::advance(StepReport& report) {
 Result<std::span<const SchedulerEvent>> Scheduler::abort_all() {
   events_.clear();
   planned_.clear();
+  // One that cannot be released does not keep the others.
+  Status failed;
+  const auto note = [&failed](Status status) {
+    if (failed.ok()) failed = std::move(status);
+  };
   for (const auto& [order, state] : running_) {
-    DSV4RT_RETURN_IF_ERROR(executor_->release(state.sequence));
+    note(executor_->release(state.sequence));
     events_.push_back({.kind = SchedulerEvent::Kind::kAborted, .request = state.request.id});
   }
   for (const auto& [order, state] : waiting_) {
-    if (state.saved) DSV4RT_RETURN_IF_ERROR(executor_->drop(*state.saved));
+    if (state.saved) note(executor_->drop(*state.saved));
     events_.push_back({.kind = SchedulerEvent::Kind::kAborted, .request = state.request.id});
   }
   running_.clear();
   waiting_.clear();
   preempted_ = 0;
   room_may_be_there_ = true;
+  DSV4RT_RETURN_IF_ERROR(failed);
   return std::span<const SchedulerEvent>(events_);
 }
 

@@ -109,7 +109,7 @@ class Scheduler {
   Status submit(const SchedulerRequest& request);
   // Runs the next step. A failure is the executor's: the step is rolled back, and only abort_all may follow.
   Result<StepReport> step();
-  // Ends all requests; events say which.
+  // Ends all requests; events say which. The first failure of the executor, after all were ended.
   Result<std::span<const SchedulerEvent>> abort_all();
 
   [[nodiscard]] bool idle() const noexcept { return running_.empty() && waiting_.empty(); }

@@ -20,7 +20,8 @@ enum class HashStream : std::uint64_t {
   kOutputTokens,
   kWrongDrafts,
   kAcceptance,
-  kJitter
+  kJitter,
+  kHiddenRows
 };
 
 constexpr std::uint64_t stream_key(std::uint64_t seed, HashStream stream, std::uint64_t of) noexcept {

@@ -20,6 +20,8 @@ struct StepPart {
   StepEntry entry;                  // token_ids are set until the step ends
   std::int64_t context_tokens = 0;  // the sequence's length before the step
   bool prefill = false;             // tokens that are known; otherwise one sampled token and drafts after it
+  std::int64_t request = 0;         // SchedulerRequest::id
+  std::int64_t prompt_tokens = 0;   // the request's; outputs at positions from prompt_tokens - 1 on are its answer
 };
 
 // A sequence that was moved out of the cache.

@@ -22,10 +22,14 @@ Status check_expert_time(const char* name, double value) {
 
 }  // namespace
 
+Status check_expert_times(const ExpertTimes& experts) {
+  DSV4RT_RETURN_IF_ERROR(check_expert_time("moe_us_per_step", experts.us_per_step));
+  return check_expert_time("moe_us_per_token", experts.us_per_token);
+}
+
 Result<StepTimeModel> StepTimeModel::create(const StepTable& table, const ExpertTimes& experts) {
   DSV4RT_RETURN_IF_ERROR(table.validate("step-time table"));
-  DSV4RT_RETURN_IF_ERROR(check_expert_time("moe_us_per_step", experts.us_per_step));
-  DSV4RT_RETURN_IF_ERROR(check_expert_time("moe_us_per_token", experts.us_per_token));
+  DSV4RT_RETURN_IF_ERROR(check_expert_times(experts));
   StepTimeModel model;
   model.experts_ = experts;
   for (const StepPoint& point : table.points) {
@@ -63,8 +67,9 @@ StepTime StepTimeModel::along(const Row& row, double at) {
   return {.microseconds = a.log_us + (b.log_us - a.log_us) * (at - a.at) / (b.at - a.at), .extrapolated = beyond};
 }
 
-// Interpolates within the two rows around `outer`, then between them.
-StepTime StepTimeModel::at(const Grid& grid, double outer, double inner) {
+// Interpolates within the two rows around `outer`, then between them: linear in the logarithms, or (kLinear) in what a
+// row more or less of context costs.
+StepTime StepTimeModel::at(const Grid& grid, Between between, double outer, double inner) {
   const double inner_at = log_axis(inner);
   const auto row_time = [&](Grid::const_iterator row) { return along(row->second, inner_at); };
   auto upper =
@@ -80,36 +85,46 @@ StepTime StepTimeModel::at(const Grid& grid, double outer, double inner) {
   const auto lower = std::prev(upper);
   const StepTime a = row_time(lower);
   const StepTime b = row_time(upper);
+  const bool extrapolated = a.extrapolated || b.extrapolated || beyond;
+  if (between == Between::kLinear) {
+    const auto first = static_cast<double>(lower->first);
+    const double a_us = std::exp(a.microseconds);
+    const double b_us = std::exp(b.microseconds);
+    const double share = (outer - first) / (static_cast<double>(upper->first) - first);
+    return {.microseconds = std::max(a_us + (b_us - a_us) * share, std::min(a_us, b_us)), .extrapolated = extrapolated};
+  }
   const double from = log_axis(static_cast<double>(lower->first));
   const double to = log_axis(static_cast<double>(upper->first));
   // Contexts 0 and 1 are one point of the axis.
   const double share = to > from ? (log_axis(outer) - from) / (to - from) : 1.0;
   return {.microseconds = std::exp(a.microseconds + (b.microseconds - a.microseconds) * share),
-          .extrapolated = a.extrapolated || b.extrapolated || beyond};
+          .extrapolated = extrapolated};
 }
 
 StepTime StepTimeModel::decode_time(std::int64_t sequences, std::int64_t tokens, double context) const {
   // Near its end a request has fewer drafts; a step's tokens per sequence need be no whole number.
   const std::int64_t each = (tokens + sequences - 1) / sequences;
   const auto measured = decode_.find(each);
-  if (measured != decode_.end()) return at(measured->second, static_cast<double>(sequences), context);
-  StepTime time = at(decode_.at(1), static_cast<double>(tokens), context);
+  if (measured != decode_.end())
+    return at(measured->second, Between::kPowerLaw, static_cast<double>(sequences), context);
+  StepTime time = at(decode_.at(1), Between::kPowerLaw, static_cast<double>(tokens), context);
   time.extrapolated = true;
   return time;
 }
 
 StepTime StepTimeModel::prefill_time(double tokens, double context) const {
-  StepTime time = at(prefill_, context, tokens);
+  StepTime time = at(prefill_, Between::kLinear, context, tokens);
   // Rows may differ in the tokens they were measured with; the row that is used most decides what is out of range.
   auto row = prefill_.upper_bound(static_cast<std::int64_t>(context));
   if (row != prefill_.begin()) --row;
   const double least = std::exp(row->second.front().at);
   const double most = std::exp(row->second.back().at);
   if (tokens < least * (1 - 1e-9)) {
-    const double proportional = at(prefill_, context, least).microseconds * tokens / least;
+    const double proportional = at(prefill_, Between::kLinear, context, least).microseconds * tokens / least;
     time = {.microseconds = std::max(proportional, decode_time(1, 1, context).microseconds), .extrapolated = true};
   } else if (row->second.size() == 1 && tokens > most * (1 + 1e-9)) {
-    time = {.microseconds = at(prefill_, context, most).microseconds * tokens / most, .extrapolated = true};
+    time = {.microseconds = at(prefill_, Between::kLinear, context, most).microseconds * tokens / most,
+            .extrapolated = true};
   }
   return time;
 }

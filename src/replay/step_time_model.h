@@ -48,6 +48,9 @@ struct ExpertTimes {
   double us_per_token = 0;
 };
 
+// kInvalidArgument naming the value unless it is finite and 0 or more.
+Status check_expert_times(const ExpertTimes& experts);
+
 class StepTimeModel {
  public:
   // What StepTable::validate says; kInvalidArgument for expert times that are negative or not finite.
@@ -64,7 +67,9 @@ class StepTimeModel {
   using Row = std::vector<Point>;            // ascending
   using Grid = std::map<std::int64_t, Row>;  // outer axis -> row
 
-  static StepTime at(const Grid& grid, double outer, double inner);
+  enum class Between : std::uint8_t { kPowerLaw, kLinear };  // rows of the outer axis
+
+  static StepTime at(const Grid& grid, Between between, double outer, double inner);
   static StepTime along(const Row& row, double at);
   [[nodiscard]] StepTime decode_time(std::int64_t sequences, std::int64_t tokens, double context) const;
   [[nodiscard]] StepTime prefill_time(double tokens, double context) const;

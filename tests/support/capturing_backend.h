@@ -41,6 +41,9 @@ class CapturingOps final : public Ops {
   }
   Status indexer_topk(const IndexerTopkParams& p) override { return run_step("indexer_topk", p, &Ops::indexer_topk); }
   Status attend(const AttendParams& p) override { return run_step("attend", p, &Ops::attend); }
+  Status flag_non_finite(const FlagNonFiniteParams& p) override {
+    return run_step("flag_non_finite", p, &Ops::flag_non_finite);
+  }
   Status write_kv(const WriteKvParams& p) override {
     return run("write_kv", [this, p](const StepHeader* counts) {
       WriteKvParams now = p;
@@ -139,6 +142,10 @@ class CapturingBackend final : public Backend {
   Status download(void* target, const void* source, std::size_t bytes) override {
     host_bytes_taken += static_cast<std::int64_t>(bytes);
     return inner_->download(target, source, bytes);
+  }
+  Status copy(void* target, const void* source, std::size_t bytes) override {
+    enqueue([=, this] { static_cast<void>(inner_->copy(target, source, bytes)); });
+    return {};
   }
   Status upload_step(void* target, const void* source, std::size_t bytes) override {
     if (Status status = std::exchange(next_upload_step, Status{}); !status.ok()) return status;

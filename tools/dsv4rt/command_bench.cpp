@@ -30,7 +30,7 @@ struct BenchFlags {
   EngineFlags engine;
   LayerBenchOptions bench;
   std::vector<std::string> whole_step;
-  std::vector<std::int32_t> whole_prefill;
+  std::vector<std::string> whole_prefill;
   double bandwidth_gb_per_s = 0;
   std::string step_table;
   std::string revision;
@@ -61,6 +61,25 @@ Result<StepShape> parse_step_shape(const std::string& text) {
   }
   return Status{StatusCode::kInvalidArgument,
                 "--whole-step: '" + printable(text) + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
+}
+
+// "2048", or "2048@32768": tokens of a prompt after so many cached ones.
+Result<std::vector<PrefillShape>> parse_prefill_shapes(const std::vector<std::string>& texts) {
+  std::vector<PrefillShape> shapes;
+  for (const std::string& text : texts) {
+    PrefillShape shape;
+    const char* const end = text.data() + text.size();
+    auto parsed = std::from_chars(text.data(), end, shape.tokens);
+    if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '@') {
+      parsed = std::from_chars(parsed.ptr + 1, end, shape.context_tokens);
+    }
+    if (parsed.ec != std::errc() || parsed.ptr != end || shape.tokens < 1 || shape.context_tokens < 0) {
+      return Status{StatusCode::kInvalidArgument,
+                    "--whole-prefill: '" + text + "'; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
 }
 
 // Graph nodes of a layer by attention kind: the most of any layer. Empty where nothing was captured.
@@ -183,14 +202,21 @@ Status bench_each_layer(const BenchFlags& flags) {
 Status bench_whole_prefill(const BenchFlags& flags) {
   constexpr double kFp8FlopsPerMs = 1480e9;
   constexpr double kBf16FlopsPerMs = 800e9;
-  const std::int32_t longest = *std::max_element(flags.whole_prefill.begin(), flags.whole_prefill.end());
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<PrefillShape> shapes, parse_prefill_shapes(flags.whole_prefill));
+  std::int32_t longest = 0;
+  for (const PrefillShape& shape : shapes) {
+    longest = std::max(longest, shape.tokens);
+    if (shape.context_tokens > 0) {
+      return {StatusCode::kInvalidArgument, "--whole-prefill TOKENS@CONTEXT: accepted with --step-table"};
+    }
+  }
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   options.limits = {.max_sequences = 1, .max_context_tokens = longest, .max_step_tokens = longest, .pool_tokens = 0};
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
   TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio", "halves differ"});
   nlohmann::ordered_json report;
-  for (const std::int32_t tokens : flags.whole_prefill) {
+  for (const auto& [tokens, context] : shapes) {
     DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
                             bench_prefill(*engine, tokens, flags.bench.prefill_repeats, flags.bench.seed));
     const double bf16_flops = result.linear_bf16_flops + result.attention_flops;
@@ -225,7 +251,9 @@ Status bench_step_table(const BenchFlags& flags) {
   if (!flags.whole_step.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(grid.decode, parse_step_shapes(flags.whole_step));
   }
-  if (!flags.whole_prefill.empty()) grid.prefill = flags.whole_prefill;
+  if (!flags.whole_prefill.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(grid.prefill, parse_prefill_shapes(flags.whole_prefill));
+  }
   grid.steps = {.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
   grid.prefill_repeats = flags.bench.prefill_repeats;
   return write_step_table(options, grid, flags.revision, flags.step_table);
@@ -263,9 +291,9 @@ void add_bench_command(CLI::App& app, Action& chosen) {
       ->delimiter(',');
   command
       ->add_option("--whole-prefill", flags->whole_prefill,
-                   "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+                   "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step; with "
+                   "--step-table also TOKENS@CONTEXT: after so many cached tokens")
+      ->delimiter(',');
   command->add_option("--step-table", flags->step_table,
                       "Time both over a grid and write a table of step times for replay --execute model; the shapes of "
                       "--whole-step and --whole-prefill where given, otherwise a grid for GPUs");

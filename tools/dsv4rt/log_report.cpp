@@ -8,6 +8,7 @@
 
 #include "base/message_text.h"
 #include "base/try.h"
+#include "build_commit.h"
 #include "dsv4rt/version.h"
 #include "text_table.h"
 
@@ -93,7 +94,8 @@ void print_log(const LogFlags& flags, const replay::RequestSource& source) {
 
 nlohmann::ordered_json provenance_json() {
   const BuildInfo build = build_info();
-  return {{"version", build.version}, {"compiler", build.compiler}, {"cpu_isa", build.cpu_isa}};
+  const std::string commit = *kBuildCommit == '\0' ? "unknown" : kBuildCommit;
+  return {{"version", build.version}, {"commit", commit}, {"compiler", build.compiler}, {"cpu_isa", build.cpu_isa}};
 }
 
 }  // namespace dsv4rt::cli

@@ -93,7 +93,9 @@ int run(int argc, char** argv) {
   add_plan_command(app, chosen);
   add_generate_commands(app, chosen);
   add_bench_command(app, chosen);
-  add_replay_command(app, chosen);
+  add_replay_command(app, chosen, command_line_text(argc, argv));
+  add_report_command(app, chosen);
+  add_compare_command(app, chosen);
   add_convert_log_command(app, chosen);
   add_doctor_command(app, chosen);
   add_version_command(app, chosen);

@@ -1,13 +1,15 @@
 #include "replay_model.h"
 
-#include <csignal>
 #include <iostream>
 #include <vector>
 
 #include "base/try.h"
 #include "byte_size.h"
+#include "cache/memory_plan.h"
 #include "outputs.h"
 #include "replay/replay_run.h"
+#include "replay_sweep.h"
+#include "stop_on_interrupt.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -18,23 +20,6 @@ using replay::LatencyHistogram;
 using replay::ModelReplayOptions;
 using replay::RunSummary;
 using Json = nlohmann::ordered_json;
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// Ctrl-C ends the replay between two steps, with the report so far.
-class StopOnInterrupt {
- public:
-  StopOnInterrupt() {
-    interrupted = 0;
-    before_ = std::signal(SIGINT, [](int) { interrupted = 1; });
-  }
-  ~StopOnInterrupt() { std::signal(SIGINT, before_); }
-  StopOnInterrupt(const StopOnInterrupt&) = delete;
-  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
-
- private:
-  void (*before_)(int);
-};
 
 Status refused(const std::string& text) {
   return {StatusCode::kInvalidArgument, text};
@@ -56,6 +41,17 @@ Status set_arrivals(const ReplayModelFlags& flags, const replay::SourceInfo& log
   return {};
 }
 
+// The most tokens of which the whole cache takes at most --pool.
+Result<std::int64_t> tokens_of_pool(const ModelReplayOptions& options, const std::string& pool) {
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes, parse_byte_size("--pool", pool));
+  DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(options.config));
+  DSV4RT_ASSIGN_OR_RETURN(const CacheLayout layout,
+                          CacheLayout::create(options.config, schedule, options.cache.formats));
+  DSV4RT_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                          fit_memory(options.config, schedule, layout, options.cache.limits, bytes, 0));
+  return plan.limits.pool_tokens;
+}
+
 Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelFlags& flags,
                                          const replay::SourceInfo& info) {
   if (flags.config.empty()) return refused("--execute model: --config FILE is needed, the config.json of the model");
@@ -68,17 +64,30 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
   DSV4RT_ASSIGN_OR_RETURN(options.config, ModelConfig::from_file(flags.config));
   DSV4RT_ASSIGN_OR_RETURN(options.table, replay::StepTable::from_file(flags.step_table));
   options.experts = {.us_per_step = flags.moe_us_per_step, .us_per_token = flags.moe_us_per_token};
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t pool_tokens, parse_token_count("--pool-tokens", flags.pool_tokens));
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t max_context, parse_token_count("--max-context", flags.max_context));
-  options.cache.limits = {.max_sequences = flags.max_sequences,
-                          .max_context_tokens = max_context,
-                          .max_step_tokens = flags.step_tokens,
-                          .pool_tokens = pool_tokens,
-                          .boundary_states = flags.prefix_states};
+  DSV4RT_ASSIGN_OR_RETURN(options.cache.limits, flags.limits());
   options.cache.prefixes.interval_tokens = flags.prefix_interval;
+  DSV4RT_ASSIGN_OR_RETURN(options.cache.eviction, parse_eviction(flags.policy));
   options.cache.formats.draft_budget_tokens = flags.draft;
+  DSV4RT_ASSIGN_OR_RETURN(options.cache.snapshot_bytes, parse_byte_size("--snapshot-memory", flags.snapshot_memory));
+  if (!flags.pool.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(options.cache.limits.pool_tokens, tokens_of_pool(options, flags.pool));
+  }
+  DSV4RT_ASSIGN_OR_RETURN(options.replay, serving_options(log, flags, info));
+  return options;
+}
 
-  replay::ReplayOptions& run = options.replay;
+}  // namespace
+
+Result<CacheLimits> ReplayModelFlags::limits() const {
+  CacheLimits limits{.max_sequences = max_sequences, .max_step_tokens = step_tokens, .boundary_states = prefix_states};
+  DSV4RT_ASSIGN_OR_RETURN(limits.pool_tokens, parse_token_count("--pool-tokens", pool_tokens));
+  DSV4RT_ASSIGN_OR_RETURN(limits.max_context_tokens, parse_token_count("--max-context", max_context));
+  return limits;
+}
+
+Result<replay::ReplayOptions> serving_options(const LogFlags& log, const ReplayModelFlags& flags,
+                                              const replay::SourceInfo& info) {
+  replay::ReplayOptions run;
   run.scheduler.max_waiting = flags.max_waiting;
   run.scheduler.draft_tokens = flags.draft;
   run.scheduler.max_sequences = flags.max_sequences;
@@ -88,6 +97,7 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
   DSV4RT_RETURN_IF_ERROR(set_arrivals(flags, info, run.arrivals));
   run.arrivals.limit = std::max<std::int64_t>(log.limit, 0);
   run.acceptance = flags.accept;
+  run.length_scale = flags.scale_lengths;
   run.seed = flags.seed;
   if (!flags.slo.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(run.service_levels, replay::ServiceLevels::parse(flags.slo));
@@ -95,8 +105,41 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
   run.requests_file = flags.requests;
   run.timeline_file = flags.timeline;
   run.metrics_file = flags.metrics;
-  run.stop = [] { return interrupted != 0; };
-  return options;
+  run.stop = [] { return StopOnInterrupt::interrupted(); };
+  return run;
+}
+
+namespace {
+
+void print_memory(const RunSummary& run) {
+  std::cout << "memory: cache " << human_bytes(static_cast<double>(run.memory.total_bytes)) << " for "
+            << run.memory.limits.pool_tokens << " tokens (";
+  const char* separator = "";
+  for (const PlannedRegion& region : run.memory.regions) {
+    std::cout << separator << cache_role_name(region.role) << " "
+              << human_bytes(static_cast<double>(region.total_bytes));
+    separator = ", ";
+  }
+  std::cout << ")";
+  if (run.engine) {
+    std::cout << ", weights " << human_bytes(static_cast<double>(run.engine->weight_bytes)) << ", steps "
+              << human_bytes(static_cast<double>(run.engine->workspace_bytes + run.engine->scratch_bytes));
+  }
+  std::cout << "\n";
+}
+
+}  // namespace
+
+Result<PrefixEviction> parse_eviction(const std::string& policy) {
+  if (policy == "useful") return PrefixEviction::kUseful;
+  if (policy == "lru") return PrefixEviction::kLru;
+  if (policy == "belady") {
+    return Status{
+        StatusCode::kUnsupported,
+        "--policy belady: it has to know what is asked for next, and when requests are served depends on what "
+        "hits; accepted when serving: useful, lru; --execute none has belady"};
+  }
+  return refused("--policy: '" + policy + "'; accepted when serving: useful, lru");
 }
 
 void print_run(const RunSummary& run) {
@@ -105,10 +148,9 @@ void print_run(const RunSummary& run) {
   std::cout << "requests: " << totals.arrived << " arrived, " << totals.finished << " finished, " << totals.rejected
             << " rejected, " << totals.aborted << " aborted" << (run.stopped ? " (stopped)" : "") << "\n";
   if (seconds > 0) {
-    std::cout << "in " << fixed(seconds, 1)
-              << " s of modelled time: " << fixed(static_cast<double>(totals.input_tokens) / seconds, 0)
-              << " prompt and " << fixed(static_cast<double>(totals.output_tokens) / seconds, 0)
-              << " output tokens a second\n";
+    std::cout << "in " << fixed(seconds, 1) << (run.mode == "real" ? " s of measured time: " : " s of modelled time: ")
+              << fixed(static_cast<double>(totals.input_tokens) / seconds, 0) << " prompt and "
+              << fixed(static_cast<double>(totals.output_tokens) / seconds, 0) << " output tokens a second\n";
   }
   if (totals.with_block_ids == 0) {
     std::cout << "prefix identity: none, so nothing is known about hits\n";
@@ -127,7 +169,12 @@ void print_run(const RunSummary& run) {
   if (run.executor.extrapolated_steps) {
     std::cout << ", " << *run.executor.extrapolated_steps << " of them beyond what the step table measured";
   }
+  if (run.executor.captured_steps) std::cout << ", " << *run.executor.captured_steps << " of them captured";
   std::cout << "\n";
+  print_memory(run);
+  if (run.outputs.requests() > 0) {
+    std::cout << "outputs of " << run.outputs.requests() << " requests: sha256 " << run.outputs.hex() << "\n";
+  }
   TextTable table({"ms", "mean", "p50", "p90", "p95", "p99", "max"});
   const auto add = [&](const char* name, const LatencyHistogram& times) {
     if (times.count() == 0) return;
@@ -144,11 +191,11 @@ void print_run(const RunSummary& run) {
   std::cout << table.to_string();
 }
 
-}  // namespace
-
 void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--config", config, "model: config.json of the model");
   command.add_option("--step-table", step_table, "model: step times of the machine, e.g. configs/step-table-h200.json");
+  command.add_option("--pool", pool,
+                     "model: memory of the whole cache instead of --pool-tokens, e.g. 40GiB: as many tokens as fit");
   command.add_option("--max-sequences", max_sequences, "model: sequences that run at a time")->capture_default_str();
   command.add_option("--max-context", max_context, "model: tokens of one sequence")->capture_default_str();
   command.add_option("--step-tokens", step_tokens, "model: tokens of one step")->capture_default_str();
@@ -163,12 +210,18 @@ void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--rate", rate, "model: requests a second instead of time stamps");
   command.add_option("--concurrency", concurrency, "model: clients of a closed loop instead of time stamps");
   command.add_option("--jitter", jitter_ms, "model: arrivals move by up to so many ms, seeded");
+  command
+      .add_option("--scale-lengths", scale_lengths,
+                  "model: lengths times this (up to 1), prefix blocks alike; whole tokens of a block")
+      ->capture_default_str();
   command.add_option("--slo", slo, "model: service levels in ms, e.g. ttft:200,tpot:50");
   command.add_option("--reserve", reserve, "model: blocks set aside at admission: whole, or for the prompt")
       ->check(CLI::IsMember({"whole", "prompt"}))
       ->capture_default_str();
   command.add_option("--preempt", preempt, "model: what becomes of a preempted sequence")
       ->check(CLI::IsMember({"recompute", "snapshot"}))
+      ->capture_default_str();
+  command.add_option("--snapshot-memory", snapshot_memory, "model: host memory for preempted sequences, e.g. 16GiB")
       ->capture_default_str();
   command.add_option("--draft", draft, "model: draft tokens verified with each token");
   command.add_option("--accept", accept, "model: probability that a draft is right");
@@ -180,21 +233,34 @@ void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--metrics", metrics, "model: Prometheus text");
 }
 
-Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json) {
-  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
-  DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, flags, source->info()));
+Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const ReplayFiles& files) {
   const StopOnInterrupt scope;
-  DSV4RT_ASSIGN_OR_RETURN(const RunSummary run, replay::run_model([&] { return source->next(); }, options));
-  if (json != "-") {
-    print_log(log, *source);
-    print_run(run);
+  const auto serve = [&log](const ReplayModelFlags& with) -> Result<ServedLog> {
+    DSV4RT_ASSIGN_OR_RETURN(auto source, open_log(log));
+    DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, with, source->info()));
+    DSV4RT_ASSIGN_OR_RETURN(RunSummary run, replay::run_model([&] { return source->next(); }, options));
+    return ServedLog{std::move(source), std::move(run)};
+  };
+  if (!flags.sweep_pool.empty()) return replay_sweep(log, flags, files, serve);
+  DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(flags));
+  if (files.table_wanted()) {
+    print_log(log, *served.source);
+    print_run(served.run);
   }
-  if (json.empty()) return {};
-  Json report{{"command", "replay"}, {"execute", "model"}};
-  report["provenance"] = provenance_json();
-  report["log"] = log_json(log, *source);
+  return write_run_report(log, *served.source, served.run, files);
+}
+
+Json run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
+                const ReplayFiles& files) {
+  Json report = replay_report_head(run.mode, files);
+  report["log"] = log_json(log, source);
   report["run"] = Json::parse(replay::summary_json(run));
-  return write_json_report(report, json);
+  return report;
+}
+
+Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
+                        const ReplayFiles& files) {
+  return files.wanted() ? write_replay_files(run_report(log, source, run, files), files) : Status{};
 }
 
 }  // namespace dsv4rt::cli

@@ -55,6 +55,12 @@ StageObserver* EngineInspector::observe_stages(StageObserver* observer) noexcept
 const CacheMemory& EngineInspector::cache_memory() const noexcept {
   return impl_.cache;
 }
+const KVCacheManager& EngineInspector::cache_manager() const noexcept {
+  return *impl_.manager;
+}
+const CacheLayout& EngineInspector::cache_layout() const noexcept {
+  return impl_.layout;
+}
 Result<std::vector<BlockId>> EngineInspector::blocks(SequenceId sequence, int pool) const {
   return impl_.manager->blocks(sequence, pool);
 }

@@ -7,6 +7,8 @@
 
 #include "backend/backend.h"
 #include "base/sha256.h"
+#include "cache/cache_layout.h"
+#include "cache/kv_cache_manager.h"
 #include "dsv4rt/engine.h"
 #include "engine/cache_memory.h"
 
@@ -51,6 +53,9 @@ class EngineInspector {
   Result<std::vector<float>> window_values(LayerId layer, SequenceId sequence);
   // The cache's regions in backend memory; pools and rings are numbered by layer, then role.
   [[nodiscard]] const CacheMemory& cache_memory() const noexcept;
+  // Who owns which block, and where.
+  [[nodiscard]] const KVCacheManager& cache_manager() const noexcept;
+  [[nodiscard]] const CacheLayout& cache_layout() const noexcept;
   // The sequence's blocks in one pool, in row order.
   Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
   // Selection of the layer that ran last in a step (the workspace is shared by all layers).

@@ -9,7 +9,7 @@
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
 #include "tools/lib/bench_check.h"
-#include "tools/lib/engine_inspector.h"
+#include "tools/lib/engine_editor.h"
 
 namespace dsv4rt {
 namespace {
@@ -32,10 +32,11 @@ class PrefillBench {
     for (std::size_t i = 0; i < x_.size(); ++i) x_[i] = to_bf16(stream.normal(i));
   }
 
-  Result<double> median_ms(std::int32_t repeats) {
+  Result<double> median_ms(std::int32_t repeats, std::int64_t context_tokens) {
     std::vector<double> times;
     for (std::int32_t repeat = 0; repeat <= repeats; ++repeat) {  // the first one warms up
       DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
+      DSV4RT_RETURN_IF_ERROR(EngineEditor(engine_).skip_tokens({&sequence, 1}, context_tokens));
       DSV4RT_RETURN_IF_ERROR(upload_input(0, tokens_));
       DSV4RT_RETURN_IF_ERROR(engine_.synchronize());
       const Clock::time_point begin = Clock::now();
@@ -130,9 +131,19 @@ Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, st
   PrefillBench bench(engine, tokens, seed);
   PrefillBenchResult result;
   DSV4RT_ASSIGN_OR_RETURN(result.halves_distance, bench.check_halves());
-  DSV4RT_ASSIGN_OR_RETURN(result.prefill_ms, bench.median_ms(repeats));
+  DSV4RT_ASSIGN_OR_RETURN(result.prefill_ms, bench.median_ms(repeats, 0));
   count_flops(engine, tokens, result);
   return result;
+}
+
+Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed) {
+  if (shape.tokens < 1 || shape.context_tokens < 0 || repeats < 1) {
+    return Status{StatusCode::kInvalidArgument,
+                  "prefill bench: " + std::to_string(shape.tokens) + " tokens after " +
+                      std::to_string(shape.context_tokens) + ", " + std::to_string(repeats) +
+                      " repeats; accepted: 1 or more tokens and repeats, 0 or more before"};
+  }
+  return PrefillBench(engine, shape.tokens, seed).median_ms(repeats, shape.context_tokens);
 }
 
 }  // namespace dsv4rt

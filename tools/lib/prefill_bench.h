@@ -20,4 +20,14 @@ struct PrefillBenchResult {
 // kMismatch when the halves differ; kInvalidArgument for numbers that are not positive.
 Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats, std::uint64_t seed);
 
+struct PrefillShape {
+  std::int32_t tokens = 0;
+  std::int64_t context_tokens = 0;  // cached before
+};
+
+// Median time in milliseconds of a part of a prompt after a context that nobody computed: whatever valid rows the
+// caches hold (EngineEditor::fill_caches). An engine for this takes max_step_tokens of at least the tokens and
+// max_context_tokens of at least both together.
+Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed);
+
 }  // namespace dsv4rt

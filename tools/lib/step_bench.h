@@ -22,11 +22,13 @@ struct StepShape {
 struct StepBenchOptions {
   std::int32_t steps = 50;  // timed, after a few for warming up
   std::uint64_t seed = 0;
+  bool fill = true;  // write random rows first; false: the caches hold valid rows of an earlier measurement
 };
 
 struct StepBenchResult {
   double captured_ms = 0;  // one step, steps enqueued back to back; 0 where the backend cannot capture
   double eager_ms = 0;
+  double waited_ms = 0;    // one captured (or else eager) step by a host that waits for its outputs; median
   double host_us = 0;      // host's share of a captured (or else eager) step: prepare, upload, enqueue, commit
   std::int64_t nodes = 0;  // nodes of the captured graph
   // Nodes of each layer in that graph, in the engine's order; empty where none was captured.

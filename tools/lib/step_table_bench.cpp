@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/try.h"
-#include "tools/lib/prefill_bench.h"
+#include "tools/lib/engine_editor.h"
 
 namespace dsv4rt {
 namespace {
@@ -18,27 +18,35 @@ double to_table_us(double ms) {
 
 StepTableGrid StepTableGrid::for_gpu() {
   StepTableGrid grid;
-  for (const std::int32_t batch : {1, 4, 8, 16, 32, 64, 128, 256}) {
+  for (const std::int32_t batch : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
     for (const std::int64_t context : {1024, 4096, 8192, 32768}) {
       grid.decode.push_back({.batch = batch, .context_tokens = context});
     }
   }
-  grid.prefill = {128, 256, 512, 1024, 2048, 4096, 8192};
+  for (const std::int32_t tokens : {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192}) {
+    grid.prefill.push_back({.tokens = tokens, .context_tokens = 0});
+  }
+  for (const std::int64_t context : {8192, 32768}) {
+    for (const std::int32_t tokens : {16, 128, 512, 2048, 8192}) {
+      grid.prefill.push_back({.tokens = tokens, .context_tokens = context});
+    }
+  }
   return grid;
 }
 
 CacheLimits step_table_limits(const StepTableGrid& grid) {
   CacheLimits limits = step_bench_limits(grid.decode, grid.steps);
-  for (const std::int32_t tokens : grid.prefill) {
-    limits.max_step_tokens = std::max(limits.max_step_tokens, tokens);
-    limits.max_context_tokens = std::max<std::int64_t>(limits.max_context_tokens, tokens);
-    limits.pool_tokens = std::max<std::int64_t>(limits.pool_tokens, tokens);
+  for (const PrefillShape& shape : grid.prefill) {
+    const std::int64_t length = shape.context_tokens + shape.tokens;
+    limits.max_step_tokens = std::max(limits.max_step_tokens, shape.tokens);
+    limits.max_context_tokens = std::max(limits.max_context_tokens, length);
+    limits.pool_tokens = std::max(limits.pool_tokens, length);
   }
   return limits;
 }
 
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
-                                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
+                                             const StepTableProgress& progress) {
   if (grid.decode.empty() || grid.prefill.empty()) {
     return Status{StatusCode::kInvalidArgument, "step table: " + std::to_string(grid.decode.size()) + " decode and " +
                                                     std::to_string(grid.prefill.size()) +
@@ -48,25 +56,34 @@ Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid
   const auto total = static_cast<std::int64_t>(grid.decode.size() + grid.prefill.size());
   const auto add = [&](const replay::StepPoint& point) {
     table.points.push_back(point);
-    if (progress) progress(static_cast<std::int64_t>(table.points.size()), total);
+    if (progress) progress(point, static_cast<std::int64_t>(table.points.size()), total);
   };
+  // Once for all shapes: pools of many sequences take a second to fill.
+  DSV4RT_RETURN_IF_ERROR(EngineEditor(engine).fill_caches(grid.steps.seed));
+  StepBenchOptions steps = grid.steps;
+  steps.fill = false;
   for (const StepShape& shape : grid.decode) {
-    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(engine, shape, grid.steps));
-    const double ms = result.captured_ms > 0 ? result.captured_ms : result.eager_ms;
+    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(engine, shape, steps));
     add({.kind = replay::StepKind::kDecode,
          .sequences = shape.batch,
          .context_tokens = shape.context_tokens,
          .tokens = 1,
-         .microseconds = to_table_us(ms)});
+         .microseconds = to_table_us(result.waited_ms)});
   }
-  for (const std::int32_t tokens : grid.prefill) {
-    DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
-                            bench_prefill(engine, tokens, grid.prefill_repeats, grid.steps.seed));
+  for (const PrefillShape& shape : grid.prefill) {
+    double ms = 0;
+    if (shape.context_tokens == 0) {
+      DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
+                              bench_prefill(engine, shape.tokens, grid.prefill_repeats, grid.steps.seed));
+      ms = result.prefill_ms;
+    } else {
+      DSV4RT_ASSIGN_OR_RETURN(ms, time_prefill_after(engine, shape, grid.prefill_repeats, grid.steps.seed));
+    }
     add({.kind = replay::StepKind::kPrefill,
          .sequences = 1,
-         .context_tokens = 0,
-         .tokens = tokens,
-         .microseconds = to_table_us(result.prefill_ms)});
+         .context_tokens = shape.context_tokens,
+         .tokens = shape.tokens,
+         .microseconds = to_table_us(ms)});
   }
   return table;
 }

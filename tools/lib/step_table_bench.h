@@ -1,5 +1,5 @@
-// Measures a step-time table (src/replay/step_table.h) on this machine: decode steps and prefills from empty of all
-// layers of an engine, with the checks of step_bench.h and prefill_bench.h.
+// Measures a step-time table (src/replay/step_table.h) on this machine: decode steps and parts of prompts through all
+// layers of an engine, by a host that waits for each, with the checks of step_bench.h and prefill_bench.h.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,33 @@
 
 #include "dsv4rt/engine.h"
 #include "replay/step_table.h"
+#include "tools/lib/prefill_bench.h"
 #include "tools/lib/step_bench.h"
 
 namespace dsv4rt {
 
 struct StepTableGrid {
   std::vector<StepShape> decode;      // one token of every sequence
-  std::vector<std::int32_t> prefill;  // prompts' tokens, each run in one step
+  std::vector<PrefillShape> prefill;  // each run in one step
   StepBenchOptions steps;
   std::int32_t prefill_repeats = 3;  // the median counts
 
-  // 1 to 256 sequences x 1K to 32K tokens, prompts of 128 to 8192: for GPUs.
+  // 1 to 256 sequences x 1K to 32K tokens, prompts of 16 to 8192 from empty and parts after 8K and
+  // 32K: for GPUs.
   static StepTableGrid for_gpu();
 };
 
 // Limits that an engine needs for the grid; it also needs a draft budget of one token.
 CacheLimits step_table_limits(const StepTableGrid& grid);
 
+using StepTableProgress = std::function<void(const replay::StepPoint& point, std::int64_t done, std::int64_t total)>;
+
 // Without provenance, which the caller knows. A decode point is the captured step where the backend can capture, and
-// the eager one otherwise. `progress` is told the points done and their number. Errors of the benchmarks;
-// kInvalidArgument for a grid without decode or prefill points.
+// the eager one otherwise: prepared, run, waited for and committed, the median of the steps. Prefills run eagerly.
+// `progress` is told every point, how many are done and how many
+// there are. Errors of the benchmarks; kInvalidArgument for a grid without
+// decode or prefill points.
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
-                                             const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+                                             const StepTableProgress& progress = {});
 
 }  // namespace dsv4rt

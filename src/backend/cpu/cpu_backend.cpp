@@ -48,6 +48,11 @@ class CpuBackend final : public Backend {
     return {};
   }
 
+  Status copy(void* target, const void* source, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(target, source, bytes);
+    return {};
+  }
+
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     return cpu::pack_cpu_linear(weight);
   }

@@ -64,12 +64,12 @@ class AttentionLoaderTest : public testing::Test {
     tensor(name) = {{name, dtype, std::move(shape)}, std::move(bytes)};
   }
 
-  Result<std::vector<HostAttentionWeights>> load() {
+  Result<std::vector<HostAttentionWeights>> load(NonFinite vectors = NonFinite::kRefused) {
     write_tensors(directory_ / "model.safetensors", tensors_);
     auto checkpoint = Checkpoint::open(directory_.path());
     if (!checkpoint) return checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(std::move(*checkpoint));
-    return load_attention_weights(*checkpoint_, small_config(), layers_);
+    return load_attention_weights(*checkpoint_, small_config(), layers_, vectors);
   }
 
   // Expects exactly one problem line that names `name` and holds the parts.
@@ -270,13 +270,25 @@ TEST_F(AttentionLoaderTest, VectorsInTheOtherPrecision) {
   std::memcpy(norm_bytes.data(), &value, sizeof(value));
   replace("layers.0.attn.kv_norm.weight", TensorDtype::kF32, {512}, norm_bytes);
   replace("layers.0.attn.attn_sink", TensorDtype::kBf16, {4}, std::string("\x80\x3f\x00\x40\x40\xc0\x80\xff", 8));
-  const auto loaded = load();
+  expect_problem(StatusCode::kBadInput, "layers.0.attn.attn_sink", {"infinity at index 3", "finite values"});
+  const auto loaded = load(NonFinite::kAllowed);
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   EXPECT_EQ(to_float((*loaded)[0].kv_norm[0]), 1.0F);
   EXPECT_EQ((*loaded)[0].attn_sink[0], 1.0F);
   EXPECT_EQ((*loaded)[0].attn_sink[1], 2.0F);
   EXPECT_EQ((*loaded)[0].attn_sink[2], -3.0F);
   EXPECT_EQ((*loaded)[0].attn_sink[3], -std::numeric_limits<float>::infinity());
+}
+
+// A number in the file that is none in the engine.
+TEST_F(AttentionLoaderTest, NormsThatOverflowAreRefused) {
+  start(WeightEncoding::kBf16);
+  std::string norm_bytes(512 * sizeof(float), '\0');
+  const float value = std::numeric_limits<float>::max();
+  std::memcpy(norm_bytes.data() + 7 * sizeof(value), &value, sizeof(value));
+  replace("layers.0.attn.kv_norm.weight", TensorDtype::kF32, {512}, norm_bytes);
+  expect_problem(StatusCode::kBadInput, "layers.0.attn.kv_norm.weight", {"infinity at index 7"});
+  EXPECT_TRUE(load(NonFinite::kAllowed).ok());
 }
 
 TEST_F(AttentionLoaderTest, UnalignedDataIsCopiedWhereTypesNeedIt) {

@@ -50,7 +50,7 @@ TEST(ModelExecutor, SavedSequencesTakeTimeAndBoundedHostMemory) {
   const auto saved = machine.executor->save(start->sequence);
   ASSERT_OK(saved);
   const std::int64_t bytes = machine.executor->counts().saved_bytes;
-  EXPECT_GT(bytes, machine.executor->plan().bytes_per_sequence);
+  EXPECT_GT(bytes, machine.executor->memory_plan().bytes_per_sequence);
   EXPECT_NEAR(static_cast<double>(machine.clock.now_ns() - before_ns), static_cast<double>(bytes) / 1.024 / 1.024,
               0.01 * static_cast<double>(bytes));
   CacheOccupancy occupancy;

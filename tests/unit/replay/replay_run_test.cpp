@@ -318,7 +318,7 @@ class TellingExecutor : public ReplayExecutor {
   Result<SavedSequence> save(SequenceId) override { return SavedSequence(0); }
   Result<SequenceId> restore(SavedSequence, std::int64_t) override { return SequenceId{}; }
   Status drop(SavedSequence) override { return {}; }
-  [[nodiscard]] const CacheLimits& limits() const override { return limits_; }
+  [[nodiscard]] const MemoryPlan& memory_plan() const override { return plan_; }
   void occupancy(CacheOccupancy& occupancy) const override { occupancy = told; }
   [[nodiscard]] PrefixStats prefix_stats() const override { return {}; }
   [[nodiscard]] ExecutorCounts counts() const override { return {}; }
@@ -329,7 +329,7 @@ class TellingExecutor : public ReplayExecutor {
 
  private:
   VirtualClock& clock_;
-  CacheLimits limits_;
+  MemoryPlan plan_;
   std::uint32_t next_ = 0;
 };
 

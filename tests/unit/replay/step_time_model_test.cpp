@@ -55,6 +55,8 @@ TEST(StepTimeModel, PointsAreMetAndBetweenThemTheTimeIsAPowerLaw) {
   }
   EXPECT_NEAR(prefill_time(model, 400, 0).microseconds, 400, kTolerance);
   EXPECT_NEAR(prefill_time(model, 400, 1000).microseconds, 800, kTolerance);
+  // In context it is linear: every cached token costs the same.
+  EXPECT_NEAR(prefill_time(model, 400, 250).microseconds, 500, kTolerance);
   EXPECT_FALSE(prefill_time(model, 400, 10).extrapolated);
 }
 
@@ -68,6 +70,7 @@ TEST(StepTimeModel, OutsideTheEdgeHoldsBelowAndThePowerLawAbove) {
   expect(decode_time(model, 64, 100), 80);
   expect(decode_time(model, 1, 1'000'000), 160);
   expect(prefill_time(model, 6400, 0), 6400);
+  expect(prefill_time(model, 400, 3000), 1600);
   // Fewer tokens take less, but not less than a decode step.
   expect(prefill_time(model, 50, 0), 50);
   expect(prefill_time(model, 1, 0), 10);

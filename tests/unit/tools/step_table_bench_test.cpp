@@ -11,7 +11,7 @@ namespace {
 StepTableGrid small_grid() {
   StepTableGrid grid;
   grid.decode = {{.batch = 1, .context_tokens = 20}, {.batch = 3, .context_tokens = 40}};
-  grid.prefill = {8, 24};
+  grid.prefill = {{.tokens = 8}, {.tokens = 24, .context_tokens = 40}};
   grid.steps = {.steps = 2, .seed = 1};
   grid.prefill_repeats = 1;
   return grid;
@@ -28,10 +28,12 @@ TEST(StepTableBench, MeasuresTheGridAndTheTableServesAReplay) {
   const StepTableGrid grid = small_grid();
   const auto engine = engine_for(grid);
   std::int64_t told = 0;
-  auto table = measure_step_table(*engine, grid, [&](std::int64_t done, std::int64_t total) {
-    EXPECT_EQ(total, 4);
-    told = done;
-  });
+  auto table =
+      measure_step_table(*engine, grid, [&](const replay::StepPoint& point, std::int64_t done, std::int64_t total) {
+        EXPECT_GT(point.microseconds, 0);
+        EXPECT_EQ(total, 4);
+        told = done;
+      });
   ASSERT_OK(table);
   EXPECT_EQ(told, 4);
   ASSERT_EQ(table->points.size(), 4U);
@@ -39,7 +41,9 @@ TEST(StepTableBench, MeasuresTheGridAndTheTableServesAReplay) {
   EXPECT_EQ(table->points[1].sequences, 3);
   EXPECT_EQ(table->points[1].context_tokens, 40);
   EXPECT_EQ(table->points[3].kind, replay::StepKind::kPrefill);
+  EXPECT_EQ(table->points[2].context_tokens, 0);
   EXPECT_EQ(table->points[3].tokens, 24);
+  EXPECT_EQ(table->points[3].context_tokens, 40);
   for (const replay::StepPoint& point : table->points) EXPECT_GT(point.microseconds, 0);
   table->provenance = {{"device", "this machine"}};
   const auto again = replay::StepTable::from_json(table->to_json(), "table");
@@ -57,7 +61,8 @@ TEST(StepTableBench, AGridWithoutDecodeOrPrefillIsRefused) {
 
 TEST(StepTableBench, TheGridForGpusIsWhatATableNeeds) {
   const StepTableGrid grid = StepTableGrid::for_gpu();
-  EXPECT_EQ(grid.decode.size(), 32U);
+  EXPECT_EQ(grid.decode.size(), 36U);
+  EXPECT_EQ(grid.prefill.size(), 19U);
   const CacheLimits limits = step_table_limits(grid);
   EXPECT_EQ(limits.max_sequences, 256);
   EXPECT_EQ(limits.max_step_tokens, 8192);
