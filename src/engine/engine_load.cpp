@@ -153,7 +153,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   for (std::size_t i = 0; i < host.size(); ++i) {
     if (!options.allow_non_finite_weights) {
       if (Status finite = check_finite_matrices(host[i]); !finite.ok()) {
-        return {finite.code(), options.checkpoint.string() + ": " + finite.message()};
+        return {finite.code(), shown(options.checkpoint) + ": " + finite.message()};
       }
     }
     DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));
