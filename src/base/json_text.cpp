@@ -13,6 +13,9 @@
 namespace dsv4rt {
 namespace {
 
+// Far more digits than any value has that a double tells apart.
+constexpr std::size_t kMaxNumberBytes = 4096;
+
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
@@ -151,6 +154,7 @@ JsonNumberError read_json_number(std::string_view text, std::size_t& at, JsonVal
     if (at < text.size() && (text[at] == '+' || text[at] == '-')) ++at;
     if (digits() == 0) return JsonNumberError::kMalformed;
   }
+  if (at - begin > kMaxNumberBytes) return JsonNumberError::kOutOfRange;
   const char* const first = text.data() + begin;
   const char* const last = text.data() + at;
   if (integer && negative) {

@@ -50,8 +50,9 @@ std::optional<std::size_t> first_not(std::span<const Value> values, Lanes lanes,
 }
 
 Status bad_value(const HostLinear& linear, std::string_view part, std::size_t index, std::string_view value) {
-  return {StatusCode::kBadInput, "tensor " + quote(linear.name) + std::string(part) + ": " + std::string(value) +
-                                     " at index " + std::to_string(index) + "; accepted: " + kFiniteValuesAccepted};
+  return {StatusCode::kBadInput, "tensor '" + printable(linear.name) + "'" + printable(part) + ": " +
+                                     std::string(value) + " at index " + std::to_string(index) +
+                                     "; accepted: " + kFiniteValuesAccepted};
 }
 
 Status check_matrix(const HostLinear& linear) {

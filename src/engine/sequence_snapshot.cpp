@@ -248,7 +248,7 @@ Result<SnapshotContent> read_snapshot_header(std::span<const std::byte> snapshot
     return unsupported("header: profile '" + printable(profile) + "'; accepted: '" + printable(accepted.profile) + "'");
   }
   if (header.profile != padded_profile(profile)) {
-    return bad("header: the name of profile " + quote(profile) + " is not padded with zeros");
+    return bad("header: the name of profile '" + printable(profile) + "' is not padded with zeros");
   }
   if (header.config != accepted.config) {
     return unsupported("header: config fingerprint " + hex_text(header.config) +

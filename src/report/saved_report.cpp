@@ -3,6 +3,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/message_text.h"
+
 namespace dsv4rt::report {
 namespace {
 
@@ -18,7 +20,7 @@ Result<Document> read_saved_report(const std::filesystem::path& path) {
   if (!file || !file.read(text.data(), static_cast<std::streamsize>(text.size())).eof()) {
     const bool too_long = file.good();
     return Status{StatusCode::kBadInput,
-                  path.string() + (too_long ? ": longer than 64 MiB, no report" : ": cannot be read")};
+                  shown(path) + (too_long ? ": longer than 64 MiB, no report" : ": cannot be read")};
   }
   text.resize(static_cast<std::size_t>(file.gcount()));
   return parse_document(text, path.string());

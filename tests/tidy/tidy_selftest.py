@@ -79,6 +79,8 @@ CASES = [
     ("src/cache/a.cpp", 'return bad("\'" + std::string(kind_name(kind)) + "\'");  // path.string() + "a"\n', set()),
     ("tools/dsv4rt/a.cpp", "std::cout << shown(flags.out) << flags.seed;\n", set()),
     ("tests/a.cpp", 'FAIL() << path.string() + ": empty";\n', set()),
+    ("src/report/a.cpp", 'return "<g id=\\"" + id + "\\">";\n', set()),
+    ("src/report/a.cpp", 'return bad(path.string() + ": empty");\n', {"raw-text"}),
     # Comments are sentences.
     ("src/base/a.cpp", "int rows;  // of the token\n", {"dangling-comment"}),
     ("src/base/a.cu", "float max[8];//By head.\n", {"dangling-comment"}),

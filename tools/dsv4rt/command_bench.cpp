@@ -75,7 +75,7 @@ Result<std::vector<PrefillShape>> parse_prefill_shapes(const std::vector<std::st
     }
     if (parsed.ec != std::errc() || parsed.ptr != end || shape.tokens < 1 || shape.context_tokens < 0) {
       return Status{StatusCode::kInvalidArgument,
-                    "--whole-prefill: " + quote(text) + "; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
+                    "--whole-prefill: '" + printable(text) + "'; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
     }
     shapes.push_back(shape);
   }

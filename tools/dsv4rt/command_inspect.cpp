@@ -72,13 +72,14 @@ struct Inspection {
   Json tensors = Json::array();
 };
 
-Status read_tensors(const std::filesystem::path& path, Inspection& inspection) {
+Status read_tensors(const std::filesystem::path& path, bool list, Inspection& inspection) {
   DSV4RT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(path));
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const TensorView& view = *tensor.view;
     const std::int64_t layer = attention_layer_of(view.name);
     const bool loaded = layer >= 0 && layer < inspection.config.num_hidden_layers;
     (loaded ? inspection.layers[layer] : inspection.skipped).add(view);
+    if (!list) continue;
     inspection.tensors.push_back({{"name", view.name},
                                   {"dtype", tensor_dtype_name(view.dtype)},
                                   {"shape", std::vector<std::int64_t>(view.shape.begin(), view.shape.end())},
@@ -151,7 +152,7 @@ Status inspect(const InspectFlags& flags) {
   Inspection inspection;
   DSV4RT_ASSIGN_OR_RETURN(inspection.config, ModelConfig::from_file(directory ? path / "config.json" : path));
   DSV4RT_ASSIGN_OR_RETURN(inspection.schedule, LayerSchedule::create(inspection.config));
-  if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, inspection));
+  if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, flags.tensors || !flags.json.empty(), inspection));
   if (flags.json != "-") print_inspection(inspection, flags.tensors);
   return flags.json.empty() ? Status{}
                             : write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing());

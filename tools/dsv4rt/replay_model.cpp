@@ -140,7 +140,7 @@ Result<PrefixEviction> parse_eviction(const std::string& policy) {
         "--policy belady: it has to know what is asked for next, and when requests are served depends on what "
         "hits; accepted when serving: useful, lru; --execute none has belady"};
   }
-  return refused("--policy: " + quote(policy) + "; accepted when serving: useful, lru");
+  return refused("--policy: '" + printable(policy) + "'; accepted when serving: useful, lru");
 }
 
 void print_run(const RunSummary& run) {

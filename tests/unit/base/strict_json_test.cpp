@@ -214,6 +214,8 @@ TEST(StrictJsonTest, BoundsAreKept) {
   EXPECT_NE(refused(R"({"x":{"abcd":1}})", {.key_bytes = 3}).find("a key in x has 4 bytes"), std::string::npos);
   EXPECT_NE(refused(R"({"x":"\n23"})", {.text_bytes = 3}).find("at x has 4 bytes"), std::string::npos);
   EXPECT_EQ(refused(R"({"x":"1234"})", {.text_bytes = 3}), "");
+  EXPECT_EQ(refused("0." + std::string(4000, '1'), {}), "");
+  EXPECT_NE(refused(std::string(5000, '1'), {}).find("finite numbers"), std::string::npos);
 }
 
 // A duplicate is found among few keys and among many.
