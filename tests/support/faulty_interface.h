@@ -1,0 +1,230 @@
+// The calls of a session through C++ or C, with allocations that fail in them and nowhere else. To be included by one
+// source of a program (fail_allocations.h).
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "capi/c_api_handle.h"
+#include "dsv4rt/engine.h"
+#include "support/fail_allocations.h"
+
+namespace dsv4rt::test {
+
+// The test's own work in between: it may allocate.
+class Pause {
+ public:
+  Pause() : before_(std::exchange(allocation_faults.paused, true)) {}
+  ~Pause() { allocation_faults.paused = before_; }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  bool before_;
+};
+class Faulty {
+ public:
+  Faulty() { allocation_faults.paused = false; }
+  ~Faulty() { allocation_faults.paused = true; }
+  Faulty(const Faulty&) = delete;
+  Faulty& operator=(const Faulty&) = delete;
+};
+
+template <class Call>
+auto faulty(const Call& call) {
+  const Faulty scope;
+  return call();
+}
+
+// The calls of a session, through one of the two interfaces. Only they run with failing allocations.
+class Interface {
+ public:
+  virtual ~Interface() = default;
+  virtual Result<SequenceId> create(std::int64_t reserve) = 0;
+  virtual Result<SequenceId> fork(SequenceId parent) = 0;
+  virtual Status truncate(SequenceId sequence, std::int64_t length) = 0;
+  virtual Status release(SequenceId sequence) = 0;
+  virtual Status can_admit(std::int64_t tokens) = 0;
+  virtual Result<Step> prepare(std::span<const StepEntry> entries) = 0;
+  virtual Status forward(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) = 0;
+  virtual Status run(const Step& step, const Bf16Bits* x) = 0;
+  virtual Status commit(const Step& step, std::span<const std::int32_t> accepted) = 0;
+  virtual Result<std::vector<SequenceId>> cancel(const Step& step) = 0;
+  virtual Result<OutputCheck> output_check(const Step& step) = 0;
+  virtual Result<std::int64_t> snapshot_bytes(SequenceId sequence) = 0;
+  virtual Result<std::vector<std::byte>> save(SequenceId sequence) = 0;
+  virtual Result<SequenceId> restore(std::span<const std::byte> snapshot) = 0;
+};
+
+// Snapshots of these sessions are authenticated.
+inline const std::vector<std::byte> kKey(16, std::byte{7});
+
+class CppInterface final : public Interface {
+ public:
+  explicit CppInterface(Engine& engine) : engine_(engine) {}
+  Result<SequenceId> create(std::int64_t reserve) override {
+    return faulty([&] { return engine_.create_sequence(reserve); });
+  }
+  Result<SequenceId> fork(SequenceId parent) override {
+    return faulty([&] { return engine_.fork(parent); });
+  }
+  Status truncate(SequenceId s, std::int64_t length) override {
+    return faulty([&] { return engine_.truncate(s, length); });
+  }
+  Status release(SequenceId s) override {
+    return faulty([&] { return engine_.release(s); });
+  }
+  Status can_admit(std::int64_t tokens) override {
+    return faulty([&] { return engine_.can_admit(tokens); });
+  }
+  Result<Step> prepare(std::span<const StepEntry> entries) override {
+    return faulty([&] { return engine_.prepare(entries); });
+  }
+  Status forward(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) override {
+    return faulty([&] { return engine_.forward_layer(step, layer, x, out); });
+  }
+  Status run(const Step& step, const Bf16Bits* x) override {
+    const LayerHook hook = [](const LayerOutput&) { return Status{}; };
+    return faulty([&] { return engine_.step(step, x, hook); });
+  }
+  Status commit(const Step& step, std::span<const std::int32_t> accepted) override {
+    return faulty([&] { return engine_.commit(step, accepted); });
+  }
+  Result<std::vector<SequenceId>> cancel(const Step& step) override {
+    return faulty([&] { return engine_.cancel(step); });
+  }
+  Result<OutputCheck> output_check(const Step& step) override {
+    return faulty([&] { return engine_.output_check(step); });
+  }
+  Result<std::int64_t> snapshot_bytes(SequenceId s) override {
+    return faulty([&] { return engine_.snapshot_bytes(s, {.key = kKey}); });
+  }
+  Result<std::vector<std::byte>> save(SequenceId s) override {
+    return faulty([&] { return engine_.save_sequence(s, {.key = kKey}); });
+  }
+  Result<SequenceId> restore(std::span<const std::byte> snapshot) override {
+    return faulty([&] { return engine_.restore_sequence(snapshot, 0, {.key = kKey}); });
+  }
+
+ private:
+  Engine& engine_;
+};
+
+class CInterface final : public Interface {
+ public:
+  explicit CInterface(dsv4rt_engine& engine) : engine_(engine) {}
+  Result<SequenceId> create(std::int64_t reserve) override {
+    return sequence([&](dsv4rt_sequence* made) { return dsv4rt_sequence_create(&engine_, reserve, made); });
+  }
+  Result<SequenceId> fork(SequenceId parent) override {
+    return sequence([&](dsv4rt_sequence* made) { return dsv4rt_sequence_fork(&engine_, id(parent), 0, made); });
+  }
+  Status truncate(SequenceId s, std::int64_t length) override {
+    return status([&] { return dsv4rt_sequence_truncate(&engine_, id(s), length); });
+  }
+  Status release(SequenceId s) override {
+    return status([&] { return dsv4rt_sequence_release(&engine_, id(s)); });
+  }
+  Status can_admit(std::int64_t tokens) override {
+    return status([&] { return dsv4rt_engine_can_admit(&engine_, tokens); });
+  }
+  Result<Step> prepare(std::span<const StepEntry> entries) override {
+    std::vector<dsv4rt_step_entry> given;
+    for (const StepEntry& entry : entries) given.push_back({id(entry.sequence), entry.tokens});
+    dsv4rt_step step{};
+    const Status prepared =
+        status([&] { return dsv4rt_step_prepare(&engine_, given.data(), given.size(), nullptr, &step); });
+    if (!prepared.ok()) return prepared;
+    return Step{.serial = step.serial, .tokens = step.tokens, .valid_tokens = step.valid_tokens};
+  }
+  Status forward(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) override {
+    return status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_forward_layer(&engine_, &given, layer.value, x, out);
+    });
+  }
+  Status run(const Step& step, const Bf16Bits* x) override {
+    const auto hook = [](void*, std::int32_t, const dsv4rt_bf16*, dsv4rt_bf16*) -> dsv4rt_status { return DSV4RT_OK; };
+    return status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_run(&engine_, &given, x, hook, nullptr);
+    });
+  }
+  Status commit(const Step& step, std::span<const std::int32_t> accepted) override {
+    return status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_commit(&engine_, &given, accepted.data(), accepted.size());
+    });
+  }
+  Result<std::vector<SequenceId>> cancel(const Step& step) override {
+    dsv4rt_sequence emptied[8];
+    std::size_t count = 0;
+    const Status cancelled = status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_cancel(&engine_, &given, emptied, std::size(emptied), &count);
+    });
+    if (!cancelled.ok()) return cancelled;
+    std::vector<SequenceId> ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back({emptied[i].index, emptied[i].generation});
+    return ids;
+  }
+  Result<OutputCheck> output_check(const Step& step) override {
+    std::int32_t known = 0;
+    std::int32_t found[8];
+    std::size_t count = 0;
+    const Status checked = status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_output_check(&engine_, &given, &known, found, std::size(found), &count);
+    });
+    if (!checked.ok()) return checked;
+    return OutputCheck{.known = known == 1, .entries = {found, found + count}};
+  }
+  Result<std::int64_t> snapshot_bytes(SequenceId s) override {
+    std::int64_t bytes = 0;
+    const Status told = status([&] { return dsv4rt_sequence_snapshot_bytes(&engine_, id(s), &kOptions, &bytes); });
+    if (!told.ok()) return told;
+    return bytes;
+  }
+  Result<std::vector<std::byte>> save(SequenceId s) override {
+    std::vector<std::byte> snapshot;
+    const auto sink = [](void* to, const void* bytes, std::size_t count) -> dsv4rt_status {
+      const Pause pause;
+      auto& all = *static_cast<std::vector<std::byte>*>(to);
+      all.insert(all.end(), static_cast<const std::byte*>(bytes), static_cast<const std::byte*>(bytes) + count);
+      return DSV4RT_OK;
+    };
+    const Status saved = status([&] { return dsv4rt_sequence_save(&engine_, id(s), &kOptions, sink, &snapshot); });
+    if (!saved.ok()) return saved;
+    return snapshot;
+  }
+  Result<SequenceId> restore(std::span<const std::byte> snapshot) override {
+    return sequence([&](dsv4rt_sequence* made) {
+      return dsv4rt_sequence_restore(&engine_, snapshot.data(), snapshot.size(), 0, &kOptions, made);
+    });
+  }
+
+ private:
+  static inline const dsv4rt_snapshot_options kOptions{
+      .struct_size = sizeof(dsv4rt_snapshot_options), .key = kKey.data(), .key_bytes = kKey.size()};
+  static dsv4rt_sequence id(SequenceId sequence) { return {sequence.index, sequence.generation}; }
+  static dsv4rt_step c_step(const Step& step) { return {step.serial, step.tokens, step.valid_tokens}; }
+  template <class Call>
+  Status status(const Call& call) {
+    const auto code = static_cast<StatusCode>(faulty(call));
+    return code == StatusCode::kOk ? Status{} : Status(code, dsv4rt_engine_last_error(&engine_));
+  }
+  template <class Call>
+  Result<SequenceId> sequence(const Call& call) {
+    dsv4rt_sequence made{};
+    const Status created = status([&] { return call(&made); });
+    if (!created.ok()) return created;
+    return SequenceId{made.index, made.generation};
+  }
+
+  dsv4rt_engine& engine_;
+};
+
+}  // namespace dsv4rt::test
