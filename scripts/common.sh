@@ -7,14 +7,15 @@ if [[ -z ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] && command -v ccache >/dev/null; th
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 fi
 
-# Runs scripts/setup.sh unless the first argument is --no-setup; leaves the rest in `args`.
+# Runs scripts/setup.sh with `setup_flags` unless the first argument is --no-setup; leaves the rest in `args`.
 args=()
+setup_flags=()
 setup_unless_told() {
   args=("$@")
   if [[ ${1:-} == --no-setup ]]; then
     args=("${@:2}")
   else
-    scripts/setup.sh
+    scripts/setup.sh "${setup_flags[@]}"
   fi
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need. With --dev also the tools for
-# formatting, static analysis and coverage. Does nothing, quickly, when all are there.
+# Installs the Debian packages that the build and the tests need: scripts/setup.sh [--browser] [--dev] [--fuzz]
+# With --browser also Chromium, for the tests that look at pages; with --dev the tools for formatting, static analysis
+# and coverage, with --fuzz those for fuzzing. Does nothing, quickly, when all are there.
 set -euo pipefail
 
 packages=(
@@ -8,11 +9,14 @@ packages=(
   libspdlog-dev nlohmann-json3-dev libssl-dev libcli11-dev
   libgtest-dev librapidcheck-dev libbenchmark-dev
 )
-case "${1:-}" in
-  "") ;;
-  --dev) packages+=(gcovr clang-format clang-tidy) ;;
-  *) echo "usage: $0 [--dev]" >&2; exit 2 ;;
-esac
+for option in "$@"; do
+  case "$option" in
+    --browser) packages+=(chromium) ;;
+    --dev) packages+=(gcovr clang-format clang-tidy) ;;
+    --fuzz) packages+=(clang llvm libclang-rt-dev) ;;
+    *) echo "usage: $0 [--browser] [--dev] [--fuzz]" >&2; exit 2 ;;
+  esac
+done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "$0: this is not a Debian system; install the equivalents of: ${packages[*]}" >&2

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
-#define DSV4RT_C_API_VERSION 5
+#define DSV4RT_C_API_VERSION 6
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -56,7 +56,7 @@ typedef uint16_t dsv4rt_bf16;
 typedef struct dsv4rt_engine dsv4rt_engine;
 
 // A sequence of one engine; {0, 0} is never live. An id that was released stays refused
-// (DSV4RT_STALE_HANDLE) when its index is used again.
+// (DSV4RT_STALE_HANDLE) when its index is used again, and other engines of the process refuse it.
 typedef struct dsv4rt_sequence {
   uint32_t index;
   uint32_t generation;
@@ -133,6 +133,9 @@ typedef struct dsv4rt_engine_options {
   int64_t nondeterministic;  // 1: EngineOptions::deterministic = false, faster long steps; 0: true
   // Since version 5.
   const dsv4rt_prefix_options* prefix_cache;  // null: no prefix cache
+  // Since version 6.
+  int32_t allow_non_finite_weights;  // 1: weights that are NaN or infinite are loaded; 0: refused
+  int32_t check_outputs;             // 1: dsv4rt_step_output_check tells whose outputs are not finite
 } dsv4rt_engine_options;
 
 // What the engine holds; total = weights + workspace + scratch + graphs + cache, and cache = regions + block
@@ -217,6 +220,17 @@ typedef struct dsv4rt_sequence_options {
   int64_t reserve_tokens;              // sets blocks aside: dsv4rt_sequence_create
   const dsv4rt_prefix_policy* policy;  // null: the engine's
 } dsv4rt_sequence_options;
+
+// How a snapshot is saved and restored: SnapshotOptions in engine.h.
+typedef struct dsv4rt_snapshot_options {
+  size_t struct_size;  // set by the caller
+  const void* key;     // [key_bytes]: authenticates the snapshot (HMAC-SHA-256); null with 0 bytes: nothing does
+  size_t key_bytes;    // 16 and more
+} dsv4rt_snapshot_options;
+
+// Takes the next bytes [count] of a snapshot, in order; they are valid during the call. A result other than DSV4RT_OK
+// ends the save with that status. What it must not do is as for dsv4rt_layer_hook.
+typedef dsv4rt_status (*dsv4rt_snapshot_sink)(void* user_data, const void* bytes, size_t count);
 
 // Counts since the engine began; kept and pinned ones are present values. PrefixStats in prefix_cache.h.
 typedef struct dsv4rt_prefix_stats {
@@ -320,6 +334,21 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_release(dsv4rt_engine* engine, dsv4r
 // Tokens, those of an outstanding step included.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_length(dsv4rt_engine* engine, dsv4rt_sequence sequence, int64_t* length);
 
+// ---- Snapshots ----------------------------------------------------------------------------------
+// A sequence's cache as bytes that describe themselves, between steps. Engine::save_sequence and restore_sequence in
+// engine.h say what binds a snapshot to its checkpoint and what is refused. options: null for the defaults.
+
+// What dsv4rt_sequence_save would write.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_snapshot_bytes(dsv4rt_engine* engine, dsv4rt_sequence sequence,
+                                                           const dsv4rt_snapshot_options* options, int64_t* bytes);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_save(dsv4rt_engine* engine, dsv4rt_sequence sequence,
+                                                 const dsv4rt_snapshot_options* options, dsv4rt_snapshot_sink sink,
+                                                 void* user_data);
+// A new sequence out of a snapshot [bytes], all or nothing.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_restore(dsv4rt_engine* engine, const void* snapshot, size_t bytes,
+                                                    int64_t reserve_tokens, const dsv4rt_snapshot_options* options,
+                                                    dsv4rt_sequence* sequence);
+
 // ---- Prefix cache -------------------------------------------------------------------------------
 // Between steps. DSV4RT_FAILED_PRECONDITION without dsv4rt_engine_options.prefix_cache, DSV4RT_INVALID_ARGUMENT for a
 // negative token id. token_ids and salt may be null if they have no elements. docs/cache.md "Prefix cache".
@@ -375,7 +404,8 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_forward_layer(dsv4rt_engine* engine, con
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
                                             dsv4rt_layer_hook hook, void* user_data);
 // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay; null with count 0: all.
-// Rejecting more than the draft budget allows is refused, and the step stays outstanding.
+// As many as the draft budget can always be rejected; more are DSV4RT_INVALID_ARGUMENT when the rings no longer hold
+// what the tokens before them left, and the step stays outstanding.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4rt_step* step, const int32_t* accepted,
                                                size_t count);
 // Ends the step at any point without keeping its tokens. Sequences whose rings were already overwritten
@@ -384,6 +414,13 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4
 // the list is never lost; only a latched engine cannot end its step.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_cancel(dsv4rt_engine* engine, const dsv4rt_step* step, dsv4rt_sequence* emptied,
                                                size_t capacity, size_t* count);
+// Which entries of a step that was committed or cancelled had outputs that are not finite: OutputCheck in engine.h, of
+// the last eight steps. *known: 0 while the step's work has not run, 1 afterwards. *count is set even if entries
+// [capacity] is too short (DSV4RT_INVALID_ARGUMENT); null with capacity 0 asks for the count.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_step_output_check(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t* known,
+                                                     int32_t* entries, size_t capacity, size_t* count);
+// Entries found so since the engine began, as far as they are known.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_non_finite_entries(dsv4rt_engine* engine, int64_t* entries);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,8 @@
 // fails has changed nothing, be it misuse (kInvalidArgument, kFailedPrecondition, kStaleHandle) or a shortage
 // (kResourceExhausted: blocks, slots, or memory of the host). Only a device fault (kFaulted) and a defect of the
 // library (kInternal) latch the engine: it can then only be destroyed, and every call but config, layers, memory,
-// input, stream, graph_stats, prefix_unit_tokens and prefix_stats answers kFaulted with the first cause as its text.
+// input, stream, graph_stats, non_finite_entries, prefix_unit_tokens and prefix_stats answers kFaulted with the first
+// cause as its text.
 //
 // Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
 // synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
@@ -107,6 +108,14 @@ struct EngineOptions {
   std::int32_t first_layer = 0;
   std::int32_t layer_count = 0;
 
+  // Weights, norms, sinks, position biases and scales that are NaN or infinite are refused (kBadInput naming the tensor
+  // and the first such index). True loads them: what they reach becomes NaN.
+  bool allow_non_finite_weights = false;
+
+  // Looks at the outputs of every layer for Engine::output_check, and tells on_warning of those that are not finite.
+  // False: costs nothing.
+  bool check_outputs = false;
+
   // How the prefix cache behaves; CacheLimits::boundary_states > 0 makes one. With deterministic = false, hits are
   // still content of the same tokens, but not to the last byte what a run of other steps would have left.
   PrefixCacheOptions prefix_cache;
@@ -167,6 +176,15 @@ struct GraphStats {
   std::int64_t last_nodes = 0;   // nodes of the graph that ran last
 };
 
+// What EngineOptions::check_outputs found in a step.
+struct OutputCheck {
+  // Whether the step's work has run: results of a device come when they are there, nothing waits for them.
+  bool known = false;
+  // Which entries of the step, ascending, had an output of some layer that is NaN or infinite. Their sequences hold
+  // such values and do not recover; other sequences are not concerned.
+  std::vector<std::int32_t> entries;
+};
+
 // Called by Engine::step after each layer. `output` [tokens, d] is the layer's attention output;
 // the hook fills `next_input` [tokens, d] with the next layer's input (null after the last layer).
 // A failed Status ends step() with that Status, an exception with kInvalidArgument (kResourceExhausted for
@@ -182,6 +200,12 @@ using LayerHook = std::function<Status(const LayerOutput&)>;
 // Takes the next bytes of a snapshot, in order; they are valid during the call. A failed Status ends
 // the save and is what it returns; exceptions and calls from inside are as for LayerHook.
 using SnapshotSink = std::function<Status(std::span<const std::byte> bytes)>;
+
+struct SnapshotOptions {
+  // Authenticates a snapshot: its last 32 bytes are then the HMAC-SHA-256 of all others under this key. 16 bytes and
+  // more, the same for saving and restoring; empty: checksums find damage, but nothing finds forgery.
+  std::span<const std::byte> key = {};
+};
 
 class Engine {
  public:
@@ -238,21 +262,25 @@ class Engine {
 
   // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
-  // restored sequence are those of one that was never saved, byte for byte, if weights and profile
-  // are the same and both engines are deterministic; a fingerprint covers the config, not the weights.
+  // restored sequence are those of one that was never saved, byte for byte, if both engines are
+  // deterministic. Digests of config and weights bind it to the checkpoint.
   // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding.
-  DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink);
-  DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence);
+  DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink,
+                                     const SnapshotOptions& options = {});
+  DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence, const SnapshotOptions& options = {});
   // What save_sequence would write.
-  [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> snapshot_bytes(SequenceId sequence) const;
+  [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> snapshot_bytes(SequenceId sequence,
+                                                                  const SnapshotOptions& options = {}) const;
   // A new sequence out of a snapshot, all or nothing: everything is checked before the cache changes.
-  // kBadInput: damaged, truncated or too long; kUnsupported: another version, profile, config, set of
-  // layers or row format, or longer than max_context_tokens; kResourceExhausted as for
+  // kBadInput: damaged, truncated or too long, or not authenticated by the key given; kInvalidArgument: authenticated
+  // and no key given; kUnsupported: another version, profile, config, set of layers, weights or row format, or longer
+  // than max_context_tokens; kResourceExhausted as for
   // create_sequence. Messages name section and value. Block sizes, limits and draft budget may differ
   // from those of the engine that saved. Tokens before the snapshot's end can be dropped only as far
   // as after a rejected step, or all of them.
   DSV4RT_EXPORT Result<SequenceId> restore_sequence(std::span<const std::byte> snapshot,
-                                                    std::int64_t reserve_tokens = 0);
+                                                    std::int64_t reserve_tokens = 0,
+                                                    const SnapshotOptions& options = {});
 
   // Begins a step: appends tokens to sequences, all or nothing. When it fails, no step is outstanding that was not
   // before. One step may be outstanding; it ends by commit or cancel.
@@ -291,8 +319,9 @@ class Engine {
   // Waits until everything enqueued has run, and reports what failed in it.
   DSV4RT_EXPORT Status synchronize();
 
-  // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty);
-  // rejecting more than the draft budget allows is refused (kInvalidArgument), and the step stays outstanding.
+  // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay (all if empty). As many as the draft
+  // budget can always be rejected; more are refused (kInvalidArgument) when the rings no longer hold what the tokens
+  // before them left, and the step stays outstanding.
   DSV4RT_EXPORT Status commit(const Step& step, std::span<const std::int32_t> accepted = {});
 
   // Ends the step at any point without keeping its tokens: as if it had never been prepared if no layer was run,
@@ -301,6 +330,12 @@ class Engine {
   // another step, for want of host memory for the list (the step is still outstanding then), and when the engine is
   // latched.
   DSV4RT_EXPORT Result<std::vector<SequenceId>> cancel(const Step& step);
+
+  // Which entries of a step that was committed or cancelled had outputs that are not finite; of the last eight steps
+  // (kFailedPrecondition for others, and without EngineOptions::check_outputs).
+  [[nodiscard]] DSV4RT_EXPORT Result<OutputCheck> output_check(const Step& step);
+  // Entries found so since the engine began, as far as they are known.
+  [[nodiscard]] DSV4RT_EXPORT std::int64_t non_finite_entries() const noexcept;
 
  private:
   friend class EngineInspector;  // tools/lib/engine_inspector.h: reads caches for checks and digests

@@ -27,10 +27,19 @@ struct PrefixPolicy {
   bool fork_points = true;  // last boundary at a fork, if the rings still serve it
 };
 
+// What leaves a full cache first. Whatever a sequence continues from leaves last, and pinned prefixes never.
+enum class PrefixEviction : std::uint8_t {
+  // Ends of prefixes without a boundary state, where nothing can begin; then the least recently used ones, a prefix
+  // that was reused counting as used one turnover of the whole cache later.
+  kUseful,
+  kLru,  // the least recently used end of a prefix, whatever it is good for: for comparison
+};
+
 struct PrefixEvent;
 
 struct PrefixCacheOptions {
   PrefixPolicy policy;  // policy of sequences that bring none
+  PrefixEviction eviction = PrefixEviction::kUseful;
   // Most tokens that prefixes of one salt may keep; the least useful of the same salt leave first. 0: no quota.
   std::int64_t tenant_quota_tokens = 0;
   // Told after the call that changed the cache, from the same thread. It must not change the engine; what it throws

@@ -14,6 +14,7 @@
 
 #include "backend/host_time_marks.h"
 #include "backend/ops.h"
+#include "backend/read_backs.h"
 #include "backend/step_shapes.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
@@ -111,6 +112,11 @@ class Backend {
   virtual Status launch(const CapturedWork& work) {
     static_cast<void>(work);
     return no_capture();
+  }
+
+  // `memory` lies in memory of this backend and outlives the object, which takes all it needs now.
+  virtual Result<std::unique_ptr<ReadBacks>> create_read_backs(std::span<std::byte> memory, std::size_t places) {
+    return std::unique_ptr<ReadBacks>(std::make_unique<HostReadBacks>(memory, places));
   }
 
   // What is enqueued until the matching pop belongs to a range of this name, which profilers show. Ranges nest.

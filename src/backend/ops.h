@@ -234,6 +234,15 @@ struct AttendParams {
   bf16* o = nullptr;  // [T, h, kHeadDim]
 };
 
+// Sets flags[s] to 1 for every sequence s of the step, by its number in the step's metadata, of which a row of x has a
+// value that is NaN or infinite. Other flags stay as they are; padding rows are not looked at.
+struct FlagNonFiniteParams {
+  StepView step;
+  std::int64_t width = 0;
+  const bf16* x = nullptr;        // [T, width]
+  std::int32_t* flags = nullptr;  // [B]
+};
+
 // boundary_state.h
 struct BoundaryCopy;
 struct BoundaryRows;
@@ -265,6 +274,7 @@ class Ops {
   virtual Status swa_cache_write(const SwaCacheWriteParams& params) = 0;
   virtual Status indexer_topk(const IndexerTopkParams& params) = 0;
   virtual Status attend(const AttendParams& params) = 0;
+  virtual Status flag_non_finite(const FlagNonFiniteParams& params) = 0;
 
   // Start of a step: applies the step's table deltas, then its copy-on-write block copies.
   // tables[i] belongs to pool i.

@@ -57,13 +57,14 @@ Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout
 }
 
 CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_layout, const MemoryPlan& plan,
-                       const StepCapacity& capacity, const PrefixCacheSettings& prefix_settings)
+                       const StepCapacity& capacity, const PrefixCacheSettings& prefix_settings,
+                       const HandleOrigin& handles)
     : layout(cache_layout),
       limits(plan.limits),
       groups(KvCacheGroup::create_all(layout, limits.max_sequences, limits.max_context_tokens)),
       group_of_pool(layout.pools().size()),
       rings(distinct_rings(layout)),
-      sequences(limits.max_sequences),
+      sequences(limits.max_sequences, handles.first_generation),
       metadata(capacity, schedule.ratios()),
       seen_in_batch(static_cast<std::size_t>(limits.max_sequences), 0),
       first_new_entry(groups.size() + 1, 0),
@@ -80,6 +81,7 @@ CacheState::CacheState(const LayerSchedule& schedule, const CacheLayout& cache_l
       group_of_pool[static_cast<std::size_t>(pool)] = static_cast<std::int32_t>(g);
     }
   }
+  step.serial = handles.steps_before;
   const auto slots = static_cast<std::size_t>(limits.max_sequences);
   step.segments.reserve(slots);
   step.old_high_water.resize(slots);

@@ -80,7 +80,8 @@ struct CacheState {
 
   // Takes all memory; throws std::bad_alloc or std::length_error. Arguments are checked by the caller.
   CacheState(const LayerSchedule& schedule, const CacheLayout& cache_layout, const MemoryPlan& plan,
-             const StepCapacity& capacity, const PrefixCacheSettings& prefix_settings);
+             const StepCapacity& capacity, const PrefixCacheSettings& prefix_settings,
+             const HandleOrigin& handles = {});
 
   // The shortest length > 0 that a sequence with this high water can be cut to; 0: any.
   [[nodiscard]] std::int64_t earliest_length(std::int32_t high_water) const noexcept;

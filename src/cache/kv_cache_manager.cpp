@@ -18,13 +18,14 @@ KVCacheManager::~KVCacheManager() = default;
 
 Result<std::unique_ptr<KVCacheManager>> KVCacheManager::create(const LayerSchedule& schedule, const CacheLayout& layout,
                                                                const MemoryPlan& plan,
-                                                               const PrefixCacheSettings& prefixes) {
+                                                               const PrefixCacheSettings& prefixes,
+                                                               const HandleOrigin& handles) {
   if (Status status = check_cache_plan(schedule, layout, plan); !status.ok()) return status;
   Result<StepCapacity> capacity = step_capacity(schedule, layout, plan.limits);
   if (!capacity) return capacity.status();
   try {
     std::unique_ptr<KVCacheManager> manager(new KVCacheManager());
-    manager->impl_ = std::make_unique<Impl>(schedule, layout, plan, *capacity, prefixes);
+    manager->impl_ = std::make_unique<Impl>(schedule, layout, plan, *capacity, prefixes, handles);
     manager->impl_->prefix_policy = prefixes.policy;
     return manager;
   } catch (const std::bad_alloc&) {

@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/handle_origin.h"
 #include "cache/memory_plan.h"
 #include "dsv4rt/model.h"
 #include "dsv4rt/prefix_cache.h"
@@ -70,6 +71,7 @@ struct PoolUsage {
 struct PrefixCacheSettings {
   PrefixDigest engine{};  // PrefixHasher::engine_digest: what all prefixes have in common
   PrefixPolicy policy;
+  PrefixEviction eviction = PrefixEviction::kUseful;
   std::int64_t tenant_quota_tokens = 0;
   bool record_events = false;
 };
@@ -114,7 +116,8 @@ class KVCacheManager {
   // Takes all host memory it will ever need.
   static Result<std::unique_ptr<KVCacheManager>> create(const LayerSchedule& schedule, const CacheLayout& layout,
                                                         const MemoryPlan& plan,
-                                                        const PrefixCacheSettings& prefixes = {});
+                                                        const PrefixCacheSettings& prefixes = {},
+                                                        const HandleOrigin& handles = {});
   ~KVCacheManager();
   KVCacheManager(const KVCacheManager&) = delete;
   KVCacheManager& operator=(const KVCacheManager&) = delete;

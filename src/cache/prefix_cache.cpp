@@ -33,7 +33,7 @@ std::size_t most_captures(const CacheState& cache) {
 
 PrefixCache::PrefixCache(const CacheState& cache, const PrefixCacheSettings& settings)
     : blocks_(cache.groups, unit_of(cache)),
-      tree_(node_capacity(cache), unit_of(cache), static_cast<std::int32_t>(blocks_.ids())),
+      tree_(node_capacity(cache), unit_of(cache), static_cast<std::int32_t>(blocks_.ids()), settings.eviction),
       hasher_(settings.engine),
       quota_units_(settings.tenant_quota_tokens > 0
                        ? std::max<std::int64_t>(1, settings.tenant_quota_tokens / tree_.unit_tokens())

@@ -10,8 +10,8 @@
 
 namespace dsv4rt {
 
-PrefixTree::PrefixTree(std::int32_t capacity, std::int32_t unit_tokens, std::int32_t ids)
-    : unit_tokens_(unit_tokens), ids_(ids) {
+PrefixTree::PrefixTree(std::int32_t capacity, std::int32_t unit_tokens, std::int32_t ids, PrefixEviction eviction)
+    : unit_tokens_(unit_tokens), ids_(ids), eviction_(eviction) {
   DSV4RT_CHECK(capacity >= 2 && unit_tokens >= 1 && ids >= 0);
   const auto nodes = static_cast<std::size_t>(capacity);
   nodes_.resize(nodes);
@@ -121,13 +121,14 @@ void PrefixTree::remove(PrefixNodeId node) {
 
 std::uint64_t PrefixTree::usefulness(PrefixNodeId node) const noexcept {
   const PrefixNode& record = nodes_[index(node)];
-  return record.last_used + (record.reused ? static_cast<std::uint64_t>(nodes_.size()) : 0);
+  const bool credit = eviction_ == PrefixEviction::kUseful && record.reused;
+  return record.last_used + (credit ? static_cast<std::uint64_t>(nodes_.size()) : 0);
 }
 
 bool PrefixTree::leaves_before(PrefixNodeId a, PrefixNodeId b) const noexcept {
   const auto order = [&](PrefixNodeId node) {
     const PrefixNode& record = nodes_[index(node)];
-    const bool useless = record.state == kNoBoundaryState;
+    const bool useless = eviction_ == PrefixEviction::kUseful && record.state == kNoBoundaryState;
     return std::tuple(record.users > 0, !useless, usefulness(node), node);
   };
   return order(a) < order(b);

@@ -39,7 +39,8 @@ struct PrefixNode {
 class PrefixTree {
  public:
   // Room for `capacity` nodes, roots included, each with `ids` block ids.
-  PrefixTree(std::int32_t capacity, std::int32_t unit_tokens, std::int32_t ids);
+  PrefixTree(std::int32_t capacity, std::int32_t unit_tokens, std::int32_t ids,
+             PrefixEviction eviction = PrefixEviction::kUseful);
 
   [[nodiscard]] std::int32_t unit_tokens() const noexcept { return unit_tokens_; }
   [[nodiscard]] std::int32_t capacity() const noexcept { return static_cast<std::int32_t>(nodes_.size()); }
@@ -75,11 +76,11 @@ class PrefixTree {
 
   // The leaf that may leave first: not pinned, of `root` if one is given; none if there is no such leaf.
   // Those that a sequence continues from come last, and in both halves those without a state first, since nothing can
-  // begin there; then by usefulness(). Linear in the leaves with a root.
+  // begin there (PrefixEviction::kUseful only); then by usefulness(). Linear in the leaves with a root.
   [[nodiscard]] PrefixNodeId least_useful() const noexcept { return heap_.empty() ? kNoPrefixNode : heap_[0]; }
   [[nodiscard]] PrefixNodeId least_useful_of(PrefixNodeId root) const noexcept;
-  // Recency in insertions and hits. A node that was reused counts as used one turnover of the whole tree later: a
-  // prefix that many share outlives any number of prompts that come once.
+  // Recency in insertions and hits. With PrefixEviction::kUseful a node that was reused counts as used one turnover
+  // of the whole tree later: a prefix that many share outlives any number of prompts that come once.
   [[nodiscard]] std::uint64_t usefulness(PrefixNodeId node) const noexcept;
 
   void touch(PrefixNodeId node) noexcept;
@@ -106,6 +107,7 @@ class PrefixTree {
 
   std::int32_t unit_tokens_;
   std::int32_t ids_;
+  PrefixEviction eviction_;
   std::int32_t size_ = 0;
   std::int32_t roots_ = 0;
   std::uint64_t clock_ = 0;

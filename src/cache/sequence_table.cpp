@@ -6,9 +6,9 @@
 
 namespace dsv4rt {
 
-SequenceTable::SequenceTable(std::int32_t max_sequences) {
-  DSV4RT_CHECK(max_sequences >= 1);
-  records_.resize(static_cast<std::size_t>(max_sequences));
+SequenceTable::SequenceTable(std::int32_t max_sequences, std::uint32_t first_generation) {
+  DSV4RT_CHECK(max_sequences >= 1 && first_generation != 0);
+  records_.resize(static_cast<std::size_t>(max_sequences), SequenceRecord{.generation = first_generation});
   free_slots_.reserve(records_.size());
   for (std::int32_t slot = max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
@@ -40,7 +40,8 @@ Status SequenceTable::stale(SequenceId id) const {
     message += "} never existed; indices are below " + std::to_string(records_.size());
   } else {
     message += "} is not live; generation " + std::to_string(records_[id.index].generation) +
-               (records_[id.index].live ? " owns the index now" : " will own the index next");
+               (records_[id.index].live ? " owns the index now" : " will own the index next") +
+               "; ids of another engine are stale in this one";
   }
   return {StatusCode::kStaleHandle, message};
 }

@@ -25,7 +25,7 @@ class SequenceTable {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  explicit SequenceTable(std::int32_t max_sequences);
+  explicit SequenceTable(std::int32_t max_sequences, std::uint32_t first_generation = 1);
 
   [[nodiscard]] std::int32_t capacity() const noexcept { return static_cast<std::int32_t>(records_.size()); }
   [[nodiscard]] std::int32_t live() const noexcept {

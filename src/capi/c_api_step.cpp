@@ -1,4 +1,5 @@
 // The C interface: prepare, run, commit and cancel a step.
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -156,4 +157,31 @@ dsv4rt_status dsv4rt_step_cancel(dsv4rt_engine* engine, const dsv4rt_step* step,
                                  size_t capacity, size_t* count) {
   return call(engine, Use::kChange,
               [&](dsv4rt_engine& handle) { return dsv4rt::c_api::cancel(handle, step, emptied, capacity, count); });
+}
+
+dsv4rt_status dsv4rt_step_output_check(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t* known, int32_t* entries,
+                                       size_t capacity, size_t* count) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) -> Status {
+    if (step == nullptr) return null_argument("dsv4rt_step_output_check", "step");
+    if (known == nullptr) return null_argument("dsv4rt_step_output_check", "known");
+    if (count == nullptr) return null_argument("dsv4rt_step_output_check", "count");
+    if (entries == nullptr && capacity > 0) return null_argument("dsv4rt_step_output_check", "entries");
+    DSV4RT_ASSIGN_OR_RETURN(const dsv4rt::OutputCheck check, handle.engine->output_check(step_of(*step)));
+    *count = check.entries.size();
+    if (entries != nullptr && capacity < check.entries.size()) {
+      return {StatusCode::kInvalidArgument, "dsv4rt_step_output_check: capacity " + std::to_string(capacity) + "; " +
+                                                std::to_string(check.entries.size()) + " entries are not finite"};
+    }
+    *known = check.known ? 1 : 0;
+    if (entries != nullptr) std::copy(check.entries.begin(), check.entries.end(), entries);
+    return {};
+  });
+}
+
+dsv4rt_status dsv4rt_engine_non_finite_entries(dsv4rt_engine* engine, int64_t* entries) {
+  return call(engine, Use::kFact, [&](dsv4rt_engine& handle) -> Status {
+    if (entries == nullptr) return null_argument("dsv4rt_engine_non_finite_entries", "entries");
+    *entries = handle.engine->non_finite_entries();
+    return {};
+  });
 }

@@ -8,6 +8,15 @@
 #include "layout/row_format.h"
 
 namespace dsv4rt::c_api {
+namespace {
+
+Result<bool> read_switch(const char* field, std::int64_t value) {
+  if (value == 0 || value == 1) return value == 1;
+  return Status{StatusCode::kInvalidArgument,
+                "dsv4rt_engine_options." + std::string(field) + ": " + std::to_string(value) + "; accepted: 0 or 1"};
+}
+
+}  // namespace
 
 dsv4rt_engine_options default_engine_options() {
   const EngineOptions defaults;
@@ -31,6 +40,8 @@ dsv4rt_engine_options default_engine_options() {
   options.max_graph_tokens = defaults.graphs.max_tokens;
   options.stream = defaults.stream;
   options.nondeterministic = defaults.deterministic ? 0 : 1;
+  options.allow_non_finite_weights = defaults.allow_non_finite_weights ? 1 : 0;
+  options.check_outputs = defaults.check_outputs ? 1 : 0;
   return options;
 }
 
@@ -66,11 +77,11 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
   options.graphs.max_tokens =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(known.max_graph_tokens, -1, INT32_MAX));
   options.stream = known.stream;
-  if (known.nondeterministic != 0 && known.nondeterministic != 1) {
-    return Status{StatusCode::kInvalidArgument, "dsv4rt_engine_options.nondeterministic: " +
-                                                    std::to_string(known.nondeterministic) + "; accepted: 0 or 1"};
-  }
-  options.deterministic = known.nondeterministic == 0;
+  DSV4RT_ASSIGN_OR_RETURN(const bool nondeterministic, read_switch("nondeterministic", known.nondeterministic));
+  options.deterministic = !nondeterministic;
+  DSV4RT_ASSIGN_OR_RETURN(options.allow_non_finite_weights,
+                          read_switch("allow_non_finite_weights", known.allow_non_finite_weights));
+  DSV4RT_ASSIGN_OR_RETURN(options.check_outputs, read_switch("check_outputs", known.check_outputs));
   if (known.prefix_cache != nullptr) DSV4RT_RETURN_IF_ERROR(read_prefix_options(*known.prefix_cache, options));
   return options;
 }

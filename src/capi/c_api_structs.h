@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxStructBytes = 4096;
 template <class T>
 inline constexpr std::array<std::size_t, 0> kVersionBytes{};
 template <>
-inline constexpr std::array<std::size_t, 4> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144};
+inline constexpr std::array<std::size_t, 5> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152};
 template <>
 inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104, 136};
 template <>
@@ -38,6 +38,8 @@ template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_options>{40};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_stats>{120};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_snapshot_options>{24};
 
 template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {

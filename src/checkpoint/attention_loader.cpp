@@ -8,11 +8,14 @@
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/expected_tensors.h"
+#include "checkpoint/finite_weights.h"
 #include "checkpoint/tensor_names.h"
 #include "layout/codec_e8m0.h"
 
@@ -47,10 +50,11 @@ bool is_scalar(const TensorView& view) {
 class LayerLoader {
  public:
   LayerLoader(const Checkpoint& checkpoint, const NamingScheme& scheme, const ModelConfig& config,
-              const LayerSpec& spec, std::vector<Problem>& problems)
+              const LayerSpec& spec, NonFinite vectors, std::vector<Problem>& problems)
       : checkpoint_(checkpoint),
         scheme_(scheme),
         spec_(spec),
+        vectors_(vectors),
         tensors_(attention_tensor_specs(config, spec)),
         problems_(problems) {}
 
@@ -86,7 +90,7 @@ class LayerLoader {
   }
 
   void report(StatusCode code, std::string_view name, const std::string& found, const std::string& expected) {
-    problems_.push_back({code, std::string(name) + ": found " + found + ", expected " + expected});
+    problems_.push_back({code, printable(name) + ": found " + found + ", expected " + expected});
   }
 
   const TensorView* require(const std::string& name, const std::string& expected) {
@@ -95,11 +99,19 @@ class LayerLoader {
     return view;
   }
 
-  // Reports and returns false unless the shape is `shape` and the dtype one of `dtypes`.
+  // Reports and returns false when the tensor's data cannot be read.
+  bool read(const TensorView& view) {
+    const Status status = checkpoint_.read(view.data);
+    if (!status.ok()) problems_.push_back({status.code(), printable(view.name) + ": " + status.message()});
+    return status.ok();
+  }
+
+  // Reports and returns false unless the shape is `shape`, the dtype one of `dtypes` and the data has been read: what
+  // has another shape may be of any size.
   bool matches(const TensorView& view, std::span<const std::int64_t> shape, std::initializer_list<TensorDtype> dtypes) {
     const bool dtype_ok = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
     const bool shape_ok = std::equal(view.shape.begin(), view.shape.end(), shape.begin(), shape.end());
-    if (dtype_ok && shape_ok) return true;
+    if (dtype_ok && shape_ok) return read(view);
     std::string expected;
     for (const TensorDtype dtype : dtypes) {
       expected += (expected.empty() ? "" : " or ") + std::string(tensor_dtype_name(dtype));
@@ -127,6 +139,7 @@ class LayerLoader {
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = wide ? read_value<float>(view->data, i) : to_float(read_value<bf16>(view->data, i));
     }
+    check_finite<float>(name, values);
     return values;
   }
 
@@ -140,8 +153,22 @@ class LayerLoader {
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = wide ? to_bf16(read_value<float>(view->data, i)) : read_value<bf16>(view->data, i);
     }
+    check_finite<bf16>(name, values);
     return values;
   }
+
+  // Of what the engine will use: a large FP32 value may have become infinite in BF16.
+  template <class T>
+  void check_finite(const std::string& name, std::span<const T> values) {
+    if (vectors_ == NonFinite::kAllowed) return;
+    const std::optional<std::size_t> at = first_non_finite(values);
+    if (!at) return;
+    const float value = to_float(values[*at]);
+    report(StatusCode::kBadInput, name, (std::isnan(value) ? "NaN" : "infinity") + (" at index " + std::to_string(*at)),
+           kFiniteValuesAccepted);
+  }
+  static float to_float(float value) { return value; }
+  static float to_float(bf16 value) { return dsv4rt::to_float(value); }
 
   HostLinear linear(AttentionTensor tensor) {
     const AttentionTensorSpec& row = spec_of(tensor);
@@ -174,6 +201,7 @@ class LayerLoader {
     if (reinterpret_cast<std::uintptr_t>(view.data.data()) % alignof(bf16) == 0) return;
     const auto copy = own<bf16>(view.data.size() / sizeof(bf16));
     std::memcpy(copy.data(), view.data.data(), view.data.size());
+    checkpoint_.drop(view.data);
     out.weight = std::as_bytes(copy);
   }
 
@@ -186,7 +214,7 @@ class LayerLoader {
     const TensorView* released = checkpoint_.find(stem + std::string(kReleasedScaleSuffix)).view;
     const TensorView* scale_inv = checkpoint_.find(stem + std::string(kHuggingFaceScaleSuffix)).view;
     if (released != nullptr && scale_inv != nullptr) {
-      report(StatusCode::kBadInput, released->name, "also " + scale_inv->name, "one of the two");
+      report(StatusCode::kBadInput, released->name, "also " + printable(scale_inv->name), "one of the two");
       return;
     }
     const TensorView* scale = released != nullptr ? released : scale_inv;
@@ -249,6 +277,7 @@ class LayerLoader {
       report(StatusCode::kBadInput, view.name, describe(view.dtype, view.shape), "F32 [] or [1]");
       return;
     }
+    if (!read(view)) return;
     out = read_value<float>(view.data, 0);
     if (!std::isfinite(out) || out <= 0.0F) {
       report(StatusCode::kBadInput, view.name, std::to_string(out), "a finite value above 0");
@@ -258,6 +287,7 @@ class LayerLoader {
   const Checkpoint& checkpoint_;
   const NamingScheme scheme_;
   const LayerSpec& spec_;
+  const NonFinite vectors_;
   const std::vector<AttentionTensorSpec> tensors_;
   std::vector<Problem>& problems_;
   HostAttentionWeights weights_;
@@ -265,7 +295,7 @@ class LayerLoader {
 
 Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> problems) {
   StatusCode code = problems.front().code;
-  std::string message = checkpoint.path().string() + ": " + std::to_string(problems.size()) +
+  std::string message = shown(checkpoint.path()) + ": " + std::to_string(problems.size()) +
                         (problems.size() == 1 ? " problem" : " problems") + " with attention tensors:";
   for (const Problem& problem : problems) {
     if (problem.code != code) code = StatusCode::kBadInput;
@@ -275,7 +305,7 @@ Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> probl
 }
 
 Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, const ModelConfig& config,
-                                               std::span<const LayerSpec> layers) {
+                                               std::span<const LayerSpec> layers, NonFinite vectors) {
   for (const LayerSpec& spec : layers) {
     if (Status status = check_attention_dimensions(config, spec); !status.ok()) return status;
   }
@@ -285,7 +315,7 @@ Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, con
   std::vector<HostAttentionWeights> out;
   out.reserve(layers.size());
   for (const LayerSpec& spec : layers) {
-    out.push_back(LayerLoader(checkpoint, *scheme, config, spec, problems).load());
+    out.push_back(LayerLoader(checkpoint, *scheme, config, spec, vectors, problems).load());
   }
   if (!problems.empty()) return all_problems(checkpoint, problems);
   return out;
@@ -295,13 +325,29 @@ Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, con
 
 Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
                                                                  const ModelConfig& config,
-                                                                 std::span<const LayerSpec> layers) {
+                                                                 std::span<const LayerSpec> layers, NonFinite vectors) {
   try {
-    return load(checkpoint, config, layers);
+    return load(checkpoint, config, layers, vectors);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted,
-                  checkpoint.path().string() + ": out of memory while loading attention weights"};
+    return out_of_memory(checkpoint.path().native(), "loading attention weights");
   }
+}
+
+void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& layer) noexcept {
+  const auto drop = [&](const HostLinear& linear) {
+    checkpoint.drop(linear.weight);
+    checkpoint.drop(linear.scale);
+  };
+  for (const HostLinear* linear : {&layer.wq_a, &layer.wq_b, &layer.wkv, &layer.wo_a, &layer.wo_b}) drop(*linear);
+  const auto drop_compressor = [&](const HostCompressor& compressor) {
+    drop(compressor.wkv);
+    drop(compressor.wgate);
+  };
+  if (layer.compressor) drop_compressor(*layer.compressor);
+  if (!layer.indexer) return;
+  drop(layer.indexer->wq_b);
+  drop(layer.indexer->weights_proj);
+  drop_compressor(layer.indexer->compressor);
 }
 
 Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,

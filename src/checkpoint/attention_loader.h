@@ -8,10 +8,11 @@
 //
 // Checked: name, dtype and shape of every tensor; FP8 scales lie in 2^-64..2^64 (so kernels may fold a
 // scale into a product of two such scales without overflow) and are not NaN; NVFP4 global scales are
-// finite and positive. Not checked: codes inside weight matrices and NVFP4 group scales; a NaN there
-// gives NaN outputs.
+// finite and positive; norms, sinks and position biases are finite unless that is allowed. Not checked: codes inside
+// weight matrices and NVFP4 group scales (finite_weights.h); a NaN there gives NaN outputs.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -22,16 +23,23 @@
 
 namespace dsv4rt {
 
-// The weights of `layers`, in their order. Matrices stay in the mapped files, untouched. One error
+enum class NonFinite : std::uint8_t { kRefused, kAllowed };
+
+// The weights of `layers`, in their order, read from their files into memory of the checkpoint. One error
 // lists every problem of every layer, a line each: name, what was found, what is expected. Its code is
 // kNotFound when tensors are only missing, kUnsupported when only dtypes are not offered, otherwise
-// kBadInput; kResourceExhausted without memory; those of check_attention_dimensions and detect_naming.
+// kBadInput (also for a file that has changed since it was opened); kResourceExhausted without memory; those of
+// check_attention_dimensions and detect_naming.
 Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
                                                                  const ModelConfig& config,
-                                                                 std::span<const LayerSpec> layers);
+                                                                 std::span<const LayerSpec> layers,
+                                                                 NonFinite vectors = NonFinite::kRefused);
 
 // The same for one layer.
 Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                                     const LayerSpec& layer);
+
+// Gives back the memory of the layer's matrices, which must not be touched any more: they are packed.
+void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& layer) noexcept;
 
 }  // namespace dsv4rt

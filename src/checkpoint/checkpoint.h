@@ -18,16 +18,17 @@ struct CheckpointTensor {
   const SafetensorsReader* file = nullptr;
 };
 
-// Opening maps every file and reads its header; tensor data is read when a view is touched, so tensors
-// nobody asks for cost no I/O. Views and pointers live as long as this object, across moves. All
-// members but open are const and may be called from several threads.
+// Opening reads the header of every file; the data of a view is read by read(), before which it must not be touched, so
+// tensors nobody asks for cost neither I/O nor memory. Views and pointers live as long as this object, across moves.
+// All members but open are const and may be called from several threads.
 class Checkpoint {
  public:
   // `path` is a directory with `model.safetensors.index.json` (which wins) or `model.safetensors`; or
   // an index file (*.json); or one safetensors file of any name.
   // Errors: kNotFound for a missing path, missing weights or a missing shard; kBadInput for a malformed
   // file, a shard name that is not a plain file name, a tensor that occurs in two shards, one that the
-  // index places in a shard that lacks it, and one that the index does not list.
+  // index places in a shard that lacks it, one that the index does not list, and shards whose headers
+  // together are beyond what one file's may be.
   static Result<Checkpoint> open(const std::filesystem::path& path);
 
   // The path given to open.
@@ -36,6 +37,12 @@ class Checkpoint {
   [[nodiscard]] std::span<const CheckpointTensor> tensors() const noexcept { return tensors_; }
   // {nullptr, nullptr} when there is no such tensor.
   [[nodiscard]] CheckpointTensor find(std::string_view name) const noexcept;
+  // Makes the data of a view, or a part of it, readable. Errors: those of FileImage::read. Bytes that are no file's (an
+  // own copy of a loader) are readable already.
+  [[nodiscard]] Status read(std::span<const std::byte> data) const;
+  // Gives their memory back; they must be read again before they are touched.
+  void drop(std::span<const std::byte> data) const noexcept;
+
   // The files, ascending by name.
   [[nodiscard]] std::span<const SafetensorsReader> files() const noexcept { return files_; }
 

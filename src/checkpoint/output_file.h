@@ -2,22 +2,33 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "checkpoint/unfinished_output.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt {
 
-// Bytes go to "<path>.partial"; commit() renames it to `path`, and without commit() it is removed. So
-// `path` is either absent, the old file, or complete. Nothing forces the data to the disk.
-// Errors name the file: kNotFound without its directory; kResourceExhausted for a full disk, quota or
-// descriptor table; otherwise kBadInput. After an error the object only fails.
+// What becomes of a file that already has the name.
+enum class Existing : std::uint8_t { kReplace, kRefuse };
+
+// Bytes go to a file of a unique name beside `path`; commit() forces them to the disk, gives them the name and forces
+// the folder to the disk; without commit() the file is removed. So `path` is either absent, the old file, or complete,
+// also after a loss of power, and of several writers of one path the last one's file is there, whole.
+//
+// What is not a regular file is not replaced, nor is a symbolic link followed: kInvalidArgument. A named pipe (also
+// behind a link, as /dev/fd/N is) gets the bytes as they come, and so does standard output, whose name is "-".
+//
+// Errors name the file: kNotFound without its folder; kResourceExhausted for a full disk, a quota, RLIMIT_FSIZE (where
+// SIGXFSZ is ignored) or a full descriptor table; kBadInput where the file cannot be made; kFaulted when writing fails
+// otherwise (EIO, a closed pipe); kInvalidArgument for a file that exists and is not to be replaced. After an error the
+// object only fails.
 class OutputFile {
  public:
-  static Result<OutputFile> create(const std::filesystem::path& path);
+  static Result<OutputFile> create(const std::filesystem::path& path, Existing existing = Existing::kReplace);
 
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
@@ -28,17 +39,25 @@ class OutputFile {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
-  OutputFile(std::filesystem::path path, std::string partial_path, int fd)
-      : path_(std::move(path)), partial_path_(std::move(partial_path)), fd_(fd) {}
-  Status fail(const std::string& action, int error);
+  OutputFile(std::filesystem::path path, Existing existing) : path_(std::move(path)), existing_(existing) {}
+  Status open_stream();
+  Status open_beside(const std::filesystem::path& folder);
+  Status take_name();
+  Status fail(Status failure);
 
   std::filesystem::path path_;
-  std::string partial_path_;
+  Existing existing_;
   int fd_ = -1;
+  int folder_ = -1;              // -1 for pipes and standard output
+  UnfinishedOutput unfinished_;  // the unique name
   Status failure_;
 };
 
-// Replaces `path` by `text` through an OutputFile.
-[[nodiscard]] Status write_text_file(const std::filesystem::path& path, std::string_view text);
+// Whether create() would take `path`, looked at without making anything: arguments are checked before work begins.
+[[nodiscard]] Status check_output_path(const std::filesystem::path& path, Existing existing);
+
+// Writes `text` to `path` through an OutputFile.
+[[nodiscard]] Status write_text_file(const std::filesystem::path& path, std::string_view text,
+                                     Existing existing = Existing::kReplace);
 
 }  // namespace dsv4rt

@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/try.h"
+
 namespace dsv4rt {
 
-Result<SafetensorsReader> SafetensorsReader::open(const std::filesystem::path& path) {
-  auto file = MappedFile::open(path);
-  if (!file) return file.status();
-  auto header = parse_safetensors(file->bytes(), path.string());
-  if (!header) return header.status();
-  return SafetensorsReader(path, std::move(*file), std::move(*header));
+Result<SafetensorsReader> SafetensorsReader::open(const std::filesystem::path& path,
+                                                  std::span<const std::string_view> metadata) {
+  DSV4RT_ASSIGN_OR_RETURN(FileImage file, FileImage::open(path));
+  const auto length_field = file.bytes().first(std::min(file.bytes().size(), kSafetensorsLengthBytes));
+  DSV4RT_RETURN_IF_ERROR(file.read(length_field));
+  DSV4RT_ASSIGN_OR_RETURN(const std::uint64_t json_bytes,
+                          safetensors_header_bytes(length_field, file.bytes().size(), path.native()));
+  DSV4RT_RETURN_IF_ERROR(file.read(file.bytes().subspan(kSafetensorsLengthBytes, json_bytes)));
+  DSV4RT_ASSIGN_OR_RETURN(SafetensorsHeader header, parse_safetensors(file.bytes(), path.native(), metadata));
+  return SafetensorsReader(path, std::move(file), std::move(header));
 }
 
 const TensorView* SafetensorsReader::find(std::string_view name) const noexcept {

@@ -23,7 +23,7 @@ std::string too_long(std::uint64_t header_bytes) {
 Result<std::string> header_bytes(const std::filesystem::path& path, std::span<const TensorDeclaration> tensors,
                                  const std::map<std::string, std::string>& metadata) {
   const auto invalid = [&](const std::string& reason) {
-    return Status{StatusCode::kInvalidArgument, path.string() + ": " + reason};
+    return Status{StatusCode::kInvalidArgument, shown(path) + ": " + reason};
   };
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[std::string(kMetadataKey)] = metadata;
@@ -34,6 +34,10 @@ Result<std::string> header_bytes(const std::filesystem::path& path, std::span<co
     name_bytes += tensor.name.size();
     if (name_bytes > kMaxSafetensorsHeaderBytes) return invalid(too_long(name_bytes));
     if (tensor.name == kMetadataKey) return invalid("a tensor cannot be named " + quote(kMetadataKey));
+    if (tensor.name.size() > kMaxTensorNameBytes) {
+      return invalid("tensor " + quote(tensor.name) + " has a name of " + std::to_string(tensor.name.size()) +
+                     " bytes; at most " + std::to_string(kMaxTensorNameBytes) + " are accepted");
+    }
     if (!names.insert(tensor.name).second) return invalid("tensor " + quote(tensor.name) + " is declared twice");
     if (tensor.shape.size() > kMaxTensorDims) {
       return invalid("tensor " + quote(tensor.name) + " has more than " + std::to_string(kMaxTensorDims) +
@@ -69,7 +73,8 @@ Result<std::string> header_bytes(const std::filesystem::path& path, std::span<co
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
                                                     std::vector<TensorDeclaration> tensors,
-                                                    const std::map<std::string, std::string>& metadata) {
+                                                    const std::map<std::string, std::string>& metadata,
+                                                    Existing existing) {
   const auto header = header_bytes(path, tensors, metadata);
   if (!header) return header.status();
   std::vector<Tensor> sizes;
@@ -78,7 +83,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path&
     const std::uint64_t bytes = *tensor_bytes(tensor.dtype, tensor.shape);
     sizes.push_back({std::move(tensor.name), bytes});
   }
-  auto file = OutputFile::create(path);
+  auto file = OutputFile::create(path, existing);
   if (!file) return file.status();
   if (Status status = file->write(header->data(), header->size()); !status.ok()) return status;
   SafetensorsWriter writer(std::move(*file), std::move(sizes));
@@ -87,7 +92,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path&
 }
 
 Status SafetensorsWriter::fail(StatusCode code, const std::string& reason) {
-  failure_ = {code, file_.path().string() + ": " + reason};
+  failure_ = {code, shown(file_.path()) + ": " + reason};
   return failure_;
 }
 

@@ -26,7 +26,8 @@ class SafetensorsWriter {
   // duplicate, reserved or non-UTF-8 name, a shape that overflows, or a header beyond the format's
   // limit; those of OutputFile.
   static Result<SafetensorsWriter> create(const std::filesystem::path& path, std::vector<TensorDeclaration> tensors,
-                                          const std::map<std::string, std::string>& metadata = {});
+                                          const std::map<std::string, std::string>& metadata = {},
+                                          Existing existing = Existing::kReplace);
 
   // The next bytes of tensor `name`, which must be the first one not yet complete. kInvalidArgument
   // when it is another tensor's turn or the bytes are too many; those of OutputFile. After an error

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <new>
 #include <system_error>
@@ -11,6 +13,8 @@
 
 #include "base/arithmetic.h"
 #include "base/bfloat16.h"
+#include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors_writer.h"
@@ -25,6 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kConfigFileName = "config.json";
 constexpr std::int64_t kStripeRows = 128;
 constexpr std::int64_t kScaleBlock = 128;
 constexpr float kApeDeviation = 0.1F;
@@ -104,9 +109,10 @@ std::vector<std::vector<Source>> split_shards(std::vector<Source> sources, std::
     shards.back().push_back(std::move(source));
   }
   for (auto& shard : shards) {
-    std::stable_sort(shard.begin(), shard.end(), [](const Source& a, const Source& b) {
-      return tensor_dtype_bits(a.tensor.dtype) > tensor_dtype_bits(b.tensor.dtype);
-    });
+    std::map<int, std::vector<Source>, std::greater<>> by_width;
+    for (Source& source : shard) by_width[tensor_dtype_bits(source.tensor.dtype)].push_back(std::move(source));
+    shard.clear();
+    for (auto& [width, sources] : by_width) std::move(sources.begin(), sources.end(), std::back_inserter(shard));
   }
   return shards;
 }
@@ -229,20 +235,41 @@ class Generator {
   std::map<std::string, std::vector<std::byte>> scales_;  // key: name of the matrix, until its scales are written
 };
 
-Status check_directory(const fs::path& directory) {
+// None of the files to be written, nor another checkpoint, is there.
+Status check_directory(const fs::path& directory, std::span<const std::string> names) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) {
-    return {StatusCode::kBadInput, directory.string() + ": cannot create the directory: " + error.message()};
+    return {StatusCode::kBadInput, shown(directory) + ": cannot create the directory: " + error.message()};
   }
-  for (const std::string_view name : {kWeightIndexFileName, kSingleWeightFileName}) {
-    if (fs::exists(directory / name, error)) {
+  for (const std::string& name : names) {
+    const fs::file_type type = fs::symlink_status(directory / name, error).type();
+    if (type == fs::file_type::none) return system_failure((directory / name).native(), "look for it", error.value());
+    if (type != fs::file_type::not_found) {
       return {StatusCode::kFailedPrecondition,
-              (directory / name).string() + ": already exists; give a directory without model weights"};
+              shown(directory / name) + ": already exists; give a directory without a model"};
     }
   }
   return {};
 }
+
+// Files of a checkpoint that is being written; removed again when it does not come to its end.
+class WrittenFiles {
+ public:
+  explicit WrittenFiles(const fs::path& directory) : directory_(directory) {}
+  WrittenFiles(const WrittenFiles&) = delete;
+  WrittenFiles& operator=(const WrittenFiles&) = delete;
+  ~WrittenFiles() {
+    std::error_code ignored;
+    for (const std::string& name : names_) fs::remove(directory_ / name, ignored);
+  }
+  void add(std::string name) { names_.push_back(std::move(name)); }
+  void keep() { names_.clear(); }
+
+ private:
+  const fs::path& directory_;
+  std::vector<std::string> names_;
+};
 
 std::string shard_name(std::size_t index, std::size_t count) {
   const auto digits = [](std::size_t value) {
@@ -255,7 +282,7 @@ std::string shard_name(std::size_t index, std::size_t count) {
 Status write_shard(const fs::path& path, std::span<const Source> sources, Generator& generator) {
   std::vector<TensorDeclaration> declarations;
   for (const Source& source : sources) declarations.push_back(source.tensor);
-  auto writer = SafetensorsWriter::create(path, std::move(declarations), {{"format", "pt"}});
+  auto writer = SafetensorsWriter::create(path, std::move(declarations), {{"format", "pt"}}, Existing::kRefuse);
   if (!writer) return writer.status();
   for (const Source& source : sources) {
     if (Status status = generator.write(*writer, source); !status.ok()) return status;
@@ -277,24 +304,38 @@ Status write_checkpoint(const fs::path& directory, const ModelConfig& config, st
       sources.push_back(std::move(source));
     }
   }
-  if (Status status = check_directory(directory); !status.ok()) return status;
-
   Generator generator(options.seed);
   std::uint64_t total_bytes = 0;
   for (const Source& source : sources) total_bytes += source.bytes();
   const auto shards = split_shards(std::move(sources), options.max_shard_bytes);
   const bool single = options.max_shard_bytes == 0;
-  WeightIndex index;
+  std::vector<std::string> names;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = single ? std::string(kSingleWeightFileName) : shard_name(i, shards.size());
-    for (const Source& source : shards[i]) index.shard_of.emplace(source.tensor.name, name);
-    if (Status status = write_shard(directory / name, shards[i], generator); !status.ok()) return status;
+    names.push_back(single ? std::string(kSingleWeightFileName) : shard_name(i, shards.size()));
   }
-  if (Status status = write_text_file(directory / "config.json", config_json(config, options.encoding)); !status.ok()) {
-    return status;
+  std::vector<std::string> taken = names;
+  taken.insert(taken.end(),
+               {std::string(kConfigFileName), std::string(kWeightIndexFileName), std::string(kSingleWeightFileName)});
+  if (Status status = check_directory(directory, taken); !status.ok()) return status;
+
+  // The config, without which nothing loads, and the index come last, and no file takes another's place: of two that
+  // write into one directory the first stays, whole.
+  WrittenFiles written(directory);
+  std::map<std::string, std::string> shard_of;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    for (const Source& source : shards[i]) shard_of.emplace(source.tensor.name, names[i]);
+    if (Status status = write_shard(directory / names[i], shards[i], generator); !status.ok()) return status;
+    written.add(names[i]);
   }
-  if (single) return {};
-  return write_weight_index(directory / kWeightIndexFileName, index, total_bytes);
+  if (!single) {
+    Status status = write_weight_index(directory / kWeightIndexFileName, shard_of, total_bytes, Existing::kRefuse);
+    if (!status.ok()) return status;
+    written.add(std::string(kWeightIndexFileName));
+  }
+  Status status =
+      write_text_file(directory / kConfigFileName, config_json(config, options.encoding), Existing::kRefuse);
+  if (status.ok()) written.keep();
+  return status;
 }
 
 }  // namespace
@@ -304,7 +345,7 @@ Status write_synthetic_checkpoint(const fs::path& directory, const ModelConfig& 
   try {
     return write_checkpoint(directory, config, layers, options);
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kResourceExhausted, directory.string() + ": out of memory while writing the checkpoint"};
+    return out_of_memory(directory.native(), "writing the checkpoint");
   }
 }
 

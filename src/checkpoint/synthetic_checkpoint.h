@@ -33,7 +33,8 @@ std::string config_json(const ModelConfig& config, WeightEncoding encoding);
 // Writes config.json and the weights of `layers` into `directory`, which is created if needed. Memory
 // stays within a stripe of 128 rows plus the scales of one linear. Values: weights as SyntheticMatrix,
 // norms within 1 +- 0.35, sinks of deviation 1, position biases of deviation 0.1.
-// Errors: kFailedPrecondition when the directory already holds model weights; those of
+// Index and config come last, so that a directory whose writer was killed does not load; after an error nothing of it
+// is left. Errors: kFailedPrecondition when the directory already holds a model; those of
 // check_attention_dimensions; kUnsupported for NVFP4 with an input width that 16 does not divide;
 // those of OutputFile.
 Status write_synthetic_checkpoint(const std::filesystem::path& directory, const ModelConfig& config,

@@ -89,13 +89,13 @@ Result<NamingScheme> detect_naming(const Checkpoint& checkpoint) {
       found = scheme;
       example = tensor.view->name;
     } else if (scheme->hugging_face != found->hugging_face || scheme->model_prefix != found->model_prefix) {
-      return Status{StatusCode::kBadInput, checkpoint.path().string() + ": tensors " + quote(example) + " and " +
+      return Status{StatusCode::kBadInput, shown(checkpoint.path()) + ": tensors " + quote(example) + " and " +
                                                quote(tensor.view->name) + " follow different naming schemes"};
     }
   }
   if (found) return *found;
   return Status{StatusCode::kNotFound,
-                checkpoint.path().string() +
+                shown(checkpoint.path()) +
                     ": no attention tensors; expected names such as \"layers.0.attn.wq_a.weight\" or "
                     "\"model.layers.0.self_attn.q_a_proj.weight\""};
 }

@@ -91,6 +91,7 @@ Status Engine::can_admit(std::int64_t tokens) const {
 // Nothing after the manager's begin can fail: a step that is not returned is not outstanding.
 Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptions& options) {
   return impl_->call("prepare", Impl::Use::kChange, [&]() -> Result<Step> {
+    DSV4RT_RETURN_IF_ERROR(impl_->poll_outputs());
     const bool capture = options.capture && impl_->captures(entries);
     StepOptions padded = options;
     if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
@@ -150,8 +151,13 @@ void* Engine::stream() const noexcept {
 }
 
 Status Engine::synchronize() {
-  return impl_->call("synchronize", Impl::Use::kRead,
-                     [&] { return impl_->latch_if_broken(impl_->backend->synchronize()); });
+  return impl_->call("synchronize", Impl::Use::kRead, [&]() -> Status {
+    if (impl_->capturing) {
+      return {StatusCode::kFailedPrecondition,
+              "synchronize: a step is being recorded; waiting would end the recording"};
+    }
+    return impl_->latch_if_broken(impl_->backend->synchronize());
+  });
 }
 
 Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) {
@@ -166,7 +172,9 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
               "commit: layer " + std::to_string(impl_->layer_ids[local].value) + " has not run in this step"};
     }
     DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
+    const std::int32_t entries = impl_->step.plan.counts.sequences;
     impl_->clear_step();
+    DSV4RT_RETURN_IF_ERROR(impl_->end_output_step(step.serial, entries));
     DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
     return impl_->reclaim();
   });
@@ -184,7 +192,9 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     DSV4RT_ASSIGN_OR_RETURN(const auto sequences, impl_->manager->rollback(step.serial, progress));
     emptied.assign(sequences.begin(), sequences.end());
     for (const SequenceId sequence : emptied) slots.push_back(impl_->manager->slot(sequence).value());
+    const std::int32_t entries = impl_->step.plan.counts.sequences;
     impl_->clear_step();
+    DSV4RT_RETURN_IF_ERROR(impl_->end_output_step(step.serial, entries));
     DSV4RT_RETURN_IF_ERROR(impl_->reclaim(slots));
     return emptied;
   });
@@ -220,7 +230,7 @@ Status Engine::Impl::no_step_outstanding(const char* operation) const {
 }
 
 SnapshotIdentity Engine::Impl::snapshot_identity() const {
-  return dsv4rt::snapshot_identity(options.profile, settings.config, options.first_layer);
+  return dsv4rt::snapshot_identity(options.profile, settings.config, options.first_layer, weights_digest);
 }
 
 // Before the first layer: the metadata reaches the backend, tables and shared blocks are updated. Tables may be half
@@ -256,7 +266,10 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   const auto* rows = reinterpret_cast<const bf16*>(x);
   auto* output = reinterpret_cast<bf16*>(out);
   // Recording changes nothing: neither the cache nor what is known of the step.
-  if (capturing) return latch_if_broken(layers[local].forward(backend->ops(), view, rows, output, workspace));
+  if (capturing) {
+    DSV4RT_RETURN_IF_ERROR(latch_if_broken(layers[local].forward(backend->ops(), view, rows, output, workspace)));
+    return latch_if_broken(flag_outputs(view, output));
+  }
   if (step.layer_done[local]) {
     return {StatusCode::kFailedPrecondition,
             "layer " + std::to_string(layer_ids[local].value) + " already ran in this step"};
@@ -268,6 +281,7 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
     const BoundaryKeep keep = boundaries.keep(layout, schedule.layers()[local]);
     status =
         layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep);
+    if (status.ok()) status = flag_outputs(view, output);
   } catch (...) {
     status = of_exception("forward_layer", std::current_exception());
   }

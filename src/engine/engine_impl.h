@@ -18,6 +18,7 @@
 #include "engine/cache_guard.h"
 #include "engine/cache_memory.h"
 #include "engine/graph_cache.h"
+#include "engine/output_watch.h"
 #include "engine/sequence_snapshot.h"
 #include "engine/stage_ranges.h"
 
@@ -35,6 +36,7 @@ struct Engine::Impl {
   std::unique_ptr<Backend> backend;  // outlives everything below
   CacheMemory cache;
   BoundaryMemory boundaries;
+  Sha256::Digest weights_digest{};     // sampled_weights_digest
   PrefixDigest prefix_identity{};      // PrefixHasher::engine_digest
   std::vector<CacheRole> unit_roles;   // what of the cache a unit of a prefix is made of
   std::vector<CacheRole> state_roles;  // and a boundary state
@@ -59,6 +61,8 @@ struct Engine::Impl {
     bool capture = false;                   // the step is to run as a graph
   };
   Outstanding step;
+  OutputWatch outputs;               // off without EngineOptions::check_outputs
+  std::int64_t output_warnings = 0;  // steps that there would have been a warning of
   GraphCache graphs;
   GraphStats graph_stats;
   std::unique_ptr<StageRanges> stage_ranges;  // null unless EngineOptions::profiler_ranges
@@ -69,7 +73,7 @@ struct Engine::Impl {
 
   Status load(const EngineOptions& requested);
   Status plan_and_allocate();
-  void identify_prefixes(std::span<const HostAttentionWeights> host);
+  void identify_prefixes();
   Status start_step();
   // Runs one layer of the step, or records it with the counts of `view` while capturing.
   Status run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out);
@@ -126,6 +130,11 @@ struct Engine::Impl {
   Status fill_from_prefix(SequenceId sequence, const BoundaryCopyPlan& restore);
   // States that the last call of the manager took out of rings; without them the prefixes are only shorter.
   Status take_boundaries() noexcept;
+
+  // Outputs that are not finite: engine_outputs.cpp. No-ops without EngineOptions::check_outputs.
+  Status flag_outputs(const StepView& view, const bf16* output);
+  Status end_output_step(std::uint64_t serial, std::int32_t entries);
+  Status poll_outputs();
 
   [[nodiscard]] Status check_outstanding(const Step& given) const;
   [[nodiscard]] Status check_not_spoiled(const char* operation) const;

@@ -2,6 +2,7 @@
 // is checked before the first large allocation.
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "attention/step_shapes.h"
@@ -9,10 +10,12 @@
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "base/message_text.h"
 #include "base/try.h"
 #include "cache/prefix_identity.h"
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/finite_weights.h"
 #include "checkpoint/weights_digest.h"
 #include "engine/engine_impl.h"
 #include "engine/restrict_layers.h"
@@ -46,7 +49,7 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
 #endif
   }
-  return Status{StatusCode::kInvalidArgument, "backend: '" + options.backend + "'; accepted: cpu, cuda"};
+  return Status{StatusCode::kInvalidArgument, "backend: '" + printable(options.backend) + "'; accepted: cpu, cuda"};
 }
 
 Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, RopeChoice choice) {
@@ -74,6 +77,12 @@ std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeigh
              compressor_bytes(backend, host.indexer->compressor);
   }
   return total;
+}
+
+// Handles of an engine are refused by every other one of the process.
+HandleOrigin next_handles() noexcept {
+  static std::atomic<std::uint32_t> engines{0};
+  return HandleOrigin::of_engine(engines.fetch_add(1, std::memory_order_relaxed));
 }
 
 void add_role(std::vector<CacheRole>& roles, CacheRole role) {
@@ -121,12 +130,14 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     layer_ids.emplace_back(static_cast<std::int32_t>(options.first_layer + i));
   }
 
-  // Weights are mapped and checked first: a broken checkpoint is reported before memory is taken.
+  // Weights are read and checked first: a broken checkpoint is reported before memory is taken.
   DSV4RT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(options.checkpoint));
   std::vector<LayerSpec> specs;
   for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
-  DSV4RT_ASSIGN_OR_RETURN(const std::vector<HostAttentionWeights> host,
-                          load_attention_weights(checkpoint, settings.config, specs));
+  DSV4RT_ASSIGN_OR_RETURN(
+      const std::vector<HostAttentionWeights> host,
+      load_attention_weights(checkpoint, settings.config, specs,
+                             options.allow_non_finite_weights ? NonFinite::kAllowed : NonFinite::kRefused));
   DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
   for (const HostAttentionWeights& weights : host) {
     memory.weight_bytes += layer_weight_bytes(*backend, weights);
@@ -136,14 +147,22 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     stage_ranges = std::make_unique<StageRanges>(*backend);
     stage_observer = stage_ranges.get();
   }
-  if (options.limits.boundary_states > 0) identify_prefixes(host);
+  weights_digest = sampled_weights_digest(host);
+  if (options.limits.boundary_states > 0) identify_prefixes();
   DSV4RT_RETURN_IF_ERROR(plan_and_allocate());
   for (std::size_t i = 0; i < host.size(); ++i) {
+    if (!options.allow_non_finite_weights) {
+      if (Status finite = check_finite_matrices(host[i]); !finite.ok()) {
+        return {finite.code(), shown(options.checkpoint) + ": " + finite.message()};
+      }
+    }
     DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));
     const LayerSpec& spec = schedule.layers()[i];
     const Buffer& frequencies = spec.rope == RopeChoice::kPlain ? plain_frequencies : compressed_frequencies;
     layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
                         frequencies.as<float>());
+    // As its packed form takes memory, so that a layer is in memory twice only while it is packed.
+    drop_matrices(checkpoint, host[i]);
   }
   step.layer_done.resize(layers.size());
   return {};
@@ -151,12 +170,11 @@ Status Engine::Impl::load(const EngineOptions& requested) {
 
 // Prefixes of one engine are content of its weights, in its formats; an engine that is another in any of these computes
 // other bytes for the same token ids.
-void Engine::Impl::identify_prefixes(std::span<const HostAttentionWeights> host) {
+void Engine::Impl::identify_prefixes() {
   const SnapshotIdentity identity = snapshot_identity();
-  const Sha256::Digest weights = sampled_weights_digest(host);
   Sha256 checkpoint;
   checkpoint.update(identity.config);
-  checkpoint.update(weights);
+  checkpoint.update(identity.weights);
   const std::string formats =
       "profile " + identity.profile + ", backend " + options.backend + ", deterministic " +
       std::to_string(options.deterministic ? 1 : 0) + ", rows " + std::string(row_format_name(settings.row_format)) +
@@ -178,6 +196,7 @@ Status Engine::Impl::plan_and_allocate() {
   const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
+  if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
@@ -190,9 +209,10 @@ Status Engine::Impl::plan_and_allocate() {
 
   const PrefixCacheSettings prefixes{.engine = prefix_identity,
                                      .policy = options.prefix_cache.policy,
+                                     .eviction = options.prefix_cache.eviction,
                                      .tenant_quota_tokens = options.prefix_cache.tenant_quota_tokens,
                                      .record_events = static_cast<bool>(options.prefix_cache.on_event)};
-  DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache, prefixes));
+  DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache, prefixes, next_handles()));
   std::vector<std::int32_t> strides;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
   const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);
@@ -215,6 +235,9 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(static_cast<std::size_t>(memory.scratch_bytes)));
   DSV4RT_ASSIGN_OR_RETURN(layer_input, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer input"));
   DSV4RT_ASSIGN_OR_RETURN(layer_output, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer output"));
+  if (options.check_outputs) {
+    DSV4RT_ASSIGN_OR_RETURN(outputs, OutputWatch::create(*backend, options.limits.max_sequences));
+  }
   DSV4RT_ASSIGN_OR_RETURN(plain_frequencies, upload_frequencies(*backend, settings.config, RopeChoice::kPlain));
   DSV4RT_ASSIGN_OR_RETURN(compressed_frequencies,
                           upload_frequencies(*backend, settings.config, RopeChoice::kCompressed));

@@ -203,17 +203,18 @@ Status upload_rows(const CacheParts& parts, const SectionRegion& region, Sequenc
 
 }  // namespace
 
-Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink) {
+Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink, const SnapshotOptions& snapshot) {
   return impl_->call("save_sequence", Impl::Use::kChange, [&]() -> Status {
     Impl& engine = *impl_;
     if (!sink) return {StatusCode::kInvalidArgument, "save_sequence: sink is empty; it must take the bytes"};
+    DSV4RT_RETURN_IF_ERROR(check_snapshot_key("save_sequence", snapshot.key));
     DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("save_sequence"));
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, engine.manager->length(sequence));
     const CacheParts parts = cache_parts(engine);
     const std::vector<SectionRegion> regions = section_regions(parts, length);
     RowMover mover(*engine.backend, most_run_bytes(regions));
     const SnapshotSink callers = [&](std::span<const std::byte> bytes) { return engine.call_sink(sink, bytes); };
-    SnapshotWriter writer(callers);
+    SnapshotWriter writer(callers, snapshot.key);
     DSV4RT_RETURN_IF_ERROR(writer.header(engine.snapshot_identity(), length, regions.size()));
     for (const SectionRegion& region : regions) {
       DSV4RT_RETURN_IF_ERROR(writer.begin_section(region.section));
@@ -225,39 +226,44 @@ Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink) {
       }
       DSV4RT_RETURN_IF_ERROR(writer.end_section());
     }
-    return {};
+    return writer.finish();
   });
 }
 
-Result<std::int64_t> Engine::snapshot_bytes(SequenceId sequence) const {
+Result<std::int64_t> Engine::snapshot_bytes(SequenceId sequence, const SnapshotOptions& snapshot) const {
   return impl_->call("snapshot_bytes", Impl::Use::kRead, [&]() -> Result<std::int64_t> {
     DSV4RT_RETURN_IF_ERROR(impl_->no_step_outstanding("snapshot_bytes"));
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_->manager->length(sequence));
-    return dsv4rt::snapshot_bytes(sections_of(section_regions(cache_parts(*impl_), length)));
+    return dsv4rt::snapshot_bytes(sections_of(section_regions(cache_parts(*impl_), length)), snapshot.key);
   });
 }
 
-Result<std::vector<std::byte>> Engine::save_sequence(SequenceId sequence) {
+Result<std::vector<std::byte>> Engine::save_sequence(SequenceId sequence, const SnapshotOptions& options) {
   return impl_->call("save_sequence", Impl::Use::kChange, [&]() -> Result<std::vector<std::byte>> {
-    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes_needed, snapshot_bytes(sequence));
+    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes_needed, snapshot_bytes(sequence, options));
     std::vector<std::byte> snapshot;
     snapshot.reserve(static_cast<std::size_t>(bytes_needed));
-    DSV4RT_RETURN_IF_ERROR(save_sequence(sequence, [&](std::span<const std::byte> bytes) -> Status {
+    const SnapshotSink sink = [&](std::span<const std::byte> bytes) -> Status {
       snapshot.insert(snapshot.end(), bytes.begin(), bytes.end());
       return {};
-    }));
+    };
+    DSV4RT_RETURN_IF_ERROR(save_sequence(sequence, sink, options));
     return snapshot;
   });
 }
 
-Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot, std::int64_t reserve_tokens) {
+Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot, std::int64_t reserve_tokens,
+                                            const SnapshotOptions& options) {
   return impl_->call("restore_sequence", Impl::Use::kChange, [&]() -> Result<SequenceId> {
     Impl& engine = *impl_;
+    DSV4RT_RETURN_IF_ERROR(check_snapshot_key("restore_sequence", options.key));
     const CacheParts parts = cache_parts(engine);
-    DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, read_snapshot_header(snapshot, engine.snapshot_identity(),
-                                                                            engine.options.limits.max_context_tokens));
+    DSV4RT_ASSIGN_OR_RETURN(const SnapshotContent content,
+                            read_snapshot_header(snapshot, engine.snapshot_identity(),
+                                                 engine.options.limits.max_context_tokens, options.key));
+    const std::int64_t length = content.length;
     const std::vector<SectionRegion> regions = section_regions(parts, length);
-    DSV4RT_ASSIGN_OR_RETURN(const auto rows, read_snapshot_sections(snapshot, sections_of(regions)));
+    DSV4RT_ASSIGN_OR_RETURN(const auto rows, read_snapshot_sections(content, sections_of(regions)));
     RowMover mover(*engine.backend, most_run_bytes(regions));
 
     DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.manager->restore_sequence(length, reserve_tokens));

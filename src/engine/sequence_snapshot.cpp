@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/try.h"
 #include "cache/cache_layout.h"
 #include "layout/bytes.h"
@@ -59,6 +60,35 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+std::array<char, 16> padded_profile(std::string_view name) {
+  std::array<char, 16> padded{};
+  DSV4RT_CHECK(name.size() <= padded.size());
+  std::copy(name.begin(), name.end(), padded.begin());
+  return padded;
+}
+
+// The code is checked before anything that it covers is believed, but for what says whether there is one.
+Result<std::span<const std::byte>> without_code(std::span<const std::byte> snapshot, std::uint32_t authentication,
+                                                std::span<const std::byte> key) {
+  if (authentication == static_cast<std::uint32_t>(SnapshotAuthentication::kNone)) {
+    if (key.empty()) return snapshot;
+    return bad("header: nothing authenticates it, and a key was given that would");
+  }
+  if (authentication != static_cast<std::uint32_t>(SnapshotAuthentication::kHmacSha256)) {
+    return unsupported("header: authentication " + std::to_string(authentication) + "; accepted: 0 (none), 1 (HMAC)");
+  }
+  if (key.empty()) {
+    return Status{StatusCode::kInvalidArgument,
+                  "snapshot: it is authenticated; accepted: with its key only (SnapshotOptions::key)"};
+  }
+  if (snapshot.size() < kHeaderBytes + sizeof(Sha256::Digest)) return bad("authentication code: cut off");
+  const auto content = snapshot.first(snapshot.size() - sizeof(Sha256::Digest));
+  HmacSha256 code(key);
+  code.update(content);
+  if (equal_codes(code.finish(), load_bytes<Sha256::Digest>(snapshot.data() + content.size()))) return content;
+  return bad("authentication code: not that of these bytes under the given key");
+}
+
 bool checksum_matches(std::span<const std::byte> content, std::span<const std::byte> checksum) {
   Sha256 digest;
   digest.update(content);
@@ -110,7 +140,8 @@ std::uint32_t snapshot_layout_id(IndexKeyFormat format) noexcept {
   return id_in(kKeyFormats, kFirstKeyLayout, format);
 }
 
-SnapshotIdentity snapshot_identity(const std::string& profile, const ModelConfig& config, std::int32_t first_layer) {
+SnapshotIdentity snapshot_identity(const std::string& profile, const ModelConfig& config, std::int32_t first_layer,
+                                   const Sha256::Digest& weights) {
   Sha256 digest;
   const auto add = [&digest](auto... values) { (digest.update(bytes_of(values)), ...); };
   add(std::int64_t{first_layer}, config.hidden_size, config.num_hidden_layers, config.num_attention_heads,
@@ -123,30 +154,50 @@ SnapshotIdentity snapshot_identity(const std::string& profile, const ModelConfig
     add(yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.original_max_position_embeddings);
   }
   digest.update(std::as_bytes(std::span(config.compress_ratios)));
-  return {.profile = profile, .config = digest.bytes()};
+  return {.profile = profile, .config = digest.bytes(), .weights = weights};
+}
+
+Status check_snapshot_key(const char* operation, std::span<const std::byte> key) {
+  if (key.empty() || key.size() >= kLeastSnapshotKeyBytes) return {};
+  return {StatusCode::kInvalidArgument, std::string(operation) + ": key of " + std::to_string(key.size()) +
+                                            " bytes; accepted: none, or " + std::to_string(kLeastSnapshotKeyBytes) +
+                                            " and more"};
 }
 
 // ---- Writing ------------------------------------------------------------------------------------
 
+Status SnapshotWriter::give(std::span<const std::byte> bytes) {
+  if (code_) code_->update(bytes);
+  return sink_(bytes);
+}
+
 Status SnapshotWriter::write(std::span<const std::byte> bytes) {
   digest_.update(bytes);
-  return sink_(bytes);
+  return give(bytes);
 }
 
 Status SnapshotWriter::end_part() {
   const Sha256::Digest checksum = std::exchange(digest_, Sha256()).bytes();
-  return sink_(checksum);
+  return give(checksum);
+}
+
+Status SnapshotWriter::finish() {
+  if (!code_) return {};
+  const Sha256::Digest code = code_->finish();
+  return sink_(code);
 }
 
 Status SnapshotWriter::header(const SnapshotIdentity& identity, std::int64_t length, std::size_t sections) {
-  SnapshotHeader header{.magic = kMagic,
-                        .version = kSnapshotVersion,
-                        .sections = static_cast<std::uint32_t>(sections),
-                        .length = length,
-                        .profile = {},
-                        .config = identity.config};
-  DSV4RT_CHECK(identity.profile.size() <= header.profile.size());
-  std::copy(identity.profile.begin(), identity.profile.end(), header.profile.begin());
+  const SnapshotHeader header{.magic = kMagic,
+                              .version = kSnapshotVersion,
+                              .sections = static_cast<std::uint32_t>(sections),
+                              .length = length,
+                              .profile = padded_profile(identity.profile),
+                              .config = identity.config,
+                              .weights = identity.weights,
+                              .authentication = static_cast<std::uint32_t>(code_ ? SnapshotAuthentication::kHmacSha256
+                                                                                 : SnapshotAuthentication::kNone),
+                              .reserved = 0};
   DSV4RT_RETURN_IF_ERROR(write(bytes_of(header)));
   return end_part();
 }
@@ -166,16 +217,16 @@ Status SnapshotWriter::end_section() {
   return end_part();
 }
 
-std::int64_t snapshot_bytes(std::span<const SnapshotSection> sections) {
-  std::int64_t bytes = kHeaderBytes;
+std::int64_t snapshot_bytes(std::span<const SnapshotSection> sections, std::span<const std::byte> key) {
+  std::int64_t bytes = kHeaderBytes + (key.empty() ? 0 : sizeof(Sha256::Digest));
   for (const SnapshotSection& section : sections) bytes += kSectionBytes + section.rows * section.row_bytes;
   return bytes;
 }
 
 // ---- Reading ------------------------------------------------------------------------------------
 
-Result<std::int64_t> read_snapshot_header(std::span<const std::byte> snapshot, const SnapshotIdentity& accepted,
-                                          std::int64_t max_length) {
+Result<SnapshotContent> read_snapshot_header(std::span<const std::byte> snapshot, const SnapshotIdentity& accepted,
+                                             std::int64_t max_length, std::span<const std::byte> key) {
   if (snapshot.size() < kHeaderBytes) {
     return bad("header: " + std::to_string(snapshot.size()) + " bytes are all there is; a header has " +
                std::to_string(kHeaderBytes));
@@ -184,31 +235,41 @@ Result<std::int64_t> read_snapshot_header(std::span<const std::byte> snapshot, c
   if (header.magic != kMagic) return bad("header: the first 8 bytes are not DSV4SEQ\\n");
   if (header.version != kSnapshotVersion) {
     return unsupported("header: version " + std::to_string(header.version) +
-                       "; accepted: " + std::to_string(kSnapshotVersion));
+                       "; accepted: " + std::to_string(kSnapshotVersion) +
+                       (header.version == 1 ? " (version 1 does not say whose weights computed it)" : ""));
   }
   if (!checksum_matches(snapshot.first(sizeof header), snapshot.subspan(sizeof header, sizeof(Sha256::Digest)))) {
     return bad("header: checksum does not match");
   }
+  DSV4RT_ASSIGN_OR_RETURN(const std::span<const std::byte> content, without_code(snapshot, header.authentication, key));
+  if (header.reserved != 0) return bad("header: reserved = " + std::to_string(header.reserved) + "; accepted: 0");
   const std::string profile(header.profile.begin(), std::find(header.profile.begin(), header.profile.end(), '\0'));
   if (profile != accepted.profile) {
-    return unsupported("header: profile '" + profile + "'; accepted: '" + accepted.profile + "'");
+    return unsupported("header: profile '" + printable(profile) + "'; accepted: '" + printable(accepted.profile) + "'");
+  }
+  if (header.profile != padded_profile(profile)) {
+    return bad("header: the name of profile " + quote(profile) + " is not padded with zeros");
   }
   if (header.config != accepted.config) {
     return unsupported("header: config fingerprint " + hex_text(header.config) +
                        "; accepted: " + hex_text(accepted.config) + " (config and layers of this engine)");
+  }
+  if (header.weights != accepted.weights) {
+    return unsupported("header: weights " + hex_text(header.weights) + "; accepted: " + hex_text(accepted.weights) +
+                       " (weights of this engine: names, encodings and values of the loaded layers)");
   }
   if (header.length < 0) return bad("header: length = " + std::to_string(header.length) + "; accepted: 0 or more");
   if (header.length > max_length) {
     return unsupported("header: length = " + std::to_string(header.length) + "; accepted: up to " +
                        std::to_string(max_length) + " (max_context_tokens)");
   }
-  return header.length;
+  return SnapshotContent{.length = header.length, .bytes = content};
 }
 
-Result<std::vector<std::span<const std::byte>>> read_snapshot_sections(std::span<const std::byte> snapshot,
+Result<std::vector<std::span<const std::byte>>> read_snapshot_sections(const SnapshotContent& snapshot,
                                                                        std::span<const SnapshotSection> expected) {
-  const std::uint32_t sections = load_bytes<SnapshotHeader>(snapshot.data()).sections;
-  std::span<const std::byte> rest = snapshot.subspan(kHeaderBytes);
+  const std::uint32_t sections = load_bytes<SnapshotHeader>(snapshot.bytes.data()).sections;
+  std::span<const std::byte> rest = snapshot.bytes.subspan(kHeaderBytes);
   std::vector<std::span<const std::byte>> rows;
   for (std::uint32_t i = 0; i < sections; ++i) {
     const std::string name = "section " + std::to_string(i);

@@ -41,7 +41,9 @@ void round_activation_fp8(float* values, std::size_t count) {
     const float scale = decode_e8m0(e8m0_scale_for_e4m3(finite_amax(in, block)));
     // Power-of-two scales from 2^-22 to 2^120: dividing equals multiplying by the reciprocal, exactly.
     const float reciprocal = 1.0f / scale;
-    for (std::size_t i = 0; i < block; ++i) in[i] = round_e4m3(in[i] * reciprocal) * scale;
+    // E4M3 has no infinity, and the largest code would make an overflow upstream pass for a number: it becomes NaN,
+    // as its product with a matrix in any other encoding soon does. For finite values the factor is the reciprocal.
+    for (std::size_t i = 0; i < block; ++i) in[i] = round_e4m3(in[i] * (in[i] * 0.0f + reciprocal)) * scale;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/message_text.h"
 #include "model/ratio_rules.h"
 
 namespace dsv4rt {
@@ -38,7 +39,7 @@ std::string show(double value) {
 
 Status refuse(StatusCode code, std::string_view source, std::string_view key, const std::string& value,
               const std::string& explanation) {
-  std::string message(source);
+  std::string message = shown(source);
   message.append(": ").append(key).append(" = ").append(value).append(": ").append(explanation);
   return {code, message};
 }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/message_text.h"
 #include "model/json_document.h"
 
 namespace dsv4rt {
@@ -92,7 +93,7 @@ void ConfigReader::fail(Status status) {
 }
 
 void ConfigReader::fail(StatusCode code, std::string_view key, std::string_view value, std::string_view explanation) {
-  std::string message(source_);
+  std::string message = shown(source_);
   message.append(": ").append(key).append(" = ").append(value).append(": ").append(explanation);
   fail(Status(code, std::move(message)));
 }
@@ -100,8 +101,7 @@ void ConfigReader::fail(StatusCode code, std::string_view key, std::string_view 
 void ConfigReader::fail_missing(Keys keys, std::string_view accepted) {
   std::string names;
   for (const std::string_view key : keys) names.append(names.empty() ? "" : " or ").append(key);
-  fail(Status(StatusCode::kBadInput,
-              std::string(source_) + ": " + names + " is missing or null; " + std::string(accepted)));
+  fail(Status(StatusCode::kBadInput, shown(source_) + ": " + names + " is missing or null; " + std::string(accepted)));
 }
 
 const Json* ConfigReader::find(std::string_view path) {

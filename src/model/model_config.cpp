@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <new>
 #include <system_error>
 
+#include "base/input_file.h"
+#include "base/message_text.h"
+#include "base/system_failure.h"
+#include "base/try.h"
 #include "dsv4rt/model.h"
 #include "model/config_limits.h"
 #include "model/config_reader.h"
@@ -15,11 +18,6 @@ namespace {
 
 // DeepSeek's inference configs leave out what its program sets by default.
 constexpr double kInferenceNormEps = 1e-6;
-
-std::string in_quotes(std::string_view text) {
-  constexpr std::size_t kMaxShownCharacters = 60;
-  return std::string("\"").append(text.substr(0, kMaxShownCharacters)).append("\"");
-}
 
 std::string indexed(std::string_view key, std::size_t index) {
   return std::string(key).append("[").append(std::to_string(index)).append("]");
@@ -34,7 +32,7 @@ void expect_value(ConfigReader& reader, const std::optional<Found<std::int64_t>>
 // Facts that do not become fields because only one value is built.
 void check_fixed_geometry(ConfigReader& reader) {
   if (const auto type = reader.text({"model_type"}); type && type->value != "deepseek_v4") {
-    reader.fail(StatusCode::kUnsupported, "model_type", in_quotes(type->value), "only \"deepseek_v4\" is accepted");
+    reader.fail(StatusCode::kUnsupported, "model_type", quote(type->value), "only \"deepseek_v4\" is accepted");
   }
   expect_value(reader, reader.required_integer({"head_dim"}), kHeadDim);
   expect_value(reader, reader.required_integer({"index_head_dim"}), kIndexHeadDim);
@@ -99,10 +97,10 @@ bool uses_yarn(ConfigReader& reader) {
   const auto type = reader.text({"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.compress.rope_type",
                                  "rope_parameters.compress.type", "rope_parameters.rope_type", "rope_parameters.type"});
   if (type && type->value != "yarn" && type->value != "default") {
-    reader.fail(StatusCode::kUnsupported, type->key, in_quotes(type->value), "\"yarn\" or \"default\" is accepted");
+    reader.fail(StatusCode::kUnsupported, type->key, quote(type->value), "\"yarn\" or \"default\" is accepted");
   }
   if (reader.ok() && reader.has("rope_scaling") && !type) {
-    reader.fail(Status(StatusCode::kBadInput, std::string(reader.source()) + ": rope_scaling.type is missing; " +
+    reader.fail(Status(StatusCode::kBadInput, shown(reader.source()) + ": rope_scaling.type is missing; " +
                                                   "\"yarn\" or \"default\" is accepted"));
   }
   if (type) return type->value == "yarn";
@@ -114,7 +112,7 @@ void read_yarn(ConfigReader& reader, ModelConfig& config) {
   check_neutral_scales(reader);
   if (const auto main_type = reader.text({"rope_parameters.main.rope_type", "rope_parameters.main.type"});
       main_type && main_type->value != "default") {
-    reader.fail(StatusCode::kUnsupported, main_type->key, in_quotes(main_type->value), "only \"default\" is accepted");
+    reader.fail(StatusCode::kUnsupported, main_type->key, quote(main_type->value), "only \"default\" is accepted");
   }
   if (!uses_yarn(reader)) return;
 
@@ -142,8 +140,7 @@ std::optional<std::vector<std::int32_t>> read_layer_types(ConfigReader& reader) 
   const auto types = reader.texts({"layer_types"});
   for (const std::string& name : reader.object_keys("compress_rates")) {
     if (find_layer_type_rule(name) != nullptr) continue;
-    reader.fail(Status(StatusCode::kUnsupported, std::string(reader.source()) + ": compress_rates." +
-                                                     std::string(name, 0, 60) +
+    reader.fail(Status(StatusCode::kUnsupported, shown(reader.source()) + ": compress_rates." + printable(name) +
                                                      " is not a layer type; accepted: " + accepted_layer_types()));
   }
   for (const RatioRule& rule : ratio_rules()) {
@@ -156,7 +153,7 @@ std::optional<std::vector<std::int32_t>> read_layer_types(ConfigReader& reader) 
   for (const std::string& type : types->value) {
     const RatioRule* rule = find_layer_type_rule(type);
     if (rule == nullptr) {
-      reader.fail(StatusCode::kUnsupported, indexed("layer_types", ratios.size()), in_quotes(type),
+      reader.fail(StatusCode::kUnsupported, indexed("layer_types", ratios.size()), quote(type),
                   "accepted: " + accepted_layer_types());
       return std::nullopt;
     }
@@ -170,7 +167,7 @@ void read_layers(ConfigReader& reader, ModelConfig& config) {
   const auto listed = reader.integers({"compress_ratios"});
   if (!reader.ok()) return;
   if (!typed && !listed) {
-    reader.fail(Status(StatusCode::kBadInput, std::string(reader.source()) +
+    reader.fail(Status(StatusCode::kBadInput, shown(reader.source()) +
                                                   ": compress_ratios or layer_types is missing or null; an array "
                                                   "with an entry per layer is accepted"));
     return;
@@ -211,7 +208,7 @@ void read_max_positions(ConfigReader& reader, ModelConfig& config, bool inferenc
 Result<ModelConfig> read_config(std::string_view text, std::string_view source) {
   const auto document = parse_json_object(text, source);
   if (!document) return document.status();
-  ConfigReader reader(*document, source);
+  ConfigReader reader(document->root(), source);
   const bool inference_style = reader.has("dim");
 
   ModelConfig config;
@@ -233,7 +230,7 @@ Result<ModelConfig> read_config(std::string_view text, std::string_view source) 
 }
 
 Status file_error(StatusCode code, const std::string& path, const std::string& why) {
-  return {code, path + ": " + why};
+  return {code, shown(path) + ": " + why};
 }
 
 Result<ModelConfig> read_file(const std::filesystem::path& path) {
@@ -247,17 +244,7 @@ Result<ModelConfig> read_file(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(file_status)) {
     return file_error(StatusCode::kBadInput, name, "not a regular file; a model's config.json is accepted");
   }
-  const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
-  if (error) return file_error(StatusCode::kBadInput, name, "cannot be read: " + error.message());
-  if (file_bytes > kMaxJsonTextBytes) {
-    return file_error(StatusCode::kBadInput, name,
-                      "file has " + std::to_string(file_bytes) + " bytes; at most " +
-                          std::to_string(kMaxJsonTextBytes) + " are accepted");
-  }
-  std::string text(static_cast<std::size_t>(file_bytes), '\0');
-  std::ifstream stream(path, std::ios::binary);
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream) return file_error(StatusCode::kBadInput, name, "cannot be read completely");
+  DSV4RT_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxJsonTextBytes));
   return ModelConfig::from_json(text, name);
 }
 
@@ -266,9 +253,9 @@ Result<ModelConfig> without_exceptions(std::string_view source, Function functio
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kResourceExhausted, std::string(source) + ": out of memory while reading the config");
+    return out_of_memory(source, "reading the config");
   } catch (const std::exception& failure) {
-    return Status(StatusCode::kInternal, std::string(source) + ": " + failure.what());
+    return Status(StatusCode::kInternal, shown(source) + ": " + failure.what());
   }
 }
 

@@ -19,7 +19,7 @@ constexpr JsonLimits kRecordLimits{.text_bytes = std::size_t{64} << 20, .depth =
 Result<Json> parse_json_record(std::string_view record, RecordErrors& errors) {
   auto object = parse_json_object(record, errors.place(), kRecordLimits);
   if (!object) return errors.adopt(BadReason::kSyntax, object.status());
-  return object;
+  return std::move(*object).release();
 }
 
 Result<Ticks> checked_ticks(double value, double unit_ms, std::string_view field, const std::string& text,

@@ -3,28 +3,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace dsv4rt::replay {
 namespace {
 
 constexpr double kLeast = 1e-6;
 constexpr double kGreatest = 1e9;
 
-// Bucket b holds [kLeast * growth^b, kLeast * growth^(b + 1)) and stands for the mean of its values.
-double log_growth() {
-  return std::log1p(LatencyHistogram::kRelativeError);
-}
-
-std::size_t buckets() {
-  return static_cast<std::size_t>(std::log(kGreatest / kLeast) / log_growth()) + 1;
+std::size_t buckets(double log_growth) {
+  return static_cast<std::size_t>(std::log(kGreatest / kLeast) / log_growth) + 1;
 }
 
 }  // namespace
 
-LatencyHistogram::LatencyHistogram() : counts_(buckets()), sums_(counts_.size()) {}
+// Bucket b holds [kLeast * growth^b, kLeast * growth^(b + 1)) and stands for the mean of its values.
+LatencyHistogram::LatencyHistogram(double relative_error)
+    : log_growth_(std::log1p(relative_error)), counts_(buckets(log_growth_)), sums_(counts_.size()) {}
 
 void LatencyHistogram::add(double value) {
   const double within = std::clamp(value, kLeast, kGreatest);
-  const auto at = static_cast<std::size_t>(std::log(within / kLeast) / log_growth());
+  const auto at = static_cast<std::size_t>(std::log(within / kLeast) / log_growth_);
   const std::size_t bucket = std::min(at, counts_.size() - 1);
   ++counts_[bucket];
   sums_[bucket] += value;
@@ -32,6 +31,19 @@ void LatencyHistogram::add(double value) {
   greatest_ = count_ == 0 ? value : std::max(greatest_, value);
   sum_ += value;
   ++count_;
+}
+
+void LatencyHistogram::add(const LatencyHistogram& other) {
+  DSV4RT_CHECK(counts_.size() == other.counts_.size());
+  if (other.count_ == 0) return;
+  for (std::size_t bucket = 0; bucket < counts_.size(); ++bucket) {
+    counts_[bucket] += other.counts_[bucket];
+    sums_[bucket] += other.sums_[bucket];
+  }
+  least_ = count_ == 0 ? other.least_ : std::min(least_, other.least_);
+  greatest_ = count_ == 0 ? other.greatest_ : std::max(greatest_, other.greatest_);
+  sum_ += other.sum_;
+  count_ += other.count_;
 }
 
 double LatencyHistogram::value_of(std::size_t bucket) const {

@@ -1,5 +1,5 @@
 // Percentiles of any number of values in fixed memory: buckets whose bounds grow by a factor, so that a percentile is
-// off by at most kRelativeError of itself, and exact where a bucket's values are equal. Least, greatest and mean are
+// off by at most a known part of itself, and exact where a bucket's values are equal. Least, greatest and mean are
 // exact.
 #pragma once
 
@@ -14,10 +14,12 @@ class LatencyHistogram {
  public:
   static constexpr double kRelativeError = 0.001;
 
-  // For values in [0, 1e9]; smaller ones than 1e-6 count as it, larger ones as 1e9.
-  LatencyHistogram();
+  // For values in [0, 1e9]; smaller ones than 1e-6 count as it, larger ones as 1e9. relative_error is above 0.
+  explicit LatencyHistogram(double relative_error = kRelativeError);
 
   void add(double value);
+  // All values of another one, whose relative error is the same.
+  void add(const LatencyHistogram& other);
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] double mean() const noexcept { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
   [[nodiscard]] double least() const noexcept { return count_ == 0 ? 0 : least_; }
@@ -32,6 +34,7 @@ class LatencyHistogram {
   [[nodiscard]] double value_of(std::size_t bucket) const;
   [[nodiscard]] double value_of_rank(std::int64_t rank) const;  // 0: the least
 
+  double log_growth_;
   std::vector<std::int64_t> counts_;
   std::vector<double> sums_;  // one a bucket
   std::int64_t count_ = 0;

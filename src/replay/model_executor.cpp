@@ -24,8 +24,9 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(const ModelConfig& 
   DSV4RT_ASSIGN_OR_RETURN(executor->schedule_, LayerSchedule::create(config));
   DSV4RT_ASSIGN_OR_RETURN(executor->layout_, CacheLayout::create(config, executor->schedule_, options.formats));
   DSV4RT_ASSIGN_OR_RETURN(executor->plan_, plan_memory(config, executor->schedule_, executor->layout_, options.limits));
-  DSV4RT_ASSIGN_OR_RETURN(executor->manager_, KVCacheManager::create(executor->schedule_, executor->layout_,
-                                                                     executor->plan_, {.policy = options.prefixes}));
+  DSV4RT_ASSIGN_OR_RETURN(executor->manager_,
+                          KVCacheManager::create(executor->schedule_, executor->layout_, executor->plan_,
+                                                 {.policy = options.prefixes, .eviction = options.eviction}));
   executor->counts_.extrapolated_steps = 0;
   return executor;
 }

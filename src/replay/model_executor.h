@@ -24,6 +24,7 @@ struct ModelExecutorOptions {
   CacheFormats formats;
   CacheLimits limits;  // boundary_states 0: no prefix cache
   PrefixPolicy prefixes;
+  PrefixEviction eviction = PrefixEviction::kUseful;
   // Moving sequences to host memory and back: time each way, and the most bytes there at a time.
   double snapshot_ms_per_gib = 40;  // about 25 GiB/s
   std::int64_t snapshot_bytes = std::int64_t{16} << 30;

@@ -1,5 +1,7 @@
 #include "replay/record_errors.h"
 
+#include "base/message_text.h"
+
 namespace dsv4rt::replay {
 
 std::string_view bad_reason_name(BadReason reason) noexcept {
@@ -34,12 +36,12 @@ std::string RecordErrors::place() const {
 
 Status RecordErrors::refuse(BadReason reason, const std::string& what) {
   last_reason_ = reason;
-  return {StatusCode::kBadInput, place() + ": " + what};
+  return {StatusCode::kBadInput, shown(place()) + ": " + what};
 }
 
 Status RecordErrors::refuse_field(BadReason reason, std::string_view field, std::string_view value,
                                   std::string_view accepted) {
-  return refuse(reason, std::string(field) + ": " + std::string(value) + "; accepted: " + std::string(accepted));
+  return refuse(reason, printable(field) + ": " + std::string(value) + "; accepted: " + std::string(accepted));
 }
 
 Status RecordErrors::adopt(BadReason reason, Status status) {

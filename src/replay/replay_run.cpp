@@ -103,6 +103,7 @@ class ReplayRun {
                        .prefixes = executor_.prefix_stats(),
                        .executor = executor_.counts(),
                        .outputs = outputs_,
+                       .eviction = {},
                        .step_times = {},
                        .engine = executor_.engine_origin(),
                        .stopped = stopped_};
@@ -261,13 +262,13 @@ class ReplayRun {
         if (!record.has_ttft()) record.first_token_ns = at_ns;
         record.last_token_ns = at_ns;
         record.output_tokens += event.output_tokens;
-        metrics_->tokens(event, gap_ms);
+        metrics_->tokens(event, gap_ms, at_ns);
         return {};
       }
       case SchedulerEvent::Kind::kPreempted:
         record.preempted_ns = at_ns;
         record.preemptions += 1;
-        metrics_->preempted(event);
+        metrics_->preempted(event, at_ns);
         return {};
       case SchedulerEvent::Kind::kFinished:
         return end(event.request, RequestOutcome::kFinished, at_ns, {});
@@ -387,6 +388,7 @@ Result<RunSummary> run_model(RequestSupply supply, const ModelReplayOptions& opt
                           ModelExecutor::create(options.config, cache, times, clock));
   DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), *executor, clock, replay_options));
   summary.mode = "model";
+  summary.eviction = cache.eviction;
   summary.step_times = StepTimeOrigin{
       .provenance = options.table.provenance, .points = options.table.points.size(), .experts = options.experts};
   DSV4RT_RETURN_IF_ERROR(write_texts(summary, replay_options));

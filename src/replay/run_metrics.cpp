@@ -21,6 +21,13 @@ std::vector<std::string> column_names(const CacheOccupancy& occupancy) {
   return names;
 }
 
+// Columns of RunMetrics::events.
+enum EventColumn : std::size_t { kArrived, kFinished, kRejected, kPreempted, kPromptTokens, kOutputTokens };
+
+std::vector<std::string> event_names() {
+  return {"arrived", "finished", "rejected", "preempted", "prompt tokens", "output tokens"};
+}
+
 }  // namespace
 
 bool ServiceLevels::kept_by(const RequestRecord& record) const noexcept {
@@ -56,7 +63,11 @@ Result<ServiceLevels> ServiceLevels::parse(std::string_view text) {
 }
 
 RunMetrics::RunMetrics(const ServiceLevels& levels, const CacheOccupancy& at_start)
-    : levels_(levels), occupancy_(column_names(at_start)), latest_(at_start), most_live_(at_start.roles.size()) {
+    : levels_(levels),
+      occupancy_(column_names(at_start)),
+      events_(event_names()),
+      latest_(at_start),
+      most_live_(at_start.roles.size()) {
   slowest_.reserve(kSlowest + 1);
 }
 
@@ -64,6 +75,7 @@ void RunMetrics::arrived(const RequestRecord& record, bool has_block_ids) {
   requests_.arrived += 1;
   requests_.with_block_ids += has_block_ids ? 1 : 0;
   if (requests_.first_arrival_ns < 0) requests_.first_arrival_ns = record.arrival_ns;
+  events_.add(record.arrival_ns, kArrived);
 }
 
 void RunMetrics::admitted(const RequestRecord& record, const SchedulerEvent& event, bool first_time) {
@@ -74,20 +86,30 @@ void RunMetrics::admitted(const RequestRecord& record, const SchedulerEvent& eve
   queue_ms_.add(record.queue_ms());
 }
 
-void RunMetrics::preempted(const SchedulerEvent& event) {
+void RunMetrics::preempted(const SchedulerEvent& event, std::int64_t at_ns) {
+  events_.add(at_ns, kPreempted);
   requests_.preemptions += 1;
   requests_.snapshots += event.snapshot ? 1 : 0;
 }
 
-void RunMetrics::tokens(const SchedulerEvent& event, std::optional<double> gap_ms) {
+void RunMetrics::tokens(const SchedulerEvent& event, std::optional<double> gap_ms, std::int64_t at_ns) {
+  events_.add(at_ns, kOutputTokens, event.output_tokens);
   requests_.output_tokens += event.output_tokens;
   if (gap_ms) itl_ms_.add(*gap_ms);
 }
 
 void RunMetrics::ended(const RequestRecord& record) {
   requests_.last_end_ns = std::max(requests_.last_end_ns, record.end_ns);
+  const bool kept = record.outcome == RequestOutcome::kFinished && levels_.kept_by(record);
+  groups_.add(record, kept);
   if (record.outcome == RequestOutcome::kRejected) {
     requests_.rejected += 1;
+    events_.add(record.end_ns, kRejected);
+    if (record.reason == RejectReason::kQueueFull) {
+      if (requests_.first_rejected_ns < 0) requests_.first_rejected_ns = record.end_ns;
+      requests_.last_rejected_ns = record.end_ns;
+      requests_.queue_empty_ns = -1;
+    }
     requests_.rejected_for[static_cast<std::size_t>(record.reason)] += 1;
     return;
   }
@@ -98,7 +120,8 @@ void RunMetrics::ended(const RequestRecord& record) {
   requests_.finished += 1;
   requests_.input_tokens += record.input_tokens;
   requests_.finished_output_tokens += record.output_tokens;
-  requests_.kept_service_levels += levels_.kept_by(record) ? 1 : 0;
+  events_.add(record.end_ns, kFinished);
+  requests_.kept_service_levels += kept ? 1 : 0;
   if (record.has_ttft()) ttft_ms_.add(record.ttft_ms());
   if (record.has_tpot()) tpot_ms_.add(record.tpot_ms());
   e2el_ms_.add(record.e2el_ms());
@@ -125,6 +148,7 @@ void RunMetrics::step(const StepReport& report, std::int64_t begin_ns, std::int6
   steps_.prefill_tokens += report.prefill_tokens;
   steps_.drafted_tokens += report.drafted_tokens;
   steps_.accepted_drafts += report.accepted_drafts;
+  events_.add(end_ns, kPromptTokens, report.prefill_tokens);
   steps_.longest_ns = std::max(steps_.longest_ns, end_ns - begin_ns);
   steps_.most_sequences = std::max(steps_.most_sequences, report.decode_sequences + report.prefill_sequences);
   steps_.most_tokens = std::max(steps_.most_tokens, report.decode_tokens + report.prefill_tokens);
@@ -149,6 +173,8 @@ void RunMetrics::state(std::int64_t begin_ns, std::int64_t end_ns, const CacheOc
     values_.push_back(static_cast<double>(value));
   }
   occupancy_.add(begin_ns, end_ns, values_);
+  const bool recovered = requests_.last_rejected_ns >= 0 && requests_.queue_empty_ns < 0 && waiting == 0;
+  if (recovered) requests_.queue_empty_ns = end_ns;
 }
 
 void RunMetrics::queue(const Scheduler& scheduler) {

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "dsv4rt/status.h"
+#include "replay/event_series.h"
 #include "replay/latency_histogram.h"
 #include "replay/occupancy_series.h"
 #include "replay/replay_executor.h"
+#include "replay/request_groups.h"
 #include "replay/request_record.h"
 #include "replay/scheduler.h"
 
@@ -67,6 +69,10 @@ struct RequestTotals {
   std::int32_t most_waiting = 0;             // in the queue, preempted ones not counted
   std::int32_t most_preempted = 0;           // at a time
   std::optional<double> least_tokens_per_s;  // RequestRecord::tokens_per_s of finished ones
+  // Overload and recovery; -1: never.
+  std::int64_t first_rejected_ns = -1;  // for a full queue
+  std::int64_t last_rejected_ns = -1;
+  std::int64_t queue_empty_ns = -1;  // first time without a waiting request after the last rejection
 };
 
 class RunMetrics {
@@ -77,9 +83,9 @@ class RunMetrics {
 
   void arrived(const RequestRecord& record, bool has_block_ids);
   void admitted(const RequestRecord& record, const SchedulerEvent& event, bool first_time);
-  void preempted(const SchedulerEvent& event);
+  void preempted(const SchedulerEvent& event, std::int64_t at_ns);
   // `gap_ms`: since the request's tokens before, if there were any. Tokens of one step come together: one gap.
-  void tokens(const SchedulerEvent& event, std::optional<double> gap_ms);
+  void tokens(const SchedulerEvent& event, std::optional<double> gap_ms, std::int64_t at_ns);
   void ended(const RequestRecord& record);
   void step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns);
   // After every change of the queue.
@@ -95,6 +101,8 @@ class RunMetrics {
   [[nodiscard]] const LatencyHistogram& e2el_ms() const noexcept { return e2el_ms_; }
   [[nodiscard]] const LatencyHistogram& queue_ms() const noexcept { return queue_ms_; }
   [[nodiscard]] const OccupancySeries& occupancy() const noexcept { return occupancy_; }
+  [[nodiscard]] const EventSeries& events() const noexcept { return events_; }
+  [[nodiscard]] const RequestGroups& groups() const noexcept { return groups_; }
   [[nodiscard]] const CacheOccupancy& latest() const noexcept { return latest_; }
   // Largest live blocks seen, in the order of CacheOccupancy::roles.
   [[nodiscard]] const std::vector<std::int64_t>& most_live_blocks() const noexcept { return most_live_; }
@@ -111,6 +119,8 @@ class RunMetrics {
   LatencyHistogram e2el_ms_;
   LatencyHistogram queue_ms_;
   OccupancySeries occupancy_;
+  EventSeries events_;
+  RequestGroups groups_;
   CacheOccupancy latest_;
   std::vector<std::int64_t> most_live_;
   std::vector<double> values_;  // one sample

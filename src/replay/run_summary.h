@@ -39,6 +39,7 @@ struct RunSummary {
   PrefixStats prefixes;
   ExecutorCounts executor;
   OutputDigest outputs;
+  std::optional<PrefixEviction> eviction;    // unset: not known
   std::optional<StepTimeOrigin> step_times;  // set for model runs
   std::optional<EngineOrigin> engine;        // set for real runs
   bool stopped = false;                      // ended by ReplayOptions::stop

@@ -1,10 +1,10 @@
 #include "replay/step_table.h"
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <tuple>
 
+#include "base/input_file.h"
 #include "base/message_text.h"
 #include "base/try.h"
 #include "model/json_document.h"
@@ -20,11 +20,11 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 31;
 constexpr double kMostMicroseconds = 1e12;
 
 Status bad(std::string_view source, const std::string& field, const std::string& value, const std::string& accepted) {
-  return {StatusCode::kBadInput, std::string(source) + ": " + field + " = " + value + "; accepted: " + accepted};
+  return {StatusCode::kBadInput, shown(source) + ": " + field + " = " + value + "; accepted: " + accepted};
 }
 
 Status missing(std::string_view source, const std::string& field, const std::string& accepted) {
-  return {StatusCode::kBadInput, std::string(source) + ": " + field + " is missing; accepted: " + accepted};
+  return {StatusCode::kBadInput, shown(source) + ": " + field + " is missing; accepted: " + accepted};
 }
 
 Result<std::int64_t> read_integer(const Json& object, const std::string& name, const std::string& field,
@@ -70,18 +70,13 @@ std::string point_field(std::size_t index) {
 }  // namespace
 
 Result<StepTable> StepTable::from_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Status{StatusCode::kNotFound, path.string() + ": cannot be opened"};
-  std::string text;
-  text.resize(kMaxJsonTextBytes + 1);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (file.bad()) return Status{StatusCode::kBadInput, path.string() + ": cannot be read"};
-  return from_json(text, path.string());
+  DSV4RT_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxJsonTextBytes));
+  return from_json(text, path.native());
 }
 
 Result<StepTable> StepTable::from_json(std::string_view text, std::string_view source) {
-  DSV4RT_ASSIGN_OR_RETURN(const Json json, parse_json_object(text, source));
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_object(text, source));
+  const Json& json = document.root();
   const auto format = json.find("format");
   if (format == json.end()) return missing(source, "format", quote(kFormat));
   if (*format != kFormat) return bad(source, "format", describe_json(*format), quote(kFormat));
@@ -126,7 +121,7 @@ Status StepTable::validate(std::string_view source) const {
     }
     if (!shapes.insert({point.kind, point.sequences, point.context_tokens, point.tokens}).second) {
       return {StatusCode::kBadInput,
-              std::string(source) + ": " + point_field(i) + " has the shape of a point before it; each is given once"};
+              shown(source) + ": " + point_field(i) + " has the shape of a point before it; each is given once"};
     }
     decode |= point.kind == StepKind::kDecode && point.tokens == 1;
     prefill |= point.kind == StepKind::kPrefill;

@@ -44,6 +44,10 @@ const char* mode_name(ArrivalMode mode) {
   return "";
 }
 
+const char* policy_name(PrefixEviction eviction) {
+  return eviction == PrefixEviction::kLru ? "lru" : "useful";
+}
+
 Json options(const RunSummary& summary) {
   const ArrivalOptions& arrivals = summary.arrivals;
   const SchedulerOptions& scheduler = summary.scheduler;
@@ -67,6 +71,7 @@ Json options(const RunSummary& summary) {
   json["acceptance"] = summary.acceptance;
   json["pool_tokens"] = summary.limits.pool_tokens;
   json["boundary_states"] = summary.limits.boundary_states;
+  json["policy"] = summary.eviction ? Json(policy_name(*summary.eviction)) : Json(nullptr);
   return json;
 }
 
@@ -168,15 +173,29 @@ Json cache(const RunSummary& summary) {
           {"peak_saved_bytes", summary.executor.peak_saved_bytes}};
 }
 
+// When requests were refused for a full queue, and when nobody waited any more; null: never.
+Json overload(const RequestTotals& totals) {
+  const auto time = [](std::int64_t ns) { return ns < 0 ? Json(nullptr) : Json(to_ms(ns)); };
+  const bool recovered = totals.queue_empty_ns >= 0;
+  return {{"first_rejected_ms", time(totals.first_rejected_ns)},
+          {"last_rejected_ms", time(totals.last_rejected_ns)},
+          {"queue_empty_ms", time(totals.queue_empty_ns)},
+          {"recovery_ms", recovered ? time(totals.queue_empty_ns - totals.last_rejected_ns) : Json(nullptr)}};
+}
+
 Json memory(const RunSummary& summary) {
   const MemoryPlan& plan = summary.memory;
   Json json = {{"pool_tokens", plan.limits.pool_tokens}};
   for (const PlannedRegion& region : plan.regions) {
     json["roles"].push_back({{"role", cache_role_name(region.role)},
                              {"layers", region.layers},
+                             {"bytes_per_token", region.bytes_per_token},
+                             {"bytes_per_sequence", region.bytes_per_sequence},
                              {"blocks_per_layer", region.blocks_per_layer},
                              {"total_bytes", region.total_bytes}});
   }
+  json["bytes_per_token"] = plan.bytes_per_token;
+  json["bytes_per_sequence"] = plan.bytes_per_sequence;
   json["boundary_state_bytes"] = plan.boundary_state_bytes;
   json["block_table_bytes"] = plan.block_table_bytes;
   json["step_metadata_bytes"] = plan.step_metadata_bytes;
@@ -194,6 +213,17 @@ Json memory(const RunSummary& summary) {
   return json;
 }
 
+Json events(const EventSeries& series) {
+  Json json = {{"interval_ms", to_ms(series.interval_ns())}, {"columns", series.columns()}};
+  Json& counts = json["counts"] = Json::array();
+  for (std::size_t i = 0; i < series.intervals(); ++i) {
+    Json row = Json::array();
+    for (std::size_t c = 0; c < series.columns().size(); ++c) row.push_back(series.count(i, c));
+    counts.push_back(row);
+  }
+  return json;
+}
+
 Json engine(const RunSummary& summary) {
   const EngineOrigin& engine = *summary.engine;
   return {{"backend", engine.backend},
@@ -201,6 +231,31 @@ Json engine(const RunSummary& summary) {
           {"deterministic", engine.deterministic},
           {"moe_us_per_step", engine.experts.us_per_step},
           {"moe_us_per_token", engine.experts.us_per_token}};
+}
+
+Json groups(const RequestGroups& groups) {
+  const auto latency_of = [](const LatencyHistogram& values) -> Json {
+    return {{"count", values.count()},
+            {"mean", values.mean()},
+            {"p50", values.percentile(50)},
+            {"p99", values.percentile(99)}};
+  };
+  Json each = Json::array();
+  for (std::size_t g = 0; g < groups.used(); ++g) {
+    const RequestGroup& group = groups[g];
+    each.push_back({{"requests", group.requests},
+                    {"finished", group.finished},
+                    {"rejected", group.rejected},
+                    {"kept_service_levels", group.kept_service_levels},
+                    {"preemptions", group.preemptions},
+                    {"admitted_input_tokens", group.admitted_input_tokens},
+                    {"hit_tokens", group.hit_tokens},
+                    {"output_tokens", group.output_tokens},
+                    {"ttft_ms", latency_of(group.ttft_ms)},
+                    {"tpot_ms", latency_of(group.tpot_ms)},
+                    {"e2el_ms", latency_of(group.e2el_ms)}});
+  }
+  return {{"size", groups.size()}, {"each", each}};
 }
 
 Json occupancy(const OccupancySeries& series) {
@@ -273,8 +328,15 @@ std::string summary_json(const RunSummary& summary) {
     times["moe_us_per_step"] = summary.step_times->experts.us_per_step;
     times["moe_us_per_token"] = summary.step_times->experts.us_per_token;
   }
-  json["distribution_ms"] = {{"ttft", distribution(metrics.ttft_ms())}, {"tpot", distribution(metrics.tpot_ms())}};
+  json["distribution_ms"] = {{"ttft", distribution(metrics.ttft_ms())},
+                             {"tpot", distribution(metrics.tpot_ms())},
+                             {"itl", distribution(metrics.itl_ms())},
+                             {"e2el", distribution(metrics.e2el_ms())},
+                             {"queue", distribution(metrics.queue_ms())}};
+  json["overload"] = overload(totals);
   json["occupancy"] = occupancy(metrics.occupancy());
+  json["events"] = events(metrics.events());
+  json["groups"] = groups(metrics.groups());
   json["slowest"] = slowest(metrics);
   json["wall_ms"] = summary.wall_ms;
   json["wall_speedup"] = summary.wall_speedup();

@@ -67,7 +67,8 @@ SeedCompressor::SeedCompressor(RowFormat rows, IndexKeyFormat keys)
 GoldenTensor SeedCompressor::tensor(const std::string& name) const {
   const TensorView* view = file_.find(name);
   if (view == nullptr) throw std::runtime_error(name + " is not in " + kPath);
-  GoldenTensor tensor{.rows = view->shape.at(0), .columns = view->shape.at(1), .values = {}};
+  if (const Status read = file_.read(view->data); !read.ok()) throw std::runtime_error(read.message());
+  GoldenTensor tensor{.rows = view->shape[0], .columns = view->shape[1], .values = {}};
   const auto count = static_cast<std::size_t>(tensor.rows * tensor.columns);
   for (std::size_t i = 0; i < count; ++i) {
     if (view->dtype == TensorDtype::kBf16) {

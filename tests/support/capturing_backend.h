@@ -41,6 +41,9 @@ class CapturingOps final : public Ops {
   }
   Status indexer_topk(const IndexerTopkParams& p) override { return run_step("indexer_topk", p, &Ops::indexer_topk); }
   Status attend(const AttendParams& p) override { return run_step("attend", p, &Ops::attend); }
+  Status flag_non_finite(const FlagNonFiniteParams& p) override {
+    return run_step("flag_non_finite", p, &Ops::flag_non_finite);
+  }
   Status write_kv(const WriteKvParams& p) override {
     return run("write_kv", [this, p](const StepHeader* counts) {
       WriteKvParams now = p;

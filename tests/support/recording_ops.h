@@ -55,6 +55,9 @@ class RecordingOps : public Ops {
     attend_params = p;
     return pass("attend", [&] { return inner_->attend(p); });
   }
+  Status flag_non_finite(const FlagNonFiniteParams& p) override {
+    return pass("flag_non_finite", [&] { return inner_->flag_non_finite(p); });
+  }
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override {
     return pass("begin_step", [&] { return inner_->begin_step(step, tables); });
   }

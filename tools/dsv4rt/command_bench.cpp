@@ -10,10 +10,11 @@
 #include <system_error>
 #include <vector>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "command.h"
-#include "console.h"
 #include "engine_flags.h"
+#include "outputs.h"
 #include "stage_report.h"
 #include "step_table_report.h"
 #include "text_table.h"
@@ -35,6 +36,7 @@ struct BenchFlags {
   std::string revision;
   StageReport stages;
   std::string json;
+  Outputs outputs;
 };
 
 // Read bandwidth that floors are computed from: measured on an H200. The CPU's varies; it has to be given.
@@ -57,7 +59,8 @@ Result<StepShape> parse_step_shape(const std::string& text) {
     const auto context = std::from_chars(batch.ptr + 1, end, shape.context_tokens);
     if (context.ec == std::errc() && context.ptr == end && shape.batch > 0 && shape.context_tokens > 0) return shape;
   }
-  return Status{StatusCode::kInvalidArgument, "--whole-step: '" + text + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
+  return Status{StatusCode::kInvalidArgument,
+                "--whole-step: '" + printable(text) + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
 }
 
 // "2048", or "2048@32768": tokens of a prompt after so many cached ones.
@@ -72,7 +75,7 @@ Result<std::vector<PrefillShape>> parse_prefill_shapes(const std::vector<std::st
     }
     if (parsed.ec != std::errc() || parsed.ptr != end || shape.tokens < 1 || shape.context_tokens < 0) {
       return Status{StatusCode::kInvalidArgument,
-                    "--whole-prefill: '" + text + "'; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
+                    "--whole-prefill: " + quote(text) + "; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
     }
     shapes.push_back(shape);
   }
@@ -156,7 +159,7 @@ Status bench_whole_step(const BenchFlags& flags) {
     }
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 Status bench_each_layer(const BenchFlags& flags) {
@@ -192,7 +195,7 @@ Status bench_each_layer(const BenchFlags& flags) {
               << closeness(inspector) << "\n";
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 // Prefill of whole prompts; the floor is that of an H200's tensor cores, measured 1480 and 800 TFLOP/s.
@@ -239,7 +242,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
               << (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") << "\n";
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json);
+  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 Status bench_step_table(const BenchFlags& flags) {
@@ -257,6 +260,7 @@ Status bench_step_table(const BenchFlags& flags) {
 }
 
 Status bench(const BenchFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   if (!flags.step_table.empty()) return bench_step_table(flags);
   if (!flags.whole_step.empty() && !flags.whole_prefill.empty()) {
     return {StatusCode::kInvalidArgument, "--whole-step and --whole-prefill: accepted: one of them, or --step-table"};
@@ -299,6 +303,8 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
+  flags->stages.add_to(*command);
+  flags->outputs.add_to(*command, {"--json", "--step-table", "--chrome-trace"});
   command->callback([flags, &chosen] { chosen = [flags] { return bench(*flags); }; });
 }
 

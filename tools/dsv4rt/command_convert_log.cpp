@@ -1,14 +1,13 @@
 // dsv4rt convert-log: a recorded log of any format as a native one.
 
-#include <iostream>
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include "base/try.h"
 #include "checkpoint/output_file.h"
 #include "command.h"
-#include "console.h"
 #include "log_report.h"
+#include "outputs.h"
 #include "replay/native_log.h"
 
 namespace dsv4rt::cli {
@@ -20,18 +19,15 @@ struct ConvertFlags {
   LogFlags log;
   std::string out;
   std::string json;
+  Outputs outputs;
 };
 
-// A file that appears when it is complete, or standard output.
+// An OutputFile with a buffer.
 class LogOutput {
  public:
-  static Result<LogOutput> create(const std::string& path) {
-    LogOutput output;
-    if (path != "-") {
-      DSV4RT_ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));
-      output.file_.emplace(std::move(file));
-    }
-    return output;
+  static Result<LogOutput> create(const std::string& path, Existing existing) {
+    DSV4RT_ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, existing));
+    return LogOutput(std::move(file));
   }
 
   Status add(const std::string& line) {
@@ -41,27 +37,24 @@ class LogOutput {
 
   Status commit() {
     DSV4RT_RETURN_IF_ERROR(flush());
-    return file_ ? file_->commit() : Status{};
+    return file_.commit();
   }
 
  private:
+  explicit LogOutput(OutputFile file) : file_(std::move(file)) {}
   Status flush() {
     const std::string text = std::exchange(buffer_, {});
-    if (file_) return file_->write(text.data(), text.size());
-    std::cout << text << std::flush;
-    return std::cout ? Status{} : Status{StatusCode::kResourceExhausted, "standard output: write failed"};
+    return file_.write(text.data(), text.size());
   }
 
-  std::optional<OutputFile> file_;
+  OutputFile file_;
   std::string buffer_;
 };
 
 Status convert_log(const ConvertFlags& flags) {
-  if (flags.out == "-" && flags.json == "-") {
-    return {StatusCode::kInvalidArgument, "--json -: standard output takes the log; accepted: a file"};
-  }
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(flags.log));
-  DSV4RT_ASSIGN_OR_RETURN(LogOutput output, LogOutput::create(flags.out));
+  DSV4RT_ASSIGN_OR_RETURN(LogOutput output, LogOutput::create(flags.out, flags.outputs.existing()));
   DSV4RT_RETURN_IF_ERROR(output.add(replay::native_log_header(source->info())));
   while (flags.log.limit < 0 || source->progress().requests < flags.log.limit) {
     DSV4RT_ASSIGN_OR_RETURN(const std::optional<replay::Request> request, source->next());
@@ -75,7 +68,7 @@ Status convert_log(const ConvertFlags& flags) {
                                       {"provenance", provenance_json()},
                                       {"log", log_json(flags.log, *source)},
                                       {"out", flags.out}};
-  return write_json_report(report, flags.json);
+  return write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 }  // namespace
@@ -86,6 +79,7 @@ void add_convert_log_command(CLI::App& app, Action& chosen) {
   flags->log.add_to(*command);
   command->add_option("out", flags->out, "Native log to write, or - for stdout")->required();
   command->add_option("--json", flags->json, "Write a summary as JSON to a file, or - for stdout");
+  flags->outputs.add_to(*command, {"out", "--json"});
   command->callback([flags, &chosen] { chosen = [flags] { return convert_log(*flags); }; });
 }
 

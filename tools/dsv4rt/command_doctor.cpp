@@ -18,9 +18,9 @@
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
 #include "command.h"
-#include "console.h"
 #include "dsv4rt/version.h"
 #include "layout/row_format.h"
+#include "outputs.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -35,6 +35,7 @@ struct DoctorFlags {
   std::string cache_format = "fp8_ds_mla";
   std::string index_format = "mxfp4";
   std::string json;
+  Outputs outputs;
 };
 
 // The NVIDIA kernel module's version, empty without one.
@@ -271,6 +272,7 @@ void print_cuda(const Json& cuda) {
 }
 
 Status doctor(const DoctorFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   Json report = doctor_report();
   const std::string& json = flags.json;
   if (flags.kernels) {
@@ -288,7 +290,7 @@ Status doctor(const DoctorFlags& flags) {
               << "\nusable backends: " << joined(report["usable_backends"]) << "\n";
     if (flags.kernels) print_kernels(report["kernels"], flags);
   }
-  if (!json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, json));
+  if (!json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, json, flags.outputs.existing()));
   if (report["usable_backends"].empty()) return {StatusCode::kInternal, "no backend is usable"};
   return {};
 }
@@ -307,6 +309,7 @@ void add_doctor_command(CLI::App& app, Action& chosen) {
   command->add_option("--index-format", flags->index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16")
       ->capture_default_str();
   command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout");
+  flags->outputs.add_to(*command, {"--json"});
   command->callback([flags, &chosen] { chosen = [flags] { return doctor(*flags); }; });
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/bfloat16.h"
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "checkpoint/safetensors_writer.h"
@@ -12,6 +13,7 @@
 #include "checkpoint/synthetic_values.h"
 #include "command.h"
 #include "console.h"
+#include "outputs.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -26,6 +28,7 @@ struct GenerateFlags {
   std::string max_shard_size;
   std::int64_t prefill = 512;
   std::int64_t decode = 64;
+  Outputs outputs;  // gen-trace has them
 };
 
 struct ModelLayers {
@@ -42,7 +45,8 @@ Result<ModelLayers> select_layers(const GenerateFlags& flags) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.layers));
   }
   if (range.last >= model.config.num_hidden_layers) {
-    return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.layers + "'; the model has layers 0 to " +
+    return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.layers) +
+                                                    "'; the model has layers 0 to " +
                                                     std::to_string(model.config.num_hidden_layers - 1)};
   }
   for (std::int32_t layer = range.first; layer <= range.last; ++layer) {
@@ -60,14 +64,19 @@ Status generate_checkpoint(const GenerateFlags& flags) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes, parse_byte_size("--max-shard-size", flags.max_shard_size));
     options.max_shard_bytes = static_cast<std::uint64_t>(bytes);
   }
-  DSV4RT_RETURN_IF_ERROR(write_synthetic_checkpoint(flags.out, model.config, model.layers, options));
-  std::cout << flags.out << ": " << model.layers.size() << " layers, " << flags.encoding << ", seed " << flags.seed
-            << "\n";
+  Status written = write_synthetic_checkpoint(flags.out, model.config, model.layers, options);
+  if (written.code() == StatusCode::kFailedPrecondition) {
+    return {StatusCode::kInvalidArgument, "--out " + written.message()};
+  }
+  DSV4RT_RETURN_IF_ERROR(written);
+  std::cout << shown(flags.out) << ": " << model.layers.size() << " layers, " << flags.encoding << ", seed "
+            << flags.seed << "\n";
   return {};
 }
 
 // Inputs as a block's norm gives them: zero mean, unit variance, per layer and token.
 Status generate_trace(const GenerateFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   DSV4RT_ASSIGN_OR_RETURN(const ModelLayers model, select_layers(flags));
   const std::int64_t tokens = flags.prefill + flags.decode;
   if (flags.prefill < 0 || flags.decode < 0 || tokens < 1 || tokens > model.config.max_position_embeddings) {
@@ -84,7 +93,8 @@ Status generate_trace(const GenerateFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(SafetensorsWriter writer,
                           SafetensorsWriter::create(flags.out, tensors,
                                                     {{"n_prefill", std::to_string(flags.prefill)},
-                                                     {"n_decode", std::to_string(flags.decode)}}));
+                                                     {"n_decode", std::to_string(flags.decode)}},
+                                                    flags.outputs.existing()));
   std::vector<bf16> row(static_cast<std::size_t>(model.config.hidden_size));
   ProgressLine progress("gen-trace", "layers");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -97,7 +107,8 @@ Status generate_trace(const GenerateFlags& flags) {
     progress.update(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(tensors.size()));
   }
   DSV4RT_RETURN_IF_ERROR(writer.finish());
-  std::cout << flags.out << ": " << tensors.size() << " layers, " << flags.prefill << " + " << flags.decode
+  if (flags.out == "-") return {};
+  std::cout << shown(flags.out) << ": " << tensors.size() << " layers, " << flags.prefill << " + " << flags.decode
             << " tokens, seed " << flags.seed << "\n";
   return {};
 }
@@ -125,7 +136,8 @@ void add_generate_commands(CLI::App& app, Action& chosen) {
 
   auto trace_flags = std::make_shared<GenerateFlags>();
   CLI::App* trace = app.add_subcommand("gen-trace", "Write an attention trace with random inputs");
-  add_common(*trace, *trace_flags, "Trace file to write");
+  add_common(*trace, *trace_flags, "Trace file to write, or - for stdout");
+  trace_flags->outputs.add_to(*trace, {"--out"});
   trace->add_option("--prefill", trace_flags->prefill, "Prompt tokens")->capture_default_str();
   trace->add_option("--decode", trace_flags->decode, "Tokens after the prompt")->capture_default_str();
   trace->callback([trace_flags, &chosen] { chosen = [trace_flags] { return generate_trace(*trace_flags); }; });

@@ -7,8 +7,8 @@
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "command.h"
-#include "console.h"
 #include "dsv4rt/model.h"
+#include "outputs.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 struct InspectFlags {
   std::string path;
   std::string json;
+  Outputs outputs;
   bool tensors = false;
 };
 
@@ -80,9 +81,9 @@ Status read_tensors(const std::filesystem::path& path, Inspection& inspection) {
     (loaded ? inspection.layers[layer] : inspection.skipped).add(view);
     inspection.tensors.push_back({{"name", view.name},
                                   {"dtype", tensor_dtype_name(view.dtype)},
-                                  {"shape", view.shape},
+                                  {"shape", std::vector<std::int64_t>(view.shape.begin(), view.shape.end())},
                                   {"bytes", view.data.size()},
-                                  {"file", tensor.file->path().filename().string()},
+                                  {"file", tensor.file->path().filename().native()},
                                   {"loaded", loaded}});
   }
   return {};
@@ -143,6 +144,7 @@ Json inspection_json(const Inspection& inspection) {
 }
 
 Status inspect(const InspectFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   const std::filesystem::path path = flags.path;
   std::error_code ignored;
   const bool directory = std::filesystem::is_directory(path, ignored);
@@ -151,7 +153,8 @@ Status inspect(const InspectFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(inspection.schedule, LayerSchedule::create(inspection.config));
   if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, inspection));
   if (flags.json != "-") print_inspection(inspection, flags.tensors);
-  return flags.json.empty() ? Status{} : write_json_report(inspection_json(inspection), flags.json);
+  return flags.json.empty() ? Status{}
+                            : write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing());
 }
 
 }  // namespace
@@ -162,6 +165,7 @@ void add_inspect_command(CLI::App& app, Action& chosen) {
   command->add_option("path", flags->path, "Checkpoint directory, or a config.json")->required();
   command->add_flag("--tensors", flags->tensors, "List every tensor");
   command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout instead of the table");
+  flags->outputs.add_to(*command, {"--json"});
   command->callback([flags, &chosen] { chosen = [flags] { return inspect(*flags); }; });
 }
 

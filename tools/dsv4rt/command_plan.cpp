@@ -9,13 +9,14 @@
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
 #include "command.h"
-#include "console.h"
 #include "dsv4rt/engine.h"
 #include "engine/step_workspace.h"
+#include "outputs.h"
 #include "text_table.h"
 #include "tools/lib/prefix_costs.h"
 
@@ -37,6 +38,7 @@ struct PlanFlags {
   std::int32_t prefix_states = 0;
   CacheFormats formats;
   std::string json;
+  Outputs outputs;
 };
 
 // What steps take besides the cache and what --other gives.
@@ -180,9 +182,10 @@ Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config,
     memory.graph_bytes = GraphOptions{}.max_bytes;
     return memory;
   }
-  return Status{StatusCode::kInvalidArgument, "--backend: '" + flags.backend + "'; accepted: cpu, cuda"};
+  return Status{StatusCode::kInvalidArgument, "--backend: '" + printable(flags.backend) + "'; accepted: cpu, cuda"};
 #else
-  return Status{StatusCode::kInvalidArgument, "--backend: '" + flags.backend + "'; accepted in this build: cpu"};
+  return Status{StatusCode::kInvalidArgument,
+                "--backend: '" + printable(flags.backend) + "'; accepted in this build: cpu"};
 #endif
 }
 
@@ -214,13 +217,16 @@ Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
 }
 
 Status plan(const PlanFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   std::int64_t other_bytes = 0;
   if (!flags.other.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(other_bytes, parse_byte_size("--other", flags.other));
   }
   DSV4RT_ASSIGN_OR_RETURN(const WholePlan plan, make_plan(flags, other_bytes));
   if (flags.json != "-") print_plan(plan, flags, other_bytes);
-  return flags.json.empty() ? Status{} : write_json_report(plan_json(plan, flags, other_bytes), flags.json);
+  return flags.json.empty()
+             ? Status{}
+             : write_json_report(plan_json(plan, flags, other_bytes), flags.json, flags.outputs.existing());
 }
 
 }  // namespace
@@ -258,6 +264,7 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   command->add_option("--index-format", flags->index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16")
       ->capture_default_str();
   command->add_option("--json", flags->json, "Write the plan as JSON to a file, or - for stdout instead of the table");
+  flags->outputs.add_to(*command, {"--json"});
   command->callback([flags, &chosen] { chosen = [flags] { return plan(*flags); }; });
 }
 

@@ -1,14 +1,18 @@
 // dsv4rt run: feeds an attention trace through a checkpoint's layers and compares.
 
+#include <cmath>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include <spdlog/spdlog.h>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "command.h"
 #include "console.h"
 #include "engine_flags.h"
+#include "outputs.h"
 #include "prefix_report.h"
 #include "stage_report.h"
 #include "text_table.h"
@@ -26,12 +30,13 @@ struct RunFlags {
   std::string trace;
   std::int64_t chunk = 0;
   std::int64_t decode_from = -1;
-  double tolerance = 0;
+  std::optional<double> tolerance;
   bool check = false;
   bool digest = false;
   StageReport stages;
   PrefixReport prefixes;
   std::string json;
+  Outputs outputs;
 };
 
 struct LayerDigest {
@@ -172,7 +177,7 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
   if (!flags.engine.layers.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.engine.layers));
     if (range.last >= config.num_hidden_layers) {
-      return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.engine.layers +
+      return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.engine.layers) +
                                                       "'; the model has layers 0 to " +
                                                       std::to_string(config.num_hidden_layers - 1)};
     }
@@ -181,7 +186,20 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
 }
 
 Status run(RunFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
+  if (flags.tolerance && !(*flags.tolerance > 0 && std::isfinite(*flags.tolerance))) {
+    return {StatusCode::kInvalidArgument,
+            "--tolerance: " + std::to_string(*flags.tolerance) + "; accepted: a finite number above 0"};
+  }
+  if (flags.chunk < 0) {
+    return {StatusCode::kInvalidArgument, "--chunk: " + std::to_string(flags.chunk) + "; accepted: 0 or more tokens"};
+  }
   DSV4RT_ASSIGN_OR_RETURN(const AttentionTrace trace, open_trace(flags));
+  if (flags.decode_from > trace.tokens()) {
+    return {StatusCode::kInvalidArgument, "--decode-from: " + std::to_string(flags.decode_from) +
+                                              "; accepted: at most the trace's " + std::to_string(trace.tokens()) +
+                                              " tokens"};
+  }
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, engine_options(flags, trace));
   DSV4RT_RETURN_IF_ERROR(flags.prefixes.prepare(trace, options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
@@ -202,7 +220,7 @@ Status run(RunFlags& flags) {
   std::vector<LayerCheck> checks;
   if (flags.check) {
     TraceTolerance tolerance = default_tolerance(*engine);
-    if (flags.tolerance > 0) tolerance.output_relative_error = flags.tolerance;
+    tolerance.output_relative_error = flags.tolerance.value_or(tolerance.output_relative_error);
     DSV4RT_ASSIGN_OR_RETURN(checks, check_trace(*engine, trace, run, tolerance));
   }
   std::vector<LayerDigest> digests;
@@ -220,7 +238,7 @@ Status run(RunFlags& flags) {
   Json report = report_json(*engine, run, checks, digests);
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
   const Status compared = flags.prefixes.replay(*engine, trace, steps, run, report, flags.json == "-");
-  if (!flags.json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json));
+  if (!flags.json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json, flags.outputs.existing()));
   DSV4RT_RETURN_IF_ERROR(compared);
   DSV4RT_RETURN_IF_ERROR(report_mismatches(checks));
   return flags.prefixes.result();
@@ -238,15 +256,14 @@ void add_run_command(CLI::App& app, Action& chosen) {
                       "First token fed one by one; default: the trace's n_prefill");
   command->add_flag("--check", flags->check,
                     "Compare with the recorded outputs, rows and selections; exit 4 on mismatch");
-  command
-      ->add_option("--tolerance", flags->tolerance,
-                   "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--tolerance", flags->tolerance,
+                      "Allowed relative error of outputs; default 0.004 for BF16 linears, 0.01 for quantized ones");
   flags->stages.add_to(*command);
   flags->prefixes.add_to(*command);
   command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
+  flags->outputs.add_to(*command, {"--json", "--chrome-trace"});
   command->callback([flags, &chosen] { chosen = [flags] { return run(*flags); }; });
 }
 

@@ -3,14 +3,22 @@
 #include <iostream>
 #include <memory>
 
+#include "base/try.h"
 #include "command.h"
-#include "console.h"
 #include "dsv4rt/version.h"
+#include "outputs.h"
 
 namespace dsv4rt::cli {
 namespace {
 
-Status version(const std::string& json) {
+struct VersionFlags {
+  std::string json;
+  Outputs outputs;
+};
+
+Status version(const VersionFlags& flags) {
+  DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
+  const std::string& json = flags.json;
   const BuildInfo build = build_info();
   if (json != "-") {
     std::cout << "dsv4rt " << build.version << "\n"
@@ -25,16 +33,17 @@ Status version(const std::string& json) {
                                       {"compiler", build.compiler},
                                       {"backends", build.backends},
                                       {"cpu_isa", build.cpu_isa}};
-  return write_json_report(report, json);
+  return write_json_report(report, json, flags.outputs.existing());
 }
 
 }  // namespace
 
 void add_version_command(CLI::App& app, Action& chosen) {
-  auto json = std::make_shared<std::string>();
+  auto flags = std::make_shared<VersionFlags>();
   CLI::App* command = app.add_subcommand("version", "Print version, compiler and instruction set in use");
-  command->add_option("--json", *json, "Write as JSON to a file, or - for stdout");
-  command->callback([json, &chosen] { chosen = [json] { return version(*json); }; });
+  command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout");
+  flags->outputs.add_to(*command, {"--json"});
+  command->callback([flags, &chosen] { chosen = [flags] { return version(*flags); }; });
 }
 
 }  // namespace dsv4rt::cli

@@ -1,24 +1,9 @@
 #include "console.h"
 
 #include <cstdio>
-#include <fstream>
-#include <iostream>
 #include <unistd.h>
 
 namespace dsv4rt::cli {
-
-Status write_json_report(const nlohmann::ordered_json& report, const std::string& path) {
-  const std::string text = report.dump(2) + "\n";
-  if (path == "-") {
-    std::cout << text << std::flush;
-    return std::cout ? Status{} : Status{StatusCode::kResourceExhausted, "standard output: write failed"};
-  }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (!file) return {StatusCode::kBadInput, "--json " + path + ": cannot be opened for writing"};
-  file << text;
-  file.close();
-  return file ? Status{} : Status{StatusCode::kResourceExhausted, "--json " + path + ": write failed"};
-}
 
 ProgressLine::ProgressLine(std::string what, std::string unit)
     : what_(std::move(what)), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}

@@ -1,17 +1,10 @@
-// Where output goes: results to stdout, progress and logs to stderr, reports as JSON where asked.
+// What is said on stderr while a command works.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
-#include "dsv4rt/status.h"
-
 namespace dsv4rt::cli {
-
-// Writes `report` to `path`, or to stdout for "-". kBadInput/kResourceExhausted naming the path.
-Status write_json_report(const nlohmann::ordered_json& report, const std::string& path);
 
 // "model: 300 of 704 tokens" on stderr: rewritten in place on a terminal, a line per tenth elsewhere.
 class ProgressLine {

@@ -25,6 +25,7 @@ struct EngineFlags {
   std::int32_t threads = 0;
   bool deterministic = true;
   bool profiler_ranges = false;
+  bool allow_non_finite = false;
 
   void add_to(CLI::App& command) {
     command.add_option("--checkpoint", checkpoint, "Directory with config.json and safetensors")->required();
@@ -39,6 +40,7 @@ struct EngineFlags {
         "--deterministic,!--no-deterministic", deterministic,
         "Whether results do not depend on the shape of steps; without, long steps are faster (backend cuda)");
     command.add_flag("--profiler-ranges", profiler_ranges, "Name layers and stages to a profiler (NVTX; backend cuda)");
+    command.add_flag("--allow-non-finite", allow_non_finite, "Load weights that are NaN or infinite");
     command.add_option("--memory-limit", memory_limit, "Refuse to start beyond this many bytes, e.g. 24GiB");
   }
 
@@ -51,6 +53,7 @@ struct EngineFlags {
     options.threads = threads;
     options.deterministic = deterministic;
     options.profiler_ranges = profiler_ranges;
+    options.allow_non_finite_weights = allow_non_finite;
     options.on_warning = [](std::string_view text) { spdlog::warn("{}", text); };
     if (!layers.empty()) {
       auto range = parse_layer_range("--layers", layers);

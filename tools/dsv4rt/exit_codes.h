@@ -7,8 +7,8 @@ namespace dsv4rt::cli {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitFailed = 1,     // device fault, defect, or a failure that is none of the below
-  kExitUsage = 2,      // flags and arguments
+  kExitFailed = 1,     // device fault, defect, a result that cannot be written, or what is none of the below
+  kExitUsage = 2,      // flags and arguments, also a file to write that exists
   kExitBadInput = 3,   // a file is missing, malformed or not supported
   kExitMismatch = 4,   // run --check or --prefix-cache found a difference
   kExitResources = 5,  // memory, blocks or disk

@@ -6,7 +6,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include "base/message_text.h"
 #include "base/try.h"
+#include "build_commit.h"
 #include "dsv4rt/version.h"
 #include "text_table.h"
 
@@ -70,7 +72,7 @@ nlohmann::ordered_json log_json(const LogFlags& flags, const replay::RequestSour
 void print_log(const LogFlags& flags, const replay::RequestSource& source) {
   const replay::SourceInfo& info = source.info();
   const replay::SourceProgress& progress = source.progress();
-  std::cout << "log: " << flags.path << ", format " << info.format << "\n"
+  std::cout << "log: " << shown(flags.path) << ", format " << info.format << "\n"
             << "requests: " << progress.requests << ", input tokens " << progress.input_tokens << ", output tokens "
             << progress.output_tokens << (info.lengths_estimated ? " (estimated from words)" : "") << "\n"
             << "prefix identity: " << replay::prefix_identity_name(info.identity);
@@ -92,7 +94,8 @@ void print_log(const LogFlags& flags, const replay::RequestSource& source) {
 
 nlohmann::ordered_json provenance_json() {
   const BuildInfo build = build_info();
-  return {{"version", build.version}, {"compiler", build.compiler}, {"cpu_isa", build.cpu_isa}};
+  const std::string commit = *kBuildCommit == '\0' ? "unknown" : kBuildCommit;
+  return {{"version", build.version}, {"commit", commit}, {"compiler", build.compiler}, {"cpu_isa", build.cpu_isa}};
 }
 
 }  // namespace dsv4rt::cli

@@ -33,7 +33,7 @@ nlohmann::ordered_json log_json(const LogFlags& flags, const replay::RequestSour
 // The same for people.
 void print_log(const LogFlags& flags, const replay::RequestSource& source);
 
-// Version, compiler and instruction set of this program.
+// Version, commit, compiler and instruction set of this program.
 nlohmann::ordered_json provenance_json();
 
 }  // namespace dsv4rt::cli

@@ -3,11 +3,13 @@
 #include <iostream>
 #include <vector>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
-#include "console.h"
+#include "outputs.h"
 #include "replay/replay_run.h"
+#include "replay_sweep.h"
 #include "stop_on_interrupt.h"
 #include "text_table.h"
 
@@ -65,6 +67,7 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
   options.experts = {.us_per_step = flags.moe_us_per_step, .us_per_token = flags.moe_us_per_token};
   DSV4RT_ASSIGN_OR_RETURN(options.cache.limits, flags.limits());
   options.cache.prefixes.interval_tokens = flags.prefix_interval;
+  DSV4RT_ASSIGN_OR_RETURN(options.cache.eviction, parse_eviction(flags.policy));
   options.cache.formats.draft_budget_tokens = flags.draft;
   DSV4RT_ASSIGN_OR_RETURN(options.cache.snapshot_bytes, parse_byte_size("--snapshot-memory", flags.snapshot_memory));
   if (!flags.pool.empty()) {
@@ -127,6 +130,18 @@ void print_memory(const RunSummary& run) {
 }
 
 }  // namespace
+
+Result<PrefixEviction> parse_eviction(const std::string& policy) {
+  if (policy == "useful") return PrefixEviction::kUseful;
+  if (policy == "lru") return PrefixEviction::kLru;
+  if (policy == "belady") {
+    return Status{
+        StatusCode::kUnsupported,
+        "--policy belady: it has to know what is asked for next, and when requests are served depends on what "
+        "hits; accepted when serving: useful, lru; --execute none has belady"};
+  }
+  return refused("--policy: " + quote(policy) + "; accepted when serving: useful, lru");
+}
 
 void print_run(const RunSummary& run) {
   const replay::RequestTotals& totals = run.metrics.requests();
@@ -219,26 +234,34 @@ void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--metrics", metrics, "model: Prometheus text");
 }
 
-Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json) {
-  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
-  DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, flags, source->info()));
+Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const ReplayFiles& files) {
   const StopOnInterrupt scope;
-  DSV4RT_ASSIGN_OR_RETURN(const RunSummary run, replay::run_model([&] { return source->next(); }, options));
-  if (json != "-") {
-    print_log(log, *source);
-    print_run(run);
+  const auto serve = [&log](const ReplayModelFlags& with) -> Result<ServedLog> {
+    DSV4RT_ASSIGN_OR_RETURN(auto source, open_log(log));
+    DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, with, source->info()));
+    DSV4RT_ASSIGN_OR_RETURN(RunSummary run, replay::run_model([&] { return source->next(); }, options));
+    return ServedLog{std::move(source), std::move(run)};
+  };
+  if (!flags.sweep_pool.empty()) return replay_sweep(log, flags, files, serve);
+  DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(flags));
+  if (files.table_wanted()) {
+    print_log(log, *served.source);
+    print_run(served.run);
   }
-  if (json.empty()) return {};
-  return write_run_report(log, *source, run, json);
+  return write_run_report(log, *served.source, served.run, files);
+}
+
+Json run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
+                const ReplayFiles& files) {
+  Json report = replay_report_head(run.mode, files);
+  report["log"] = log_json(log, source);
+  report["run"] = Json::parse(replay::summary_json(run));
+  return report;
 }
 
 Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
-                        const std::string& json) {
-  Json report{{"command", "replay"}, {"execute", run.mode}};
-  report["provenance"] = provenance_json();
-  report["log"] = log_json(log, source);
-  report["run"] = Json::parse(replay::summary_json(run));
-  return write_json_report(report, json);
+                        const ReplayFiles& files) {
+  return files.wanted() ? write_replay_files(run_report(log, source, run, files), files) : Status{};
 }
 
 }  // namespace dsv4rt::cli

@@ -2,12 +2,15 @@
 // it: flags of serving, the table, the report.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/status.h"
 #include "log_report.h"
 #include "replay/replay_run.h"
+#include "replay_files.h"
 
 namespace dsv4rt::cli {
 
@@ -15,7 +18,9 @@ struct ReplayModelFlags {
   std::string config;      // config.json of the model
   std::string step_table;  // step times of the machine
   std::string pool_tokens = "4M";
-  std::string pool;  // bytes instead
+  std::string pool;                     // bytes instead
+  std::vector<std::string> sweep_pool;  // one replay for each instead
+  std::string policy = "useful";
   std::int32_t max_sequences = 64;
   std::string max_context = "128Ki";
   std::int32_t step_tokens = 2048;
@@ -49,13 +54,24 @@ struct ReplayModelFlags {
 Result<replay::ReplayOptions> serving_options(const LogFlags& log, const ReplayModelFlags& flags,
                                               const replay::SourceInfo& info);
 
+// "useful" or "lru"; what else is refused, with the reason for "belady".
+Result<PrefixEviction> parse_eviction(const std::string& policy);
+
+// A log that was served.
+struct ServedLog {
+  std::unique_ptr<replay::RequestSource> source;
+  replay::RunSummary run;
+};
+
 // The table.
 void print_run(const replay::RunSummary& run);
-// The report, to a file or "-" for standard output.
+// The report of a run, whose mode names the executor; and the files that are wanted of it.
+nlohmann::ordered_json run_report(const LogFlags& log, const replay::RequestSource& source,
+                                  const replay::RunSummary& run, const ReplayFiles& files);
 Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const replay::RunSummary& run,
-                        const std::string& json);
+                        const ReplayFiles& files);
 
-// Prints the table, or writes the summary to `json` ("" for none, "-" for standard output instead of the table).
-Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const std::string& json);
+// Prints the table and writes the files.
+Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const ReplayFiles& files);
 
 }  // namespace dsv4rt::cli

@@ -4,9 +4,11 @@
 #include <iostream>
 #include <optional>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "console.h"
+#include "outputs.h"
 #include "replay/cache_study.h"
 #include "text_table.h"
 
@@ -31,7 +33,7 @@ Result<replay::CacheStudyOptions> study_options(const LogFlags& log, const Repla
         "--policy useful: the engine's own policy weighs what steps cost, so --execute model runs it; accepted "
         "with --execute none: lru, belady"};
   } else if (flags.policy != "lru") {
-    return Status{StatusCode::kInvalidArgument, "--policy: '" + flags.policy + "'; accepted: lru, belady"};
+    return Status{StatusCode::kInvalidArgument, "--policy: '" + printable(flags.policy) + "'; accepted: lru, belady"};
   }
   std::vector<std::string> capacities = flags.sweep_pool;
   const char* const flag = flags.pool_tokens.empty() ? "--sweep-pool" : "--pool-tokens";
@@ -71,9 +73,9 @@ Json hits_json(const replay::HitCounters& hits, const CacheStudy& study) {
 }
 
 Json study_json(const CacheStudy& study, const LogFlags& log, const ReplayNoneFlags& flags,
-                const replay::RequestSource& source) {
-  Json json{{"command", "replay"}, {"execute", "none"}, {"policy", flags.policy}};
-  json["provenance"] = provenance_json();
+                const replay::RequestSource& source, const ReplayFiles& files) {
+  Json json = replay_report_head("none", files);
+  json["policy"] = flags.policy;
   json["log"] = log_json(log, source);
   json["whole_log"] = study.whole_log;
   json["requests_without_ids"] = study.requests_without_ids;
@@ -114,7 +116,7 @@ void print_study(const CacheStudy& study, const ReplayNoneFlags& flags) {
 
 }  // namespace
 
-Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const std::string& json) {
+Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const ReplayFiles& files) {
   DSV4RT_ASSIGN_OR_RETURN(const replay::CacheStudyOptions options, study_options(log, flags));
   DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
   const std::int64_t bytes = log_bytes(log);
@@ -127,11 +129,11 @@ Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const std:
   };
   DSV4RT_ASSIGN_OR_RETURN(const CacheStudy study, replay::study_cache(*source, options, on_request));
   if (bytes > 0 && study.requests >= kProgressInterval) progress.update(bytes, bytes);
-  if (json != "-") {
+  if (files.table_wanted()) {
     print_log(log, *source);
     print_study(study, flags);
   }
-  return json.empty() ? Status{} : write_json_report(study_json(study, log, flags, *source), json);
+  return files.wanted() ? write_replay_files(study_json(study, log, flags, *source, files), files) : Status{};
 }
 
 }  // namespace dsv4rt::cli

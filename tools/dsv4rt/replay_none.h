@@ -6,6 +6,7 @@
 
 #include "dsv4rt/status.h"
 #include "log_report.h"
+#include "replay_files.h"
 
 namespace dsv4rt::cli {
 
@@ -15,7 +16,7 @@ struct ReplayNoneFlags {
   std::string policy = "lru";
 };
 
-// Prints the table, or writes the report to `json` ("" for none, "-" for standard output instead of the table).
-Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const std::string& json);
+// Prints the table and writes the files.
+Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const ReplayFiles& files);
 
 }  // namespace dsv4rt::cli

@@ -5,6 +5,7 @@
 
 #include "base/try.h"
 #include "byte_size.h"
+#include "replay_sweep.h"
 #include "stop_on_interrupt.h"
 #include "tools/engine_replay/engine_replay.h"
 
@@ -29,6 +30,7 @@ Result<EngineReplayOptions> engine_options(const LogFlags& log, const ReplayMode
   DSV4RT_ASSIGN_OR_RETURN(options.engine, flags.engine.to_options());
   DSV4RT_ASSIGN_OR_RETURN(options.engine.limits, serving.limits());
   options.engine.prefix_cache.policy.interval_tokens = serving.prefix_interval;
+  DSV4RT_ASSIGN_OR_RETURN(options.engine.prefix_cache.eviction, parse_eviction(serving.policy));
   options.engine.draft_budget_tokens = serving.draft;
   if (!serving.pool.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t bytes, parse_byte_size("--pool", serving.pool));
@@ -53,16 +55,21 @@ void ReplayRealFlags::add_to(CLI::App& command) {
 }
 
 Status replay_real(const LogFlags& log, const ReplayModelFlags& serving, const ReplayRealFlags& flags,
-                   const std::string& json) {
-  DSV4RT_ASSIGN_OR_RETURN(const auto source, open_log(log));
-  DSV4RT_ASSIGN_OR_RETURN(const EngineReplayOptions options, engine_options(log, serving, flags, source->info()));
+                   const ReplayFiles& files) {
   const StopOnInterrupt scope;
-  DSV4RT_ASSIGN_OR_RETURN(const replay::RunSummary run, run_engine([&] { return source->next(); }, options));
-  if (json != "-") {
-    print_log(log, *source);
-    print_run(run);
+  const auto serve = [&](const ReplayModelFlags& with) -> Result<ServedLog> {
+    DSV4RT_ASSIGN_OR_RETURN(auto source, open_log(log));
+    DSV4RT_ASSIGN_OR_RETURN(const EngineReplayOptions options, engine_options(log, with, flags, source->info()));
+    DSV4RT_ASSIGN_OR_RETURN(replay::RunSummary run, run_engine([&] { return source->next(); }, options));
+    return ServedLog{std::move(source), std::move(run)};
+  };
+  if (!serving.sweep_pool.empty()) return replay_sweep(log, serving, files, serve);
+  DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(serving));
+  if (files.table_wanted()) {
+    print_log(log, *served.source);
+    print_run(served.run);
   }
-  return json.empty() ? Status{} : write_run_report(log, *source, run, json);
+  return write_run_report(log, *served.source, served.run, files);
 }
 
 }  // namespace dsv4rt::cli

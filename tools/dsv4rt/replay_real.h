@@ -1,8 +1,6 @@
 // dsv4rt replay --execute real: a log served by a scheduler with an engine that computes every step.
 #pragma once
 
-#include <string>
-
 #include "dsv4rt/status.h"
 #include "engine_flags.h"
 #include "log_report.h"
@@ -17,8 +15,8 @@ struct ReplayRealFlags {
   void add_to(CLI::App& command);
 };
 
-// Prints the table, or writes the summary to `json` ("" for none, "-" for standard output instead of the table).
+// Prints the table and writes the files.
 Status replay_real(const LogFlags& log, const ReplayModelFlags& serving, const ReplayRealFlags& flags,
-                   const std::string& json);
+                   const ReplayFiles& files);
 
 }  // namespace dsv4rt::cli

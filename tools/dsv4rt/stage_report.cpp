@@ -1,12 +1,12 @@
 #include "stage_report.h"
 
 #include <array>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
 
 #include "base/try.h"
+#include "checkpoint/output_file.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -74,11 +74,7 @@ Status StageReport::finish(StageTimer* timer, nlohmann::ordered_json& report, bo
     if (print) print_table(times);
   }
   if (chrome_trace_.empty()) return {};
-  std::ofstream file(chrome_trace_, std::ios::binary | std::ios::trunc);
-  file << timer->chrome_trace();
-  file.close();
-  if (file) return {};
-  return {StatusCode::kBadInput, "--chrome-trace " + chrome_trace_ + ": cannot be written"};
+  return write_text_file(chrome_trace_, timer->chrome_trace());
 }
 
 }  // namespace dsv4rt::cli

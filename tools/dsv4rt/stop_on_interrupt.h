@@ -1,7 +1,6 @@
 // Ctrl-C and SIGTERM as a question: whoever asks ends in its own time, with the results so far.
 #pragma once
 
-#include <array>
 #include <csignal>
 
 namespace dsv4rt::cli {
@@ -15,10 +14,6 @@ class StopOnInterrupt {
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
 
   [[nodiscard]] static bool interrupted() noexcept;
-
- private:
-  static constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
-  std::array<struct sigaction, kSignals.size()> before_{};
 };
 
 }  // namespace dsv4rt::cli

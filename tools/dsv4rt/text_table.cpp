@@ -3,14 +3,23 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/message_text.h"
+
 namespace dsv4rt::cli {
 namespace {
+
+constexpr std::size_t kShownCellBytes = 1024;
 
 bool is_number(const std::string& cell) {
   return !cell.empty() && cell.find_first_not_of("0123456789.-+e%, ") == std::string::npos;
 }
 
 }  // namespace
+
+void TextTable::add_row(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = printable(cell, kShownCellBytes);
+  rows_.push_back(std::move(cells));
+}
 
 std::string TextTable::to_string() const {
   std::vector<std::size_t> widths(rows_.front().size(), 0);

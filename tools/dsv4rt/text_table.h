@@ -9,8 +9,8 @@ namespace dsv4rt::cli {
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) : rows_{std::move(header)} {}
-  // A row has as many cells as the header.
-  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // A row has as many cells as the header. Cells may hold what came from outside: they are made printable.
+  void add_row(std::vector<std::string> cells);
   [[nodiscard]] std::string to_string() const;
 
  private:

@@ -12,15 +12,16 @@ namespace dsv4rt {
 namespace {
 
 constexpr std::string_view kPrefix = "layers.";
+constexpr std::string_view kCounts[] = {"n_prefill", "n_decode"};
 constexpr std::int64_t kMaxTraceTokens = std::int64_t{1} << 24;
 
 // One tensor of the file with what messages need.
 struct Field {
-  const std::filesystem::path& path;
+  const SafetensorsReader& file;
   const TensorView& tensor;
 
   [[nodiscard]] Status error(const std::string& reason) const {
-    return {StatusCode::kBadInput, path.string() + ": tensor '" + tensor.name + "': " + reason};
+    return {StatusCode::kBadInput, shown(file.path()) + ": tensor " + quote(tensor.name) + ": " + reason};
   }
 };
 
@@ -37,22 +38,25 @@ Result<std::vector<T>> read_tensor(const Field& field, TensorDtype dtype, const 
     fits = expected[i] == -1 || expected[i] == tensor.shape[i];
   }
   if (!fits) return field.error("shape " + shape_text(tensor.shape) + ", expected " + shape_text(expected));
+  DSV4RT_RETURN_IF_ERROR(field.file.read(tensor.data));
   std::vector<T> values(tensor.data.size() / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(T));
+  field.file.image().drop(tensor.data);
   return values;
 }
 
 Result<std::int64_t> read_count(const SafetensorsReader& file, const std::string& key) {
   const auto entry = file.metadata().find(key);
   if (entry == file.metadata().end()) {
-    return Status{StatusCode::kBadInput, file.path().string() + ": metadata '" + key + "' is missing"};
+    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + printable(key) + "' is missing"};
   }
   const std::string& text = entry->second;
   std::int64_t value = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size() || value < 0 || value > kMaxTraceTokens) {
-    return Status{StatusCode::kBadInput, file.path().string() + ": metadata '" + key + "' is '" + text +
-                                             "'; accepted: an integer from 0 to " + std::to_string(kMaxTraceTokens)};
+    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + printable(key) + "' is '" +
+                                             printable(text) + "'; accepted: an integer from 0 to " +
+                                             std::to_string(kMaxTraceTokens)};
   }
   return value;
 }
@@ -113,19 +117,19 @@ const LayerTrace* AttentionTrace::find(LayerId layer) const noexcept {
 
 Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, const ModelConfig& config, LayerId first,
                                             LayerId last) {
-  DSV4RT_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::open(path));
+  DSV4RT_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::open(path, kCounts));
   AttentionTrace trace;
   trace.path = path;
   DSV4RT_ASSIGN_OR_RETURN(trace.prefill_tokens, read_count(file, "n_prefill"));
   DSV4RT_ASSIGN_OR_RETURN(trace.decode_tokens, read_count(file, "n_decode"));
   if (trace.tokens() == 0) {
-    return Status{StatusCode::kBadInput, path.string() + ": metadata n_prefill + n_decode is 0; expected at least 1"};
+    return Status{StatusCode::kBadInput, shown(path) + ": metadata n_prefill + n_decode is 0; expected at least 1"};
   }
 
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
   std::map<std::int32_t, LayerTrace> layers;
   for (const TensorView& tensor : file.tensors()) {
-    const Field field{path, tensor};
+    const Field field{file, tensor};
     const std::optional<TraceName> name = parse_name(tensor.name);
     if (!name) return field.error("name is not layers.N.<field>");
     if (name->layer < 0 || name->layer >= config.num_hidden_layers) {
@@ -140,14 +144,14 @@ Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, c
   for (auto& [number, layer] : layers) {
     if (layer.input.empty()) {
       return Status{StatusCode::kBadInput,
-                    path.string() + ": tensor 'layers." + std::to_string(number) + ".input' is missing"};
+                    shown(path) + ": tensor 'layers." + std::to_string(number) + ".input' is missing"};
     }
     trace.layers.push_back(std::move(layer));
   }
   for (std::int32_t layer = first.value; layer <= last.value; ++layer) {
     if (trace.find(LayerId(layer)) != nullptr) continue;
     return Status{StatusCode::kBadInput,
-                  path.string() + ": tensor 'layers." + std::to_string(layer) + ".input' is missing"};
+                  shown(path) + ": tensor 'layers." + std::to_string(layer) + ".input' is missing"};
   }
   return trace;
 }

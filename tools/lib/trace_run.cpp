@@ -30,18 +30,21 @@ Status run_step(Engine& engine, const AttentionTrace& trace, const TraceRunOptio
   DSV4RT_ASSIGN_OR_RETURN(const Step step, engine.prepare({&entry, 1}));
   EngineInspector inspector(engine);
   const std::int64_t hidden = engine.config().hidden_size;
-  for (std::size_t i = 0; i < run.layers.size(); ++i) {
-    LayerRun& layer = run.layers[i];
+  const auto run_layer = [&](LayerRun& layer) -> Status {
     const LayerTrace& recorded = *trace.find(layer.layer);
     const auto* x = reinterpret_cast<const Bf16Bits*>(recorded.input.data() + start * hidden);
     auto* out = reinterpret_cast<Bf16Bits*>(layer.output.data() + start * hidden);
     const Clock::time_point begin = Clock::now();
     DSV4RT_RETURN_IF_ERROR(engine.forward_layer_from_host(step, layer.layer, x, out));
     (decode ? layer.decode_ms : layer.prefill_ms) += milliseconds_since(begin);
-    if (recorded.topk) DSV4RT_RETURN_IF_ERROR(keep_selection(inspector, layer, tokens));
-  }
+    return recorded.topk ? keep_selection(inspector, layer, tokens) : Status{};
+  };
+  Status status;
+  for (std::size_t i = 0; i < run.layers.size() && status.ok(); ++i) status = run_layer(run.layers[i]);
+  if (status.ok()) status = engine.commit(step);
+  if (!status.ok()) (void)engine.cancel(step);  // the first failure is what is told
   ++run.steps;
-  return engine.commit(step);
+  return status;
 }
 
 // First token fed alone.
@@ -71,13 +74,18 @@ Status check_options(const AttentionTrace& trace, const TraceRunOptions& options
 Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
                            const TraceProgress& progress) {
   DSV4RT_RETURN_IF_ERROR(check_options(trace, options));
+  SequenceId sequence;
   if (options.token_ids.empty()) {
-    DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.create_sequence());
-    return continue_trace(engine, trace, options, sequence, progress);
+    DSV4RT_ASSIGN_OR_RETURN(sequence, engine.create_sequence());
+  } else {
+    const auto prompt = static_cast<std::size_t>(decode_start(trace, options));
+    DSV4RT_ASSIGN_OR_RETURN(const SequenceStart start, engine.create_sequence(options.token_ids.first(prompt), {}));
+    sequence = start.sequence;
   }
-  const auto prompt = static_cast<std::size_t>(decode_start(trace, options));
-  DSV4RT_ASSIGN_OR_RETURN(const SequenceStart start, engine.create_sequence(options.token_ids.first(prompt), {}));
-  return continue_trace(engine, trace, options, start.sequence, progress);
+  Result<TraceRun> run = continue_trace(engine, trace, options, sequence, progress);
+  // What failed is what is told; a latched engine keeps its sequences.
+  if (!run) (void)engine.release(sequence);
+  return run;
 }
 
 Result<TraceRun> continue_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,

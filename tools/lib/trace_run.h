@@ -44,8 +44,8 @@ struct TraceRun {
 using TraceProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // The engine must have been created for the trace's layers and at least its tokens; it needs a free
-// sequence. With ids the prompt is what the sequence is created with. kInvalidArgument naming the option for a chunk,
-// decode_from or number of ids out of range.
+// sequence, which a failed run gives back. With ids the prompt is what the sequence is created with. kInvalidArgument
+// naming the option for a chunk, decode_from or number of ids out of range.
 Result<TraceRun> run_trace(Engine& engine, const AttentionTrace& trace, const TraceRunOptions& options,
                            const TraceProgress& progress);
 // The same for a sequence that holds the trace's first tokens already: runs the others. Outputs of those that it holds

@@ -111,8 +111,8 @@ LinearExecutor::ScratchLayout LinearExecutor::scratch_layout(int threads, std::i
   constexpr std::int64_t kLine = 64;
   ScratchLayout layout;
   layout.rounded = threads * kWorkerFloats * static_cast<std::int64_t>(sizeof(float));
-  layout.inputs = layout.rounded + round_up<std::int64_t>(rounded_values * sizeof(bf16), kLine);
-  layout.segments = layout.inputs + round_up<std::int64_t>(inputs * sizeof(RoundedInput), kLine);
+  layout.inputs = layout.rounded + round_up(rounded_values * static_cast<std::int64_t>(sizeof(bf16)), kLine);
+  layout.segments = layout.inputs + round_up(inputs * static_cast<std::int64_t>(sizeof(RoundedInput)), kLine);
   layout.total = layout.segments + segments * static_cast<std::int64_t>(sizeof(Segment));
   return layout;
 }

@@ -45,6 +45,8 @@ class CpuOps final : public RowOps {
 
   Status attend(const AttendParams& params) override;  // cpu_attend.cpp
 
+  Status flag_non_finite(const FlagNonFiniteParams& params) override;  // cpu_flag_non_finite.cpp
+
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;  // cpu_cache_moves.cpp
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,
                    std::span<const CacheRings> rings) override;  // cpu_cache_moves.cpp

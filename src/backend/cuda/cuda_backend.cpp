@@ -15,6 +15,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/device/event_marks.h"
+#include "backend/cuda/device/event_read_backs.h"
 #include "backend/cuda/device/handles.h"
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/device/step_upload.h"
@@ -130,6 +131,11 @@ class CudaBackend final : public Backend {
   void pop_range() noexcept override { nvtxRangePop(); }
   Result<std::unique_ptr<TimeMarks>> create_time_marks() override {
     return std::unique_ptr<TimeMarks>(std::make_unique<EventMarks>(*device_, stream_));
+  }
+
+  Result<std::unique_ptr<ReadBacks>> create_read_backs(std::span<std::byte> memory, std::size_t places) override {
+    DSV4RT_ON_DEVICE(*device_);
+    return cuda::EventReadBacks::create(*device_, stream_, memory, places);
   }
 
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {

@@ -66,6 +66,11 @@ Status DeviceOps::attend(const AttendParams& params) {
   return ops_.attend(params);
 }
 
+Status DeviceOps::flag_non_finite(const FlagNonFiniteParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.flag_non_finite(params);
+}
+
 Status DeviceOps::begin_step(const StepView& step, std::span<const CacheTable> tables) {
   DSV4RT_ON_DEVICE(device_);
   return ops_.begin_step(step, tables);

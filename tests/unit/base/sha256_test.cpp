@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/hmac_sha256.h"
+
 namespace dsv4rt {
 namespace {
 
@@ -45,6 +47,32 @@ TEST(Sha256, FeedingContinuesAfterReading) {
   Sha256 moved = std::move(sha);
   moved.update(bytes("d"));
   EXPECT_EQ(moved.hex(), hash("abcd"));
+}
+
+// RFC 4231, test cases 1, 2 and 6.
+TEST(HmacSha256, KnownCodes) {
+  const auto code = [](const std::string& key, const std::string& text) {
+    HmacSha256 hmac(bytes(key));
+    hmac.update(bytes(text.substr(0, text.size() / 2)));
+    hmac.update(bytes(text.substr(text.size() / 2)));
+    return hex_text(hmac.finish());
+  };
+  EXPECT_EQ(code(std::string(20, '\x0b'), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(code("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(code(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(HmacSha256, CodesAreComparedWhole) {
+  Sha256::Digest one{};
+  EXPECT_TRUE(equal_codes(one, Sha256::Digest{}));
+  for (std::byte& byte : one) {
+    byte = std::byte{1};
+    EXPECT_FALSE(equal_codes(one, Sha256::Digest{}));
+    byte = std::byte{0};
+  }
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 #include "cache/block_allocator.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "cache/handle_origin.h"
 #include "cache/sequence_table.h"
 
 namespace dsv4rt {
@@ -105,6 +107,23 @@ TEST(SequenceTable, GenerationNeverBecomesZero) {
   table[slot].generation = 0xffffffffu;
   table.release(slot);
   EXPECT_EQ(table[slot].generation, 1u);
+}
+
+// Ids of two engines could meet only after a slot was used as often as their first generations lie apart.
+TEST(SequenceTable, EnginesBeginFarFromEachOther) {
+  constexpr std::uint32_t kEngines = 4096;
+  std::vector<std::uint32_t> first;
+  for (std::uint32_t engine = 0; engine < kEngines; ++engine) {
+    const HandleOrigin origin = HandleOrigin::of_engine(engine);
+    SequenceTable table(2, origin.first_generation);
+    EXPECT_EQ(table.id(table.acquire()).generation, origin.first_generation);
+    EXPECT_EQ(origin.steps_before, std::uint64_t{engine} << 40U);
+    first.push_back(origin.first_generation);
+  }
+  EXPECT_EQ(first.front(), 1U);
+  std::sort(first.begin(), first.end());
+  for (std::size_t i = 1; i < first.size(); ++i) ASSERT_GT(first[i] - first[i - 1], (1U << 31U) / (3 * kEngines) * 2);
+  EXPECT_THROW(SequenceTable(1, 0), CheckFailure);
 }
 
 TEST(SequenceTable, CheckFindsDisagreement) {

@@ -100,6 +100,35 @@ TEST_F(PrefixTreeTest, ReusedPrefixesOutliveThoseThatCameOnce) {
   expect_sound();
 }
 
+TEST_F(PrefixTreeTest, PlainRecencyAsksNeitherForStatesNorForReuse) {
+  const auto order_of = [](PrefixEviction eviction) {
+    PrefixTree tree(16, kTokens, 2, eviction);
+    PrefixHasher hasher(PrefixHasher::engine_digest({}, {}));
+    const PrefixNodeId root = tree.insert_root(hasher.root({}));
+    std::vector<PrefixNodeId> order;
+    for (std::int32_t seed = 0; seed < 4; ++seed) {
+      const std::vector<std::int32_t> ids = token_ids(kTokens, seed);
+      order.push_back(tree.insert(root, hasher.unit(tree[root].digest, ids), ids));
+    }
+    tree.mark_reused(order[0]);
+    tree.set_state(order[0], 0, true);
+    tree.set_state(order[1], 1, true);
+    tree.add_users(order[2], 1);
+    std::vector<PrefixNodeId> left;
+    while (tree.units() > 0) {
+      const PrefixNodeId node = tree.least_useful();
+      left.push_back(static_cast<PrefixNodeId>(std::ranges::find(order, node) - order.begin()));
+      tree.set_state(node, kNoBoundaryState, false);
+      tree.add_users(node, -tree[node].users);
+      tree.remove(node);
+      EXPECT_TRUE(tree.check().ok());
+    }
+    return left;
+  };
+  EXPECT_EQ(order_of(PrefixEviction::kLru), (std::vector<PrefixNodeId>{0, 1, 3, 2}));
+  EXPECT_EQ(order_of(PrefixEviction::kUseful), (std::vector<PrefixNodeId>{3, 1, 0, 2}));
+}
+
 TEST_F(PrefixTreeTest, UsedLeavesLeaveLastAndPinnedOnesNever) {
   const PrefixNodeId used = add(root_, 1);
   const PrefixNodeId pinned = add(add(root_, 2), 3);

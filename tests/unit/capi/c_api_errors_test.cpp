@@ -86,15 +86,28 @@ TEST_F(CApiErrorTest, NullEngineIsRefusedEverywhere) {
   dsv4rt_step step{};
   dsv4rt_bf16 x = 0;
   dsv4rt_bf16 out = 0;
-  for (const dsv4rt_status status :
-       {dsv4rt_engine_hidden_size(nullptr, &number), dsv4rt_engine_layers(nullptr, nullptr, 0, &count),
-        dsv4rt_engine_memory(nullptr, &memory), dsv4rt_engine_memory_region(nullptr, 0, &region),
-        dsv4rt_engine_can_admit(nullptr, 1), dsv4rt_sequence_create(nullptr, 0, &sequence),
-        dsv4rt_sequence_fork(nullptr, sequence, 0, &sequence), dsv4rt_sequence_truncate(nullptr, sequence, 0),
-        dsv4rt_sequence_release(nullptr, sequence), dsv4rt_sequence_length(nullptr, sequence, &number),
-        dsv4rt_step_prepare(nullptr, &entry, 1, nullptr, &step), dsv4rt_step_forward_layer(nullptr, &step, 0, &x, &out),
-        dsv4rt_step_run(nullptr, &step, &x, zero_hook, nullptr), dsv4rt_step_commit(nullptr, &step, nullptr, 0),
-        dsv4rt_step_cancel(nullptr, &step, &sequence, 1, &count)}) {
+  std::int32_t layer = 0;
+  const auto sink = [](void*, const void*, std::size_t) -> dsv4rt_status { return DSV4RT_OK; };
+  for (const dsv4rt_status status : {dsv4rt_engine_hidden_size(nullptr, &number),
+                                     dsv4rt_engine_layers(nullptr, nullptr, 0, &count),
+                                     dsv4rt_engine_memory(nullptr, &memory),
+                                     dsv4rt_engine_memory_region(nullptr, 0, &region),
+                                     dsv4rt_engine_can_admit(nullptr, 1),
+                                     dsv4rt_sequence_create(nullptr, 0, &sequence),
+                                     dsv4rt_sequence_fork(nullptr, sequence, 0, &sequence),
+                                     dsv4rt_sequence_truncate(nullptr, sequence, 0),
+                                     dsv4rt_sequence_release(nullptr, sequence),
+                                     dsv4rt_sequence_length(nullptr, sequence, &number),
+                                     dsv4rt_step_prepare(nullptr, &entry, 1, nullptr, &step),
+                                     dsv4rt_step_forward_layer(nullptr, &step, 0, &x, &out),
+                                     dsv4rt_step_run(nullptr, &step, &x, zero_hook, nullptr),
+                                     dsv4rt_step_commit(nullptr, &step, nullptr, 0),
+                                     dsv4rt_step_cancel(nullptr, &step, &sequence, 1, &count),
+                                     dsv4rt_step_output_check(nullptr, &step, &layer, &layer, 1, &count),
+                                     dsv4rt_engine_non_finite_entries(nullptr, &number),
+                                     dsv4rt_sequence_snapshot_bytes(nullptr, sequence, nullptr, &number),
+                                     dsv4rt_sequence_save(nullptr, sequence, nullptr, sink, nullptr),
+                                     dsv4rt_sequence_restore(nullptr, &x, 1, 0, nullptr, &sequence)}) {
     EXPECT_EQ(status, DSV4RT_INVALID_ARGUMENT);
   }
 }
@@ -136,6 +149,15 @@ TEST_F(CApiErrorTest, NullArgumentsAreNamed) {
   named(dsv4rt_step_cancel(engine, nullptr, &emptied, 1, &count), "step");
   named(dsv4rt_step_cancel(engine, &step, nullptr, 1, &count), "emptied");
   named(dsv4rt_step_cancel(engine, &step, &emptied, 1, nullptr), "count");
+  named(dsv4rt_step_output_check(engine, nullptr, &layer, &layer, 1, &count), "step");
+  named(dsv4rt_step_output_check(engine, &step, nullptr, &layer, 1, &count), "known");
+  named(dsv4rt_step_output_check(engine, &step, &layer, nullptr, 1, &count), "entries");
+  named(dsv4rt_step_output_check(engine, &step, &layer, &layer, 1, nullptr), "count");
+  named(dsv4rt_engine_non_finite_entries(engine, nullptr), "entries");
+  named(dsv4rt_sequence_snapshot_bytes(engine, sequence, nullptr, nullptr), "bytes");
+  named(dsv4rt_sequence_save(engine, sequence, nullptr, nullptr, nullptr), "sink");
+  named(dsv4rt_sequence_restore(engine, nullptr, 1, 0, nullptr, &emptied), "snapshot");
+  named(dsv4rt_sequence_restore(engine, x.data(), 1, 0, nullptr, nullptr), "sequence");
   EXPECT_EQ(run(engine, step), DSV4RT_OK) << "a refused call changed the step";
 }
 

@@ -1,11 +1,11 @@
 #include "unit/checkpoint/test_files.h"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <fstream>
 #include <iterator>
+#include <stdlib.h>
 #include <system_error>
+
+#include <gtest/gtest.h>
 
 #include "checkpoint/safetensors_writer.h"
 
@@ -66,7 +66,10 @@ std::vector<TestTensor> read_tensors(const Checkpoint& checkpoint) {
   std::vector<TestTensor> out;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const auto data = tensor.view->data;
-    out.push_back({{tensor.view->name, tensor.view->dtype, tensor.view->shape},
+    const Status status = checkpoint.read(data);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    const auto shape = tensor.view->shape;
+    out.push_back({{std::string(tensor.view->name), tensor.view->dtype, {shape.begin(), shape.end()}},
                    {reinterpret_cast<const char*>(data.data()), data.size()}});
   }
   return out;
@@ -101,6 +104,8 @@ LayerSpec csa_layer(int id) {
 LayerSpec hca_layer(int id) {
   return {LayerId(id), AttentionKind::kHeavilyCompressed, 128, false, false, RopeChoice::kCompressed};
 }
-std::vector<LayerSpec> small_layers() { return {swa_layer(0), csa_layer(1), hca_layer(2)}; }
+std::vector<LayerSpec> small_layers() {
+  return {swa_layer(0), csa_layer(1), hca_layer(2)};
+}
 
 }  // namespace dsv4rt

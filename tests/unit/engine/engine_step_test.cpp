@@ -407,5 +407,84 @@ TEST_F(EngineStepTest, HooksAndSinksAreKeptApart) {
   EXPECT_OK(engine->release(sequence));
 }
 
+// Every verb, from a hook, a sink and a listener of events.
+TEST_F(EngineStepTest, NothingChangesAnEngineFromWithin) {
+  EngineOptions with_prefixes = options();
+  with_prefixes.limits.boundary_states = 4;
+  std::function<void()> listener;
+  with_prefixes.prefix_cache.on_event = [&](const PrefixEvent&) {
+    if (listener) listener();
+  };
+  const auto engine = make_engine(with_prefixes);
+  const std::vector<std::int32_t> ids(300, 7);
+  const SequenceId sequence = engine->create_sequence(ids, {}).value().sequence;
+  const LayerRows x = random_rows(5, 1, 256, golden_.hidden());
+  std::vector<Bf16Bits> out(x[0].size());
+  const StepEntry entry{sequence, 256, ids.data()};
+  const Step step = engine->prepare({&entry, 1}).value();
+  const auto snapshot = std::vector<std::byte>(200);
+  int calls = 0;
+  const auto try_everything = [&] {
+    ++calls;
+    Engine& e = *engine;
+    const LayerId layer = e.layers()[0];
+    const LayerHook hook = [](const LayerOutput&) { return Status{}; };
+    const SnapshotSink sink = [](std::span<const std::byte>) { return Status{}; };
+    for (const Status& status : {e.create_sequence().status(),
+                                 e.create_sequence(ids, {}).status(),
+                                 e.fork(sequence).status(),
+                                 e.branch(sequence, 128).status(),
+                                 e.truncate(sequence, 0),
+                                 e.release(sequence),
+                                 e.pin_prefix(ids).status(),
+                                 e.unpin_prefix(ids).status(),
+                                 e.evict_prefix(ids).status(),
+                                 e.clear_prefixes(),
+                                 e.save_sequence(sequence).status(),
+                                 e.save_sequence(sequence, sink),
+                                 e.restore_sequence(snapshot).status(),
+                                 e.prepare({&entry, 1}).status(),
+                                 e.forward_layer(step, layer, x[0].data(), out.data()),
+                                 e.forward_layer_from_host(step, layer, x[0].data(), out.data()),
+                                 e.step(step, x[0].data(), hook),
+                                 e.commit(step),
+                                 e.cancel(step).status(),
+                                 e.output_check(step).status()}) {
+      EXPECT_TRUE(fails_with(status, StatusCode::kFailedPrecondition, {"hook"}));
+    }
+    EXPECT_EQ(e.length(sequence).value(), 256);
+  };
+  ASSERT_OK(engine->step(step, x[0].data(), [&](const LayerOutput&) -> Status {
+    try_everything();
+    return {};
+  }));
+  EXPECT_EQ(calls, 3);
+  listener = try_everything;
+  ASSERT_OK(engine->commit(step));
+  EXPECT_GT(calls, 3) << "units were stored and nobody was told";
+  listener = nullptr;
+  calls = 0;
+  ASSERT_OK(engine->save_sequence(sequence, [&](std::span<const std::byte>) -> Status {
+    if (calls < 2) try_everything();
+    return {};
+  }));
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(engine->length(sequence).value(), 256);
+}
+
+// Waiting would end the capture, and what a backend says of that looks like a fault.
+TEST_F(EngineStepTest, NobodyWaitsWhileAStepIsRecorded) {
+  const auto engine = make_engine(options());
+  BackendSwap backend(*engine);
+  const SequenceId sequence = engine->create_sequence().value();
+  const Step step = prepare(*engine, sequence, 1, true);
+  ASSERT_OK(engine->step(step, engine->input(), [&](const LayerOutput&) -> Status {
+    EXPECT_TRUE(fails_with(engine->synchronize(), StatusCode::kFailedPrecondition, {"recorded"}));
+    return {};
+  }));
+  EXPECT_OK(engine->synchronize());
+  EXPECT_OK(engine->commit(step));
+}
+
 }  // namespace
 }  // namespace dsv4rt::test

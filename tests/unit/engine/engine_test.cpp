@@ -241,6 +241,27 @@ TEST_F(EngineTest, StaleIdsAreRefusedEverywhere) {
   EXPECT_OK(engine->release(present));
 }
 
+TEST_F(EngineTest, HandlesOfAnotherEngineAreRefusedEverywhere) {
+  const auto engine = make_engine(options());
+  const auto other = make_engine(options());
+  const SequenceId mine = engine->create_sequence().value();
+  const SequenceId foreign = other->create_sequence().value();
+  ASSERT_EQ(mine.index, foreign.index);
+  const StepEntry entry{foreign, 1};
+  for (const Status& refused :
+       {engine->prepare({&entry, 1}).status(), engine->fork(foreign).status(), engine->truncate(foreign, 0),
+        engine->release(foreign), engine->length(foreign).status(), engine->save_sequence(foreign).status(),
+        engine->snapshot_bytes(foreign).status()}) {
+    EXPECT_TRUE(fails_with(refused, StatusCode::kStaleHandle, {"another engine"}));
+  }
+  const Step step = prepare(*engine, mine, 1);
+  const Step foreign_step = prepare(*other, foreign, 1);
+  EXPECT_TRUE(fails_with(forward(*engine, foreign_step, engine->layers()[0]), StatusCode::kFailedPrecondition, {}));
+  EXPECT_TRUE(fails_with(engine->commit(foreign_step), StatusCode::kFailedPrecondition, {}));
+  EXPECT_TRUE(fails_with(engine->cancel(foreign_step), StatusCode::kFailedPrecondition, {}));
+  EXPECT_OK(engine->cancel(step));
+}
+
 TEST_F(EngineTest, StepsBeyondTheLimitsChangeNothing) {
   const auto engine = make_engine(options());
   const SequenceId sequence = engine->create_sequence().value();

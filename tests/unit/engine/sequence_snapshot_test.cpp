@@ -162,15 +162,29 @@ TEST_F(SequenceSnapshotTest, Lesson14HeadersOfOthersAreRefused) {
   Bytes bad = good;
   bad[0] = std::byte{'X'};
   expect_refused(bad, StatusCode::kBadInput, {"header", "DSV4SEQ"});
-  expect_refused(with_header(good, [](auto& header) { header.version = 2; }), StatusCode::kUnsupported,
-                 {"version 2", "accepted: 1"});
+  expect_refused(with_header(good, [](auto& header) { header.version = 1; }), StatusCode::kUnsupported,
+                 {"version 1;", "accepted: 2", "whose weights"});
+  expect_refused(with_header(good, [](auto& header) { header.version = 3; }), StatusCode::kUnsupported,
+                 {"version 3", "accepted: 2"});
   expect_refused(with_header(good,
                              [](auto& header) {
                                header.profile = {'s', 'e', 'e', 'd'};
                              }),
                  StatusCode::kUnsupported, {"profile 'seed'", "'deepseek-v4'"});
+  // Behind the name and the zero that ends it.
+  for (const std::size_t at : {std::size_t{12}, std::size_t{15}}) {
+    expect_refused(with_header(good, [at](auto& header) { header.profile[at] = 'x'; }), StatusCode::kBadInput,
+                   {"profile 'deepseek-v4'", "padded"});
+  }
   expect_refused(with_header(good, [](auto& header) { header.config[3] ^= std::byte{1}; }), StatusCode::kUnsupported,
                  {"config fingerprint"});
+  expect_refused(with_header(good, [](auto& header) { header.weights[31] ^= std::byte{1}; }), StatusCode::kUnsupported,
+                 {"header: weights ", "accepted: ", "of this engine"});
+  expect_refused(with_header(good, [](auto& header) { header.reserved = 1; }), StatusCode::kBadInput, {"reserved = 1"});
+  expect_refused(with_header(good, [](auto& header) { header.authentication = 2; }), StatusCode::kUnsupported,
+                 {"authentication 2", "0 (none), 1"});
+  expect_refused(with_header(good, [](auto& header) { header.authentication = 1; }), StatusCode::kInvalidArgument,
+                 {"key"});
   expect_refused(with_header(good, [](auto& header) { header.length = -1; }), StatusCode::kBadInput, {"length = -1"});
   expect_refused(with_header(good, [](auto& header) { header.length = 301; }), StatusCode::kUnsupported,
                  {"length = 301", "300", "max_context_tokens"});
@@ -260,6 +274,77 @@ TEST_F(SequenceSnapshotTest, Lesson14SnapshotsOfOtherEnginesAreRefused) {
   EXPECT_TRUE(fails_with(restored_with(other), StatusCode::kUnsupported, {"length = 9", "8"}));
 }
 
+// ---- Keys ---------------------------------------------------------------------------------------
+
+class SnapshotKeyTest : public CsaSnapshotTest {
+ protected:
+  SnapshotKeyTest() {
+    const Bytes unsigned_one = snapshot_of(5);
+    sequence_ = engine_->restore_sequence(unsigned_one).value();
+    signed_ = engine_->save_sequence(sequence_, {.key = key_}).value();
+  }
+  Result<SequenceId> restore(const Bytes& snapshot, const Bytes& key) {
+    auto restored = engine_->restore_sequence(snapshot, 0, {.key = key});
+    if (restored.ok()) {
+      EXPECT_OK(engine_->release(*restored));
+    }
+    return restored;
+  }
+
+  const Bytes key_ = Bytes(16, std::byte{0x5a});
+  SequenceId sequence_;
+  Bytes signed_;
+};
+
+TEST_F(SnapshotKeyTest, TheCodeIsThatOfEverythingBeforeIt) {
+  const Bytes plain = engine_->save_sequence(sequence_).value();
+  ASSERT_EQ(signed_.size(), plain.size() + kChecksumBytes);
+  EXPECT_EQ(engine_->snapshot_bytes(sequence_, {.key = key_}).value(), static_cast<std::int64_t>(signed_.size()));
+  HmacSha256 code(key_);
+  code.update({signed_.data(), plain.size()});
+  EXPECT_EQ(code.finish(), load_bytes<Sha256::Digest>(signed_.data() + plain.size()));
+  EXPECT_OK(restore(signed_, key_));
+  EXPECT_OK(restore(plain, {}));
+}
+
+TEST_F(SnapshotKeyTest, WhatTheKeyDoesNotVouchForIsRefused) {
+  const Bytes plain = engine_->save_sequence(sequence_).value();
+  const std::string before = cache_digest();
+  EXPECT_TRUE(fails_with(restore(plain, key_), StatusCode::kBadInput, {"nothing authenticates it"}));
+  EXPECT_TRUE(fails_with(restore(signed_, {}), StatusCode::kInvalidArgument, {"authenticated", "key"}));
+  for (std::size_t i = 0; i < key_.size(); ++i) {
+    Bytes other = key_;
+    other[i] ^= std::byte{1};
+    EXPECT_TRUE(fails_with(restore(signed_, other), StatusCode::kBadInput, {"authentication code"}));
+  }
+  EXPECT_TRUE(fails_with(restore(signed_, Bytes(17, std::byte{0x5a})), StatusCode::kBadInput, {"authentication"}));
+  // Forged with all checksums right: a row, and a header that says there is no code.
+  Bytes row = signed_;
+  const Extent extent = section_extents(plain)[0];
+  row[extent.begin + sizeof(SnapshotSectionHeader)] ^= std::byte{1};
+  seal(row, extent);
+  EXPECT_TRUE(fails_with(restore(row, key_), StatusCode::kBadInput, {"authentication code"}));
+  row.resize(plain.size());
+  EXPECT_TRUE(fails_with(restore(with_header(row, [](auto& header) { header.authentication = 0; }), key_),
+                         StatusCode::kBadInput, {"nothing authenticates it"}));
+  Bytes flipped = signed_;
+  for (std::size_t i = 0; i < signed_.size(); i += 61) {
+    flipped[i] ^= std::byte{1};
+    EXPECT_FALSE(restore(flipped, key_).ok()) << "byte " << i;
+    flipped[i] = signed_[i];
+    EXPECT_FALSE(restore(Bytes(signed_.begin(), signed_.begin() + static_cast<std::ptrdiff_t>(i)), key_).ok()) << i;
+  }
+  EXPECT_EQ(cache_digest(), before);
+}
+
+TEST_F(SnapshotKeyTest, ShortKeysAreRefused) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{15}}) {
+    const Bytes key(bytes, std::byte{0x5a});
+    EXPECT_TRUE(fails_with(restore(signed_, key), StatusCode::kInvalidArgument, {"key of " + std::to_string(bytes)}));
+    EXPECT_TRUE(fails_with(engine_->save_sequence(sequence_, {.key = key}), StatusCode::kInvalidArgument, {"16"}));
+  }
+}
+
 // No room: refused by the manager, after the checks and before the first change.
 TEST_F(SequenceSnapshotTest, Lesson14ShortPoolsRefuseWithoutATrace) {
   const Bytes good = snapshot_of(9);
@@ -295,7 +380,7 @@ TEST(SnapshotIds, AreFixed) {
 TEST(SnapshotIds, FingerprintCoversEveryConfigField) {
   const ModelConfig config = GoldenCase::open("tiny-bf16").config;
   const auto fingerprint = [](const ModelConfig& of, std::int32_t first_layer = 0) {
-    return snapshot_identity("deepseek-v4", of, first_layer).config;
+    return snapshot_identity("deepseek-v4", of, first_layer, {}).config;
   };
   const auto good = fingerprint(config);
   EXPECT_EQ(fingerprint(config), good);

@@ -1,12 +1,13 @@
 #include "layout/rounding.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "dsv4rt/model.h"
 #include "unit/layout/float_samples.h"
@@ -56,10 +57,16 @@ TEST(Rounding, ActivationsWithNonFiniteValues) {
   std::vector<float> values(128, 1.0f);
   values[0] = kQuietNan;
   values[1] = -kInfinity;
+  values[127] = kInfinity;
+  values[126] = std::numeric_limits<float>::denorm_min();
+  values[125] = -0.0f;
   round_activation_fp8(values.data(), values.size());
   EXPECT_TRUE(std::isnan(values[0]));
-  EXPECT_EQ(values[1], -1.75f);  // 448 * 2^-8: the largest code under the scale of the finite values
-  EXPECT_EQ(values[2], 1.0f);
+  EXPECT_TRUE(std::isnan(values[1])) << "not the largest code";
+  EXPECT_TRUE(std::isnan(values[127]));
+  EXPECT_EQ(values[126], 0.0f);
+  EXPECT_TRUE(std::signbit(values[125]) && values[125] == 0.0f);
+  for (std::size_t i = 2; i < 125; ++i) EXPECT_EQ(values[i], 1.0f) << "the scale is that of the finite values";
 }
 
 TEST(Rounding, ThroughFp8DsMlaEqualsBlocksOf64AndBf16) {

@@ -12,6 +12,10 @@ import unittest
 
 PROGRAM, LOGS = sys.argv[1], pathlib.Path(sys.argv[2])
 CONVERSATION = LOGS / "mooncake_conversation_head1000.jsonl"
+CONFIGS = LOGS.parent.parent.parent / "configs"
+MODEL = ["--execute", "model", "--config", CONFIGS / "deepseek-v4-flash.json", "--step-table",
+         CONFIGS / "step-table-h200.json", "--max-sequences", "128", "--jitter", "3000", "--prefix-interval", "512",
+         "--prefix-states", "8192"]
 SAMPLE_THAT_IS_REFUSED = LOGS / "qwen_bailian_format_sample.jsonl"
 
 
@@ -120,6 +124,159 @@ class Replay(unittest.TestCase):
         other = replay("other", "--seed", "1")
         self.assertNotEqual(first[2], other[2])
         self.assertEqual(first[0]["execute"], "model")
+
+    def test_the_timeline_is_a_chrome_trace(self):
+        timeline = self.folder / "timeline.json"
+        done = run("replay", CONVERSATION, *MODEL, "--limit", "100", "--timeline", timeline)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        trace = json.loads(timeline.read_text())
+        self.assertEqual(set(trace), {"displayTimeUnit", "traceEvents", "otherData"})
+        needed = {"M": {"pid", "name", "args"}, "X": {"pid", "tid", "name", "ts", "dur", "args"},
+                  "C": {"pid", "name", "ts", "args"}, "b": {"cat", "id", "pid", "name", "ts"},
+                  "e": {"cat", "id", "pid", "name", "ts"}, "n": {"cat", "id", "pid", "name", "ts"}}
+        processes, phases, slices = {}, {}, {}
+        for event in trace["traceEvents"]:
+            phase = event["ph"]
+            self.assertLessEqual(needed[phase], set(event))
+            phases.setdefault(phase, set()).add(event["pid"])
+            if phase == "M":
+                processes[event["args"]["name"]] = event["pid"]
+                continue
+            self.assertGreaterEqual(event["ts"], 0)
+            self.assertTrue(all(isinstance(value, (int, float)) for value in event["args"].values())
+                            if phase in "XC" else True)
+            if phase in "be":
+                slices.setdefault(event["id"], []).append((phase, event["name"]))
+        # A track a request, one of steps, one a counter; whatever begins ends, innermost first.
+        self.assertEqual(set(processes), {"requests", "steps", "cache"})
+        self.assertEqual(phases["X"], {processes["steps"]})
+        self.assertEqual(phases["C"], {processes["cache"]})
+        self.assertEqual(phases["b"], {processes["requests"]})
+        self.assertEqual(len(slices), 100)
+        for events in slices.values():
+            open_slices = []
+            for phase, name in events:
+                if phase == "b":
+                    open_slices.append(name)
+                else:
+                    self.assertEqual(open_slices.pop(), name)
+            self.assertEqual(open_slices, [])
+            begun = [name for phase, name in events if phase == "b"]
+            self.assertEqual(begun, ["request", "queued", "prefill", "decode"][:len(begun)])
+
+    def test_overload_is_refused_in_time_and_passes(self):
+        report, lines = self.folder / "report.json", self.folder / "requests.jsonl"
+        done = run("replay", CONVERSATION, *MODEL, "--speed", "2", "--max-waiting", "64", "--json", report,
+                   "--requests", lines)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        served = json.loads(report.read_text())["run"]
+        requests, overload = served["requests"], served["overload"]
+        self.assertEqual(requests["arrived"], 1000)
+        self.assertEqual(requests["finished"] + requests["rejected"], 1000)
+        self.assertGreater(requests["rejected"], 200)
+        self.assertEqual(requests["rejected_for"]["queue full"], requests["rejected"])
+        self.assertEqual(requests["most_waiting"], 64)
+        # Every queue within its bounds, at every time.
+        columns = served["occupancy"]["columns"]
+        greatest = [max(column) for column in zip(*served["occupancy"]["max"])]
+        self.assertEqual(greatest[columns.index("waiting")], 64)
+        self.assertLessEqual(greatest[columns.index("slots")], 128)
+        for role in served["cache"]["roles"]:
+            self.assertLessEqual(greatest[columns.index(role["role"] + " live")], role["blocks"])
+            self.assertEqual(role["live_at_end"], 0)
+        # Nobody who was admitted starves: a token a second from the admission on, and between any two tokens.
+        self.assertGreaterEqual(requests["least_tokens_per_s"], 1)
+        self.assertLess(served["latency_ms"]["itl"]["max"], 1000)
+        for line in map(json.loads, lines.read_text().splitlines()):
+            if line["metadata"]["outcome"] != "finished":
+                self.assertEqual(line["error"]["code"], "queue full")
+                continue
+            metrics = {name: quantity["value"] for name, quantity in line["metrics"].items()}
+            seconds = (metrics["request_latency"] - metrics["queue_time"]) / 1000
+            tokens = (metrics["input_sequence_length"] - metrics["prefix_hit_tokens"] +
+                      metrics["output_sequence_length"])
+            self.assertGreaterEqual(tokens, seconds)
+        # It passes: after the last rejection the queue drains, and whatever arrives then is served.
+        self.assertLess(overload["first_rejected_ms"], overload["last_rejected_ms"])
+        self.assertGreater(overload["recovery_ms"], 0)
+        self.assertEqual(overload["queue_empty_ms"], overload["last_rejected_ms"] + overload["recovery_ms"])
+        self.assertLess(overload["queue_empty_ms"], served["duration_ms"] + 3000)
+        self.assertEqual(served["occupancy"]["mean"][-1][columns.index("waiting")], 0)
+        events = served["events"]
+        rejected = [row[events["columns"].index("rejected")] for row in events["counts"]]
+        self.assertEqual(sum(rejected), requests["rejected"])
+        self.assertEqual(sum(row[0] for row in events["counts"]), 1000)
+        self.assertLess(max(i for i, count in enumerate(rejected) if count) * events["interval_ms"],
+                        overload["last_rejected_ms"] + 1)
+
+    def test_a_sweep_is_one_replay_a_size(self):
+        report, page = self.folder / "report.json", self.folder / "page.html"
+        limited = (*MODEL, "--limit", "300", "--slo", "ttft:5000")
+        done = run("replay", CONVERSATION, *limited, "--sweep-pool", "2M,500K,2M", "--json", report, "--report", page)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        swept = json.loads(report.read_text())
+        self.assertEqual([entry["pool_tokens"] for entry in swept["sweep"]], [500000, 2000000])
+        rows = [line.split() for line in done.stdout.decode().splitlines()[-2:]]
+        for row, entry, pool in zip(rows, swept["sweep"], ("500K", "2M")):
+            single = run("replay", CONVERSATION, *limited, "--pool-tokens", pool, "--json", "-")
+            single = json.loads(single.stdout)["run"]
+            self.assertEqual(entry["hit_rate"], single["tokens"]["hit_rate"])
+            self.assertEqual(entry["ttft_ms"], {key: single["latency_ms"]["ttft"][key] for key in ("p50", "p99")})
+            self.assertEqual(entry["goodput_share"], single["goodput"]["share_of_arrived"])
+            self.assertEqual(row[1], f"{entry['hit_rate']:.4f}")
+        self.assertEqual(swept["run"]["options"]["pool_tokens"], 2000000)
+        self.assertIn("Time to first token against capacity", page.read_text())
+        for code, words, more in ((2, b"inf", ("--sweep-pool", "1M,inf")),
+                                  (2, b"--timeline", ("--sweep-pool", "1M,2M", "--timeline", self.folder / "t"))):
+            done = run("replay", CONVERSATION, *MODEL, *more)
+            self.assertEqual((done.returncode, words in done.stderr), (code, True), done.stderr)
+        self.assertEqual(run("replay", "-", *MODEL, "--sweep-pool", "1M", stdin=b"").returncode, 2)
+
+    def test_the_policy_of_the_prefix_cache(self):
+        rates = {}
+        for policy in ("useful", "lru"):
+            done = run("replay", CONVERSATION, *MODEL, "--policy", policy, "--json", "-")
+            served = json.loads(done.stdout)["run"]
+            self.assertEqual(served["options"]["policy"], policy)
+            rates[policy] = served["tokens"]["hit_rate"]
+        self.assertGreater(rates["useful"], 1.02 * rates["lru"])
+        default = json.loads(run("replay", CONVERSATION, *MODEL, "--limit", "2", "--json", "-").stdout)
+        self.assertEqual(default["run"]["options"]["policy"], "useful")
+        done = run("replay", CONVERSATION, *MODEL, "--policy", "belady")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(b"accepted when serving: useful, lru", done.stderr)
+        self.assertEqual(run("replay", CONVERSATION, *MODEL, "--policy", "fifo").returncode, 2)
+
+    def test_two_replays_are_compared(self):
+        files = [self.folder / name for name in ("a.json", "b.json", "none.json", "other.json", "belady.json")]
+        for file, *arguments in ((files[0], *MODEL, "--limit", "300"),
+                                 (files[1], *MODEL, "--limit", "300", "--speed", "2"),
+                                 (files[2], "--execute", "none"), (files[3], *MODEL, "--limit", "200"),
+                                 (files[4], "--execute", "none", "--policy", "belady")):
+            self.assertEqual(run("replay", CONVERSATION, *arguments, "--json", file).returncode, 0)
+        same = json.loads(run("compare", files[0], files[0], "--json", "-").stdout)
+        self.assertEqual({entry["difference"] for entry in same["numbers"]}, {0})
+        done = run("compare", files[0], files[1], "--json", self.folder / "compared.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"differs: speed: 1.0 -> 2.0", done.stdout)
+        numbers = {entry["name"]: entry for entry in json.loads((self.folder / "compared.json").read_text())["numbers"]}
+        self.assertTrue(numbers["TTFT p50, ms"]["beyond_noise"])
+        self.assertGreater(numbers["TTFT p50, ms"]["noise"], 0)
+        self.assertEqual(run("compare", files[0], files[0], "--within", "1").returncode, 0)
+        done = run("compare", files[0], files[1], "--within", "10")
+        self.assertEqual(done.returncode, 4)
+        self.assertIn(b"TTFT p50", done.stderr)
+        for other, field in ((files[2], b"execute (model, none)"), (files[3], b"log.requests (300, 200)")):
+            done = run("compare", files[0], other)
+            self.assertEqual(done.returncode, 4)
+            self.assertIn(field, done.stderr)
+        studies = run("compare", files[2], files[4])
+        self.assertIn(b"policy: lru -> belady", studies.stdout)
+        self.assertIn(b"hit rate at 1000000", studies.stdout)
+        (self.folder / "broken").write_text("{}")
+        self.assertEqual(run("compare", files[0], self.folder / "broken").returncode, 3)
+        self.assertEqual(run("report", self.folder / "broken").returncode, 3)
+        self.assertEqual(run("report", files[0], "--out", self.folder / "none" / "page.html").returncode, 3)
 
     def test_a_model_run_says_what_it_needs(self):
         done = run("replay", CONVERSATION, "--execute", "model")
@@ -267,7 +424,7 @@ class Conversion(unittest.TestCase):
         before, names = out.read_bytes(), sorted(path.name for path in self.folder.iterdir())
         broken = self.folder / "broken"
         broken.write_bytes(CONVERSATION.read_bytes()[:100000])
-        self.assertEqual(run("convert-log", broken, out).returncode, 3)
+        self.assertEqual(run("convert-log", broken, out, "--force").returncode, 3)
         broken.unlink()
         self.assertEqual(out.read_bytes(), before)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), names)

@@ -318,7 +318,6 @@ class TellingExecutor : public ReplayExecutor {
   Result<SavedSequence> save(SequenceId) override { return SavedSequence(0); }
   Result<SequenceId> restore(SavedSequence, std::int64_t) override { return SequenceId{}; }
   Status drop(SavedSequence) override { return {}; }
-
   [[nodiscard]] const MemoryPlan& memory_plan() const override { return plan_; }
   void occupancy(CacheOccupancy& occupancy) const override { occupancy = told; }
   [[nodiscard]] PrefixStats prefix_stats() const override { return {}; }

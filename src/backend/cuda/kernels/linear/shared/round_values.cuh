@@ -50,10 +50,15 @@ __device__ __forceinline__ float reciprocal_scale(std::uint8_t scale_code) {
   return __uint_as_float((254U - scale_code) << 23);
 }
 
-// E4M3 codes of a pair of BF16 values: nearest, ties to even, saturating; NaN loses its sign.
+// value / scale, and NaN for an infinity (round_activation_fp8): the factor is the reciprocal for finite values.
+__device__ __forceinline__ float scaled(float value, float reciprocal) {
+  return value * __fmaf_rn(value, 0.0F, reciprocal);
+}
+
+// E4M3 codes of a pair of BF16 values: nearest, ties to even, saturating; NaN loses its sign, infinities become NaN.
 __device__ __forceinline__ std::uint16_t encode_pair(std::uint32_t pair, float reciprocal) {
-  const float low = __uint_as_float(pair << 16) * reciprocal;
-  const float high = __uint_as_float(pair & 0xffff0000U) * reciprocal;
+  const float low = scaled(__uint_as_float(pair << 16), reciprocal);
+  const float high = scaled(__uint_as_float(pair & 0xffff0000U), reciprocal);
   std::uint16_t codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   return codes;
