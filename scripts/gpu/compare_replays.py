@@ -26,7 +26,7 @@ CONVERSATION = FOLDER / "tests/data/logs/mooncake_conversation_head1000.jsonl"
 # Sequences x cached tokens, and tokens of a prompt @ cached ones: what a few tens of sequences of up to 128K meet.
 DECODE = ("1x1024,1x8192,1x32768,1x131072,2x1024,2x8192,2x32768,4x1024,4x8192,4x32768,8x1024,8x8192,8x32768,16x8192,"
           "32x1024,32x8192,32x32768,64x8192,128x4096,256x1024,256x4096")
-PREFILL = ("16,64,128,256,512,1024,2048,4096,8192,16@8192,128@8192,512@8192,2048@8192,"
+PREFILL = ("16,64,128,256,512,1024,2048,4096,8192,128@2048,512@2048,2048@2048,16@8192,128@8192,512@8192,2048@8192,"
            "16@32768,128@32768,512@32768,2048@32768")
 
 
@@ -111,9 +111,9 @@ def check_answers(arguments):
 # ---- Model and real
 
 def serving_flags(arguments):
-    return ["replay", CONVERSATION, "--limit", arguments.requests, "--scale-lengths", arguments.scale, "--jitter", "3000",
-            "--max-context", "65536", "--pool-tokens", "1M", "--max-sequences", "32", "--step-tokens", "2048",
-            "--prefix-interval", "512", "--prefix-states", "512"]
+    return ["replay", CONVERSATION, "--limit", arguments.requests, "--scale-lengths", arguments.scale,
+            "--jitter", "3000", "--max-context", "65536", "--pool-tokens", "1M", "--max-sequences", "32",
+            "--step-tokens", "2048", "--prefix-interval", "512", "--prefix-states", "512"]
 
 
 def measure_table(arguments):
@@ -141,10 +141,11 @@ def compare(arguments):
             print(f"{metric + ' ' + statistic + ', ms':24}{a:12.3f}{b:12.3f}{b / a - 1:16.1%}")
             if metric in ("ttft", "tpot") and statistic in ("p50", "p99"):
                 worst = max(worst, abs(b / a - 1))
-    for name, of in (("steps", lambda run_: run_["steps"]["count"]), ("busy ms", lambda run_: run_["steps"]["busy_ms"]),
-                     ("hit tokens", lambda run_: run_["tokens"]["hit"])):
-        print(f"{name:24}{of(real):12.0f}{of(model):12.0f}{of(model) / max(of(real), 1) - 1:16.1%}")
-    print(f"graphs made while it ran: {real['steps']['graph_captures']}, extrapolated: {model['steps']['extrapolated']}")
+    for part, name in (("steps", "count"), ("steps", "busy_ms"), ("tokens", "hit")):
+        a, b = real[part][name], model[part][name]
+        print(f"{part + ' ' + name:24}{a:12.0f}{b:12.0f}{b / max(a, 1) - 1:16.1%}")
+    print(f"graphs made while it ran: {real['steps']['graph_captures']}, steps that the model extrapolated: "
+          f"{model['steps']['extrapolated']}")
     print(f"p50 and p99 of TTFT and TPOT: at most {worst:.1%} apart, allowed {arguments.tolerance:.0%}", flush=True)
     return worst <= arguments.tolerance
 

@@ -126,6 +126,13 @@ StepTime StepTimeModel::prefill_time(double tokens, double context) const {
     time = {.microseconds = at(prefill_, Between::kLinear, context, most).microseconds * tokens / most,
             .extrapolated = true};
   }
+  // Measured from empty only: a part takes what the prompt takes longer with it than without, but not less than by
+  // itself.
+  if (prefill_.size() == 1 && prefill_.begin()->first == 0 && context > 0) {
+    const double with = at(prefill_, Between::kLinear, 0, context + tokens).microseconds;
+    const double without = at(prefill_, Between::kLinear, 0, context).microseconds;
+    time = {.microseconds = std::max(time.microseconds, with - without), .extrapolated = true};
+  }
   return time;
 }
 

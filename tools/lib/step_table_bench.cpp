@@ -26,7 +26,7 @@ StepTableGrid StepTableGrid::for_gpu() {
   for (const std::int32_t tokens : {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192}) {
     grid.prefill.push_back({.tokens = tokens, .context_tokens = 0});
   }
-  for (const std::int64_t context : {8192, 32768}) {
+  for (const std::int64_t context : {2048, 8192, 32768}) {
     for (const std::int32_t tokens : {16, 128, 512, 2048, 8192}) {
       grid.prefill.push_back({.tokens = tokens, .context_tokens = context});
     }

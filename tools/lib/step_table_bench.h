@@ -19,7 +19,7 @@ struct StepTableGrid {
   StepBenchOptions steps;
   std::int32_t prefill_repeats = 3;  // the median counts
 
-  // 1 to 256 sequences x 1K to 32K tokens, prompts of 16 to 8192 from empty and parts after 8K and
+  // 1 to 256 sequences x 1K to 32K tokens, prompts of 16 to 8192 from empty and parts after 2K to
   // 32K: for GPUs.
   static StepTableGrid for_gpu();
 };

@@ -48,7 +48,7 @@ TEST(LengthScale, NothingVanishesAndNothingAppears) {
   EXPECT_EQ(scaled.input_tokens, -5);
 }
 
-TEST(LengthScale, ScaledReplaysFitAndHit) {
+TEST(LengthScale, ScaledReplaysFit) {
   ModelReplayOptions options = small_options();
   const Load load{.most_input = 30'000, .shared_prompts = 2};
   const auto whole = run_model(generate(load), options);

@@ -324,7 +324,8 @@ class RealReplay(unittest.TestCase):
         def replay(name, *more):
             files = {kind: self.folder / f"{name}.{kind}" for kind in ("requests", "timeline", "metrics", "json")}
             done = run(*self.flags, *self.small, "--limit", "60", "--concurrency", "8", "--pool", "64MiB",
-                       "--prefix-states", "32", "--prefix-interval", "128", "--draft", "2", "--accept", "0.7", "--reserve", "prompt", *more,
+                       "--prefix-states", "32", "--prefix-interval", "128", "--draft", "2", "--accept", "0.7",
+                       "--reserve", "prompt", *more,
                        *(part for kind, file in files.items() for part in (f"--{kind}", file)))
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(b"s of measured time", done.stdout)

@@ -1,5 +1,7 @@
 #include "replay/step_time_model.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "replay_fixture.h"
@@ -74,6 +76,18 @@ TEST(StepTimeModel, OutsideTheEdgeHoldsBelowAndThePowerLawAbove) {
   // Fewer tokens take less, but not less than a decode step.
   expect(prefill_time(model, 50, 0), 50);
   expect(prefill_time(model, 1, 0), 10);
+}
+
+// Twice the prompt takes more than twice the time: what is more belongs to the second half.
+TEST(StepTimeModel, PartsAfterAContextAreDifferencesWhereOnlyWholePromptsWereMeasured) {
+  const StepTimeModel model =
+      model_of({decode(1, 100, 10), prefill(100, 0, 100), prefill(1600, 0, 6400)});  // n^1.5 / 10
+  EXPECT_NEAR(prefill_time(model, 400, 400).microseconds, std::pow(800, 1.5) / 10 - 800, kTolerance);
+  EXPECT_TRUE(prefill_time(model, 400, 400).extrapolated);
+  EXPECT_NEAR(prefill_time(model, 400, 0).microseconds, 800, kTolerance);
+  // A few tokens after much take as long as by themselves at least.
+  const StepTimeModel even = model_of({decode(1, 100, 10), prefill(100, 0, 300), prefill(1600, 0, 1600)});
+  EXPECT_NEAR(prefill_time(even, 100, 400).microseconds, 300, kTolerance);
 }
 
 // Contexts of rows need not agree: a row with one point holds it at every other context.

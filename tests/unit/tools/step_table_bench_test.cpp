@@ -62,7 +62,7 @@ TEST(StepTableBench, AGridWithoutDecodeOrPrefillIsRefused) {
 TEST(StepTableBench, TheGridForGpusIsWhatATableNeeds) {
   const StepTableGrid grid = StepTableGrid::for_gpu();
   EXPECT_EQ(grid.decode.size(), 36U);
-  EXPECT_EQ(grid.prefill.size(), 19U);
+  EXPECT_EQ(grid.prefill.size(), 24U);
   const CacheLimits limits = step_table_limits(grid);
   EXPECT_EQ(limits.max_sequences, 256);
   EXPECT_EQ(limits.max_step_tokens, 8192);
