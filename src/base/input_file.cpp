@@ -39,8 +39,8 @@ Status InputFile::read(std::uint64_t offset, void* to, std::size_t bytes) const 
       return system_failure(path_.string(), "read", errno);
     }
     if (got == 0) {
-      return {StatusCode::kBadInput, shown(path_) + ": ends at byte " + std::to_string(offset) +
-                                         ", but had " + std::to_string(identity_.bytes) +
+      return {StatusCode::kBadInput, shown(path_) + ": ends at byte " + std::to_string(offset) + ", but had " +
+                                         std::to_string(identity_.bytes) +
                                          " bytes when it was opened: it has become shorter since"};
     }
     next += got;

@@ -28,8 +28,8 @@ class JsonKeys {
       }
       table_[at] = static_cast<std::uint32_t>(keys_.size() + 1);
     }
-    keys_.push_back({hash, static_cast<std::uint32_t>(written.data() - text),
-                     static_cast<std::uint32_t>(written.size())});
+    keys_.push_back(
+        {hash, static_cast<std::uint32_t>(written.data() - text), static_cast<std::uint32_t>(written.size())});
     if (!table_.empty() && keys_.size() * 2 > table_.size()) grow();
     return true;
   }

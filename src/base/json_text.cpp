@@ -5,9 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <system_error>
-
 #include <locale.h>
+#include <system_error>
 
 #include "base/utf8.h"
 

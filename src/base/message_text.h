@@ -1,5 +1,5 @@
-// Text from outside (files, arguments, logs, names), made fit for messages and terminals: escaped and of bounded length.
-// tests/tidy finds paths and names that reach a message without it.
+// Text from outside (files, arguments, logs, names), made fit for messages and terminals: escaped and of bounded
+// length. tests/tidy finds paths and names that reach a message without it.
 #pragma once
 
 #include <cstddef>

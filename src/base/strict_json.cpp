@@ -8,6 +8,7 @@
 #include "base/json_keys.h"
 #include "base/json_text.h"
 #include "base/message_text.h"
+#include "base/system_failure.h"
 
 namespace dsv4rt {
 namespace {
@@ -75,7 +76,8 @@ class Parser {
   }
 
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
       ++at_;
     }
   }
@@ -239,7 +241,7 @@ class Parser {
   std::size_t at_ = 0;
   bool fresh_ = false;  // nothing has been read of the innermost object or array
   JsonPath path_;
-  std::vector<JsonKeys> keys_;  // by depth
+  std::vector<JsonKeys> keys_;  // one set for each depth
   std::string scratch_;
 };
 
@@ -281,8 +283,7 @@ Status parse_strict_json(std::string_view text, std::string_view source, const J
     if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     return Parser(text, source, bounds, visitor).run();
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kResourceExhausted,
-            printable(source, kShownPathBytes) + ": out of memory while reading JSON"};
+    return out_of_memory(source, "reading JSON");
   }
 }
 

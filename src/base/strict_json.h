@@ -19,8 +19,8 @@ std::string_view json_kind_name(JsonKind kind) noexcept;
 // Where an event happens: one level for each open object or array, outermost first.
 struct JsonLevel {
   bool array = false;
-  std::string key;          // objects: the key whose value is being read
-  std::uint64_t index = 0;  // arrays: the element being read
+  std::string key;           // objects: the key whose value is being read
+  std::uint64_t index = 0;   // arrays: the element being read
   std::string_view written;  // objects: the key as it stands in the text, with its escapes
 };
 using JsonPath = std::vector<JsonLevel>;
@@ -47,8 +47,8 @@ class JsonVisitor {
 struct JsonBounds {
   std::size_t depth = 64;
   std::size_t keys = std::size_t{1} << 20;         // in one object
-  std::size_t key_bytes = std::size_t{1} << 16;    // of one key, as written
-  std::size_t text_bytes = std::size_t{64} << 20;  // of one string with escapes, as written
+  std::size_t key_bytes = std::size_t{1} << 16;    // in one key, as written
+  std::size_t text_bytes = std::size_t{64} << 20;  // in one string with escapes, as written
 };
 
 // Parses all of `text` (one JSON value, valid UTF-8, nothing after it but white space). `source`

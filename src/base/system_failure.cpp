@@ -1,6 +1,7 @@
 #include "base/system_failure.h"
 
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 #include "base/message_text.h"
@@ -8,8 +9,8 @@
 namespace dsv4rt {
 
 Status system_failure(const std::string& name, const std::string& action, int error) {
-  const std::string message =
-      printable(name, kShownPathBytes) + ": cannot " + action + ": " + std::error_code(error, std::generic_category()).message();
+  const std::string message = printable(name, kShownPathBytes) + ": cannot " + action + ": " +
+                              std::error_code(error, std::generic_category()).message();
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -23,6 +24,17 @@ Status system_failure(const std::string& name, const std::string& action, int er
       return {StatusCode::kResourceExhausted, message};
     default:
       return {StatusCode::kBadInput, message};
+  }
+}
+
+Status out_of_memory(std::string_view name, std::string_view doing) noexcept {
+  // Short enough to lie inside the string.
+  constexpr const char* kShort = "out of memory";
+  try {
+    return {StatusCode::kResourceExhausted,
+            printable(name, kShownPathBytes) + ": " + kShort + " while " + std::string(doing)};
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kResourceExhausted, kShort};
   }
 }
 

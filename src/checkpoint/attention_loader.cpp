@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/finite_weights.h"
 #include "checkpoint/tensor_names.h"
@@ -105,8 +106,8 @@ class LayerLoader {
     return status.ok();
   }
 
-  // Reports and returns false unless the shape is `shape`, the dtype one of `dtypes` and the data has been read: what has
-  // another shape may be of any size.
+  // Reports and returns false unless the shape is `shape`, the dtype one of `dtypes` and the data has been read: what
+  // has another shape may be of any size.
   bool matches(const TensorView& view, std::span<const std::int64_t> shape, std::initializer_list<TensorDtype> dtypes) {
     const bool dtype_ok = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
     const bool shape_ok = std::equal(view.shape.begin(), view.shape.end(), shape.begin(), shape.end());
@@ -200,6 +201,7 @@ class LayerLoader {
     if (reinterpret_cast<std::uintptr_t>(view.data.data()) % alignof(bf16) == 0) return;
     const auto copy = own<bf16>(view.data.size() / sizeof(bf16));
     std::memcpy(copy.data(), view.data.data(), view.data.size());
+    checkpoint_.drop(view.data);
     out.weight = std::as_bytes(copy);
   }
 
@@ -327,8 +329,7 @@ Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoin
   try {
     return load(checkpoint, config, layers, vectors);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted,
-                  shown(checkpoint.path()) + ": out of memory while loading attention weights"};
+    return out_of_memory(checkpoint.path().native(), "loading attention weights");
   }
 }
 

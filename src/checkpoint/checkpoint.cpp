@@ -8,6 +8,7 @@
 
 #include "base/input_file.h"
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/weight_index.h"
 
 namespace dsv4rt {
@@ -35,8 +36,8 @@ Status check_against_index(const WeightIndex& index, const fs::path& index_path,
   }
   for (const WeightIndex::Entry& entry : index.entries) {
     if (checkpoint.find(entry.name).view == nullptr) {
-      return {StatusCode::kBadInput, shown(index_path) + ": \"weight_map\" places tensor " + quote(entry.name) + " in " +
-                                         quote(index.shards[entry.shard]) + ", which does not hold it"};
+      return {StatusCode::kBadInput, shown(index_path) + ": \"weight_map\" places tensor " + quote(entry.name) +
+                                         " in " + quote(index.shards[entry.shard]) + ", which does not hold it"};
     }
   }
   return {};
@@ -71,7 +72,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
     return Status{StatusCode::kNotFound, shown(path) + ": holds neither " + std::string(kWeightIndexFileName) +
                                              " nor " + std::string(kSingleWeightFileName) + other_weight_files(path)};
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted, shown(path) + ": out of memory while opening the checkpoint"};
+    return out_of_memory(path.native(), "opening the checkpoint");
   }
 }
 
@@ -104,11 +105,11 @@ Result<Checkpoint> Checkpoint::open_index(const fs::path& path, const fs::path& 
     header_bytes += file->header_bytes();
     tensors += file->tensors().size();
     if (header_bytes > kMaxSafetensorsHeaderBytes || tensors > kMaxTensors) {
-      return Status{StatusCode::kBadInput,
-                    shown(index_path) + ": the headers of its shards up to " + quote(shard) + " have " +
-                        std::to_string(header_bytes) + " bytes and " + std::to_string(tensors) +
-                        " tensors; at most " + std::to_string(kMaxSafetensorsHeaderBytes) + " and " +
-                        std::to_string(kMaxTensors) + " are accepted"};
+      return Status{StatusCode::kBadInput, shown(index_path) + ": the headers of its shards up to " + quote(shard) +
+                                               " have " + std::to_string(header_bytes) + " bytes and " +
+                                               std::to_string(tensors) + " tensors; at most " +
+                                               std::to_string(kMaxSafetensorsHeaderBytes) + " and " +
+                                               std::to_string(kMaxTensors) + " are accepted"};
     }
     checkpoint.files_.push_back(std::move(*file));
   }

@@ -19,8 +19,8 @@ struct CheckpointTensor {
 };
 
 // Opening reads the header of every file; the data of a view is read by read(), before which it must not be touched, so
-// tensors nobody asks for cost neither I/O nor memory. Views and pointers live as long as this object, across moves. All
-// members but open are const and may be called from several threads.
+// tensors nobody asks for cost neither I/O nor memory. Views and pointers live as long as this object, across moves.
+// All members but open are const and may be called from several threads.
 class Checkpoint {
  public:
   // `path` is a directory with `model.safetensors.index.json` (which wins) or `model.safetensors`; or

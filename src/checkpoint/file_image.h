@@ -12,8 +12,8 @@
 namespace dsv4rt {
 
 // Address space as large as the file; memory is taken by read() and given back by drop(). Touching bytes that were not
-// read faults. The file is opened for every read() and must be the one it was: unlike a map of the file, bytes once read
-// stay, and a file that becomes shorter gives a Status instead of SIGBUS. Moving keeps the address.
+// read faults. The file is opened for every read() and must be the one it was: unlike a map of the file, bytes once
+// read stay, and a file that becomes shorter gives a Status instead of SIGBUS. Moving keeps the address.
 class FileImage {
  public:
   // Reads nothing. Errors name the path: those of InputFile::open; kBadInput for an empty file; kResourceExhausted

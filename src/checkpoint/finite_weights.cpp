@@ -1,35 +1,56 @@
 #include "checkpoint/finite_weights.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
+#include "base/message_text.h"
 #include "base/try.h"
 
 namespace dsv4rt {
 namespace {
 
-// Values whose largest magnitude is found before any is looked at: the loops below vectorize on every processor.
-constexpr std::size_t kChunk = 4096;
+// Bytes that are looked at together: whole words, which every processor has vectors of.
+constexpr std::size_t kChunkBytes = 4096;
 
-// `magnitude(value)` orders like the magnitudes, and those from `limit` on are not finite.
-template <class Value, class Magnitude, class Function>
-std::optional<std::size_t> first_from(std::span<const Value> values, Magnitude limit, const Function& magnitude) {
+// How a value that is not finite shows: its magnitude plus `carry` reaches the sign bit, in every lane of a word.
+struct Lanes {
+  std::uint64_t magnitudes;
+  std::uint64_t carry;
+};
+constexpr Lanes kFloatLanes{0x7fffffff7fffffffU, 0x0080000000800000U};
+constexpr Lanes kBf16Lanes{0x7fff7fff7fff7fffU, 0x0080008000800080U};
+constexpr Lanes kE4m3Lanes{0x7f7f7f7f7f7f7f7fU, 0x0101010101010101U};
+
+bool all_finite(const std::byte* bytes, std::size_t count, Lanes lanes) {
+  std::uint64_t carried = 0;
+  for (std::size_t i = 0; i < count; i += sizeof(std::uint64_t)) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes + i, sizeof word);
+    carried |= (word & lanes.magnitudes) + lanes.carry;
+  }
+  return (carried & ~lanes.magnitudes) == 0;
+}
+
+// `finite(value)` says of one value what `lanes` says of a word of them.
+template <class Value, class Finite>
+std::optional<std::size_t> first_not(std::span<const Value> values, Lanes lanes, const Finite& finite) {
+  constexpr std::size_t kChunk = kChunkBytes / sizeof(Value);
   for (std::size_t first = 0; first < values.size(); first += kChunk) {
     const auto chunk = values.subspan(first, std::min(kChunk, values.size() - first));
-    Magnitude most = 0;
-    for (const Value value : chunk) most = std::max(most, magnitude(value));
-    if (most < limit) continue;
-    const auto found = std::find_if(chunk.begin(), chunk.end(), [&](Value value) { return magnitude(value) >= limit; });
-    return first + static_cast<std::size_t>(found - chunk.begin());
+    const bool whole = chunk.size() == kChunk;
+    if (whole && all_finite(reinterpret_cast<const std::byte*>(chunk.data()), kChunkBytes, lanes)) continue;
+    const auto found = std::find_if_not(chunk.begin(), chunk.end(), finite);
+    if (found != chunk.end()) return first + static_cast<std::size_t>(found - chunk.begin());
   }
   return std::nullopt;
 }
 
 Status bad_value(const HostLinear& linear, std::string_view part, std::size_t index, std::string_view value) {
-  return {StatusCode::kBadInput, "tensor '" + linear.name + "'" + std::string(part) + ": " + std::string(value) +
+  return {StatusCode::kBadInput, "tensor " + quote(linear.name) + std::string(part) + ": " + std::string(value) +
                                      " at index " + std::to_string(index) + "; accepted: " + kFiniteValuesAccepted};
 }
 
@@ -60,20 +81,15 @@ Status check_compressor(const HostCompressor& compressor) {
 }  // namespace
 
 std::optional<std::size_t> first_non_finite(std::span<const float> values) {
-  return first_from(values, std::int32_t{0x7f800000}, [](float value) {
-    return static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
-  });
+  return first_not(values, kFloatLanes, [](float value) { return std::isfinite(value); });
 }
 
 std::optional<std::size_t> first_non_finite(std::span<const bf16> values) {
-  return first_from(values, std::int16_t{0x7f80},
-                    [](bf16 value) { return static_cast<std::int16_t>(value.bits & 0x7fffU); });
+  return first_not(values, kBf16Lanes, [](bf16 value) { return (value.bits & 0x7f80U) != 0x7f80U; });
 }
 
 std::optional<std::size_t> first_nan_e4m3(std::span<const std::byte> codes) {
-  return first_from(codes, std::uint8_t{0x7f}, [](std::byte code) {
-    return static_cast<std::uint8_t>(std::to_integer<std::uint8_t>(code) & 0x7fU);
-  });
+  return first_not(codes, kE4m3Lanes, [](std::byte code) { return (code & std::byte{0x7f}) != std::byte{0x7f}; });
 }
 
 Status check_finite_matrices(const HostAttentionWeights& layer) {

@@ -167,7 +167,10 @@ Status OutputFile::take_name() {
   }
   unfinished_.forget();
   if (::fsync(folder_) != 0 && !is_unsupported_sync(errno)) {
-    return fail(write_failure(path_, "force its folder to the disk", errno));
+    const int error = errno;
+    // The name was free before: after a failure it is again.
+    if (existing_ == Existing::kRefuse) ::unlinkat(folder_, name.c_str(), 0);
+    return fail(write_failure(path_, "force its folder to the disk", error));
   }
   return {};
 }

@@ -48,7 +48,7 @@ class OutputFile {
   std::filesystem::path path_;
   Existing existing_;
   int fd_ = -1;
-  int folder_ = -1;             // -1 for pipes and standard output
+  int folder_ = -1;              // -1 for pipes and standard output
   UnfinishedOutput unfinished_;  // the unique name
   Status failure_;
 };

@@ -8,16 +8,15 @@
 
 #include "base/message_text.h"
 #include "base/strict_json.h"
+#include "base/system_failure.h"
 #include "base/try.h"
 
 namespace dsv4rt {
 namespace {
 
 // Root, tensor, shape or data_offsets.
-constexpr JsonBounds kHeaderBounds{.depth = 3,
-                                   .keys = kMaxTensors,
-                                   .key_bytes = 6 * kMaxTensorNameBytes,
-                                   .text_bytes = std::size_t{1} << 20};
+constexpr JsonBounds kHeaderBounds{
+    .depth = 3, .keys = kMaxTensors, .key_bytes = 6 * kMaxTensorNameBytes, .text_bytes = std::size_t{1} << 20};
 // Names that are written with escapes are copied; nobody writes them so.
 constexpr std::size_t kMaxEscapedNameBytes = std::size_t{1} << 20;
 
@@ -57,8 +56,7 @@ Result<TensorView> check_tensor(const RawTensor& raw, std::span<const std::int64
   }
   const auto dtype = tensor_dtype_from_name(raw.dtype);
   if (!dtype) {
-    return refused("unknown dtype " + quote(raw.dtype) + "; known: " + tensor_dtype_names(),
-                   StatusCode::kUnsupported);
+    return refused("unknown dtype " + quote(raw.dtype) + "; known: " + tensor_dtype_names(), StatusCode::kUnsupported);
   }
   const auto bytes = tensor_bytes(*dtype, shape);
   const auto kind = [&] { return std::string(tensor_dtype_name(*dtype)) + " of shape " + shape_text(shape); };
@@ -77,12 +75,13 @@ class HeaderVisitor : public JsonVisitor {
                 std::span<const std::string_view> metadata)
       : data_(data), source_(source), metadata_(metadata) {
     // An upper bound of what will be there, so that no vector grows by copying itself.
-    const auto braces = static_cast<std::size_t>(std::count(text.begin(), text.end(), '{'));
+    constexpr std::size_t kShortestEntry =
+        std::string_view(R"("":{"dtype":"","shape":[],"data_offsets":[0,0]},)").size();
     const auto commas = static_cast<std::size_t>(std::count(text.begin(), text.end(), ','));
-    const std::size_t most = std::min(braces, kMaxTensors + 1);
+    const std::size_t most = std::min(text.size() / kShortestEntry + 1, kMaxTensors);
     header_.tensors.reserve(most);
     first_dimensions_.reserve(most);
-    header_.dimensions.reserve(std::min(commas, most * kMaxTensorDims) + most);
+    header_.dimensions.reserve(std::min(commas, most * kMaxTensorDims) + kMaxTensorDims);
   }
 
   SafetensorsHeader take() {
@@ -114,9 +113,9 @@ class HeaderVisitor : public JsonVisitor {
     if (raw_.offset_count != 2) {
       return bad("\"data_offsets\" has " + std::to_string(raw_.offset_count) + " entries, must have 2");
     }
-    DSV4RT_ASSIGN_OR_RETURN(TensorView tensor,
-                            check_tensor(raw_, std::span(header_.dimensions).subspan(raw_.first_dimension), data_,
-                                         source_));
+    DSV4RT_ASSIGN_OR_RETURN(
+        TensorView tensor,
+        check_tensor(raw_, std::span(header_.dimensions).subspan(raw_.first_dimension), data_, source_));
     DSV4RT_ASSIGN_OR_RETURN(tensor.name, keep_name());
     header_.tensors.push_back(tensor);
     first_dimensions_.push_back(static_cast<std::uint32_t>(raw_.first_dimension));
@@ -156,8 +155,8 @@ class HeaderVisitor : public JsonVisitor {
                  std::to_string(kMaxTensorNameBytes) + " are accepted");
     }
     if (header_.tensors.size() == kMaxTensors) {
-      return {StatusCode::kBadInput, shown(source_) + ": more than " + std::to_string(kMaxTensors) +
-                                         " tensors; fewer are accepted"};
+      return {StatusCode::kBadInput,
+              shown(source_) + ": more than " + std::to_string(kMaxTensors) + " tensors; fewer are accepted"};
     }
     return expect(value, JsonKind::kObject, [&] { return "tensor " + quote(name); });
   }
@@ -174,8 +173,7 @@ class HeaderVisitor : public JsonVisitor {
   }
 
   Status metadata(const std::string& key, const JsonValue& value) {
-    Status status = expect(value, JsonKind::kString,
-                           [&] { return quote(kMetadataKey) + " value of " + quote(key); });
+    Status status = expect(value, JsonKind::kString, [&] { return quote(kMetadataKey) + " value of " + quote(key); });
     if (!status.ok() || std::find(metadata_.begin(), metadata_.end(), key) == metadata_.end()) return status;
     if (value.text.size() > kMaxTensorNameBytes) {
       return {StatusCode::kBadInput, shown(source_) + ": " + quote(kMetadataKey) + " value of " + quote(key) + " has " +
@@ -210,8 +208,8 @@ class HeaderVisitor : public JsonVisitor {
     if (header_.dimensions.size() - raw_.first_dimension == kMaxTensorDims) {
       return bad("\"shape\" has more than the " + std::to_string(kMaxTensorDims) + " dimensions accepted");
     }
-    Status status = expect(value, JsonKind::kUnsigned,
-                           [&] { return "tensor " + quote(raw_.name) + ": a dimension of \"shape\""; });
+    Status status =
+        expect(value, JsonKind::kUnsigned, [&] { return "tensor " + quote(raw_.name) + ": a dimension of \"shape\""; });
     if (!status.ok()) return status;
     if (value.number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return bad("dimension " + std::to_string(value.number) + " of \"shape\" exceeds 2^63 - 1");
@@ -222,8 +220,8 @@ class HeaderVisitor : public JsonVisitor {
 
   Status offset(const JsonValue& value) {
     if (raw_.offset_count == 2) return bad("\"data_offsets\" has more than 2 entries");
-    Status status = expect(value, JsonKind::kUnsigned,
-                           [&] { return "tensor " + quote(raw_.name) + ": \"data_offsets\""; });
+    Status status =
+        expect(value, JsonKind::kUnsigned, [&] { return "tensor " + quote(raw_.name) + ": \"data_offsets\""; });
     if (status.ok()) raw_.offsets[raw_.offset_count++] = value.number;
     return status;
   }
@@ -232,7 +230,7 @@ class HeaderVisitor : public JsonVisitor {
   std::string_view source_;
   std::span<const std::string_view> metadata_;
   SafetensorsHeader header_;
-  std::vector<std::uint32_t> first_dimensions_;  // of the tensors, while dimensions may move
+  std::vector<std::uint32_t> first_dimensions_;  // one for each tensor, while dimensions may move
   RawTensor raw_;
   bool in_metadata_ = false;
   bool in_shape_ = false;
@@ -315,7 +313,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, std
   try {
     return parse(file, source, metadata);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted, shown(source) + ": out of memory while reading the header"};
+    return out_of_memory(source, "reading the header");
   }
 }
 

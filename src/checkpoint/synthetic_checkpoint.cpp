@@ -14,6 +14,7 @@
 #include "base/arithmetic.h"
 #include "base/bfloat16.h"
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors_writer.h"
@@ -242,7 +243,9 @@ Status check_directory(const fs::path& directory, std::span<const std::string> n
     return {StatusCode::kBadInput, shown(directory) + ": cannot create the directory: " + error.message()};
   }
   for (const std::string& name : names) {
-    if (fs::symlink_status(directory / name, error).type() != fs::file_type::not_found) {
+    const fs::file_type type = fs::symlink_status(directory / name, error).type();
+    if (type == fs::file_type::none) return system_failure((directory / name).native(), "look for it", error.value());
+    if (type != fs::file_type::not_found) {
       return {StatusCode::kFailedPrecondition,
               shown(directory / name) + ": already exists; give a directory without a model"};
     }
@@ -311,8 +314,8 @@ Status write_checkpoint(const fs::path& directory, const ModelConfig& config, st
     names.push_back(single ? std::string(kSingleWeightFileName) : shard_name(i, shards.size()));
   }
   std::vector<std::string> taken = names;
-  taken.insert(taken.end(), {std::string(kConfigFileName), std::string(kWeightIndexFileName),
-                             std::string(kSingleWeightFileName)});
+  taken.insert(taken.end(),
+               {std::string(kConfigFileName), std::string(kWeightIndexFileName), std::string(kSingleWeightFileName)});
   if (Status status = check_directory(directory, taken); !status.ok()) return status;
 
   // The config, without which nothing loads, and the index come last, and no file takes another's place: of two that
@@ -342,7 +345,7 @@ Status write_synthetic_checkpoint(const fs::path& directory, const ModelConfig& 
   try {
     return write_checkpoint(directory, config, layers, options);
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kResourceExhausted, shown(directory) + ": out of memory while writing the checkpoint"};
+    return out_of_memory(directory.native(), "writing the checkpoint");
   }
 }
 

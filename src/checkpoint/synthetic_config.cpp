@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "base/message_text.h"
 #include "checkpoint/synthetic_checkpoint.h"
 
 namespace dsv4rt {
@@ -53,7 +54,7 @@ Result<WeightEncoding> weight_encoding_from_name(std::string_view name) {
   if (name == "fp8") return WeightEncoding::kFp8Block128;
   if (name == "nvfp4") return WeightEncoding::kNvfp4;
   return Status{StatusCode::kInvalidArgument,
-                "encoding '" + std::string(name) + "' is unknown; accepted: bf16, fp8, nvfp4"};
+                "encoding '" + printable(name) + "' is unknown; accepted: bf16, fp8, nvfp4"};
 }
 
 }  // namespace dsv4rt

@@ -9,6 +9,7 @@
 
 #include "base/message_text.h"
 #include "base/strict_json.h"
+#include "base/system_failure.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -31,10 +32,7 @@ bool is_plain_shard_name(std::string_view name) {
 
 class IndexVisitor : public JsonVisitor {
  public:
-  IndexVisitor(std::string_view text, std::string_view source) : source_(source) {
-    // An upper bound, so that the entries do not grow by copying themselves.
-    index_.entries.reserve(std::min(static_cast<std::size_t>(std::count(text.begin(), text.end(), ':')), kMaxTensors));
-  }
+  explicit IndexVisitor(std::string_view source) : source_(source) {}
 
   [[nodiscard]] bool has_map() const { return has_map_; }
   // Entries and shards in ascending order.
@@ -87,9 +85,8 @@ class IndexVisitor : public JsonVisitor {
  private:
   [[nodiscard]] Status expect(const JsonValue& value, JsonKind kind, const std::string& what) const {
     if (value.kind == kind) return {};
-    return {StatusCode::kBadInput, shown(source_) + ": " + what + " is " +
-                                       std::string(json_kind_name(value.kind)) + ", must be " +
-                                       std::string(json_kind_name(kind))};
+    return {StatusCode::kBadInput, shown(source_) + ": " + what + " is " + std::string(json_kind_name(value.kind)) +
+                                       ", must be " + std::string(json_kind_name(kind))};
   }
 
   [[nodiscard]] Status too_many(std::size_t most, const char* what) const {
@@ -110,7 +107,7 @@ Result<WeightIndex> parse(std::string_view text, std::string_view source) {
                                              " bytes, more than the " + std::to_string(kMaxWeightIndexBytes) +
                                              " accepted"};
   }
-  IndexVisitor visitor(text, source);
+  IndexVisitor visitor(source);
   if (Status status = parse_strict_json(text, source, kIndexBounds, visitor); !status.ok()) return status;
   if (!visitor.has_map()) return Status{StatusCode::kBadInput, shown(source) + ": \"weight_map\" is missing"};
   return visitor.take();
@@ -122,7 +119,7 @@ Result<WeightIndex> parse_weight_index(std::string_view text, std::string_view s
   try {
     return parse(text, source);
   } catch (const std::bad_alloc&) {
-    return Status{StatusCode::kResourceExhausted, shown(source) + ": out of memory while reading the index"};
+    return out_of_memory(source, "reading the index");
   }
 }
 

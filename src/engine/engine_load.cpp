@@ -10,6 +10,7 @@
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "base/message_text.h"
 #include "base/try.h"
 #include "cache/prefix_identity.h"
 #include "checkpoint/attention_loader.h"
@@ -48,7 +49,7 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
 #endif
   }
-  return Status{StatusCode::kInvalidArgument, "backend: '" + options.backend + "'; accepted: cpu, cuda"};
+  return Status{StatusCode::kInvalidArgument, "backend: '" + printable(options.backend) + "'; accepted: cpu, cuda"};
 }
 
 Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, RopeChoice choice) {
@@ -152,7 +153,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   for (std::size_t i = 0; i < host.size(); ++i) {
     if (!options.allow_non_finite_weights) {
       if (Status finite = check_finite_matrices(host[i]); !finite.ok()) {
-        return {finite.code(), options.checkpoint.string() + ": " + finite.message()};
+        return {finite.code(), shown(options.checkpoint) + ": " + finite.message()};
       }
     }
     DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/try.h"
 #include "cache/cache_layout.h"
 #include "layout/bytes.h"
@@ -244,10 +245,10 @@ Result<SnapshotContent> read_snapshot_header(std::span<const std::byte> snapshot
   if (header.reserved != 0) return bad("header: reserved = " + std::to_string(header.reserved) + "; accepted: 0");
   const std::string profile(header.profile.begin(), std::find(header.profile.begin(), header.profile.end(), '\0'));
   if (profile != accepted.profile) {
-    return unsupported("header: profile '" + profile + "'; accepted: '" + accepted.profile + "'");
+    return unsupported("header: profile '" + printable(profile) + "'; accepted: '" + printable(accepted.profile) + "'");
   }
   if (header.profile != padded_profile(profile)) {
-    return bad("header: the name of profile '" + profile + "' is not padded with zeros");
+    return bad("header: the name of profile " + quote(profile) + " is not padded with zeros");
   }
   if (header.config != accepted.config) {
     return unsupported("header: config fingerprint " + hex_text(header.config) +

@@ -7,6 +7,7 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
+#include "base/message_text.h"
 #include "layout/bf16_row.h"
 #include "layout/fp8_ds_mla.h"
 #include "layout/fp8_row.h"
@@ -115,7 +116,7 @@ Result<Format> format_in(const Table& table, std::string_view what, std::string_
     accepted += candidate;
   }
   return Status(StatusCode::kInvalidArgument,
-                std::string(what) + " \"" + std::string(name) + "\" is unknown; accepted: " + accepted);
+                std::string(what) + " " + quote(name) + " is unknown; accepted: " + accepted);
 }
 
 }  // namespace

@@ -101,8 +101,7 @@ void ConfigReader::fail(StatusCode code, std::string_view key, std::string_view 
 void ConfigReader::fail_missing(Keys keys, std::string_view accepted) {
   std::string names;
   for (const std::string_view key : keys) names.append(names.empty() ? "" : " or ").append(key);
-  fail(Status(StatusCode::kBadInput,
-              shown(source_) + ": " + names + " is missing or null; " + std::string(accepted)));
+  fail(Status(StatusCode::kBadInput, shown(source_) + ": " + names + " is missing or null; " + std::string(accepted)));
 }
 
 const Json* ConfigReader::find(std::string_view path) {

@@ -107,10 +107,8 @@ Result<JsonDocument> parse_json_object(std::string_view text, std::string_view s
                                     std::to_string(limits.text_bytes) + " are accepted");
   }
   TreeBuilder builder(source, limits);
-  const JsonBounds bounds{.depth = limits.depth,
-                          .keys = limits.values,
-                          .key_bytes = limits.text_bytes,
-                          .text_bytes = limits.text_bytes};
+  const JsonBounds bounds{
+      .depth = limits.depth, .keys = limits.values, .key_bytes = limits.text_bytes, .text_bytes = limits.text_bytes};
   DSV4RT_RETURN_IF_ERROR(parse_strict_json(text, source, bounds, builder));
   JsonDocument document = builder.take();
   if (!document.root().is_object()) {

@@ -5,6 +5,7 @@
 
 #include "base/input_file.h"
 #include "base/message_text.h"
+#include "base/system_failure.h"
 #include "base/try.h"
 #include "dsv4rt/model.h"
 #include "model/config_limits.h"
@@ -252,7 +253,7 @@ Result<ModelConfig> without_exceptions(std::string_view source, Function functio
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kResourceExhausted, shown(source) + ": out of memory while reading the config");
+    return out_of_memory(source, "reading the config");
   } catch (const std::exception& failure) {
     return Status(StatusCode::kInternal, shown(source) + ": " + failure.what());
   }

@@ -1,3 +1,4 @@
+#include "base/message_text.h"
 #include "dsv4rt/model.h"
 
 namespace dsv4rt {
@@ -18,9 +19,8 @@ Profile Profile::seed() {
 Result<Profile> Profile::from_name(std::string_view name) {
   if (name == "deepseek-v4") return deepseek_v4();
   if (name == "seed") return seed();
-  constexpr std::size_t kMaxShownCharacters = 60;
-  return Status(StatusCode::kInvalidArgument, "profile \"" + std::string(name.substr(0, kMaxShownCharacters)) +
-                                                  "\" is unknown; accepted: deepseek-v4, seed");
+  return Status(StatusCode::kInvalidArgument,
+                "profile \"" + printable(name, 60) + "\" is unknown; accepted: deepseek-v4, seed");
 }
 
 }  // namespace dsv4rt

@@ -1,11 +1,16 @@
-// Makes operator new fail, in all its forms, and counts what is not given back. To be included by exactly one source
-// of a test program, which must not run under ThreadSanitizer (it replaces operator new too).
+// Makes operator new, in all its forms, and anonymous mappings fail, and counts what is not given back. To be included
+// by exactly one source of a test program, which must not run under ThreadSanitizer (it replaces operator new too).
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <unistd.h>
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
 
 namespace dsv4rt::test {
 
@@ -18,6 +23,7 @@ struct AllocationFaults {
   std::int64_t until_failure = 0;  // 1: the next one fails
   std::int64_t failures = 0;
   std::int64_t outstanding = 0;  // allocations not given back
+  std::int64_t mapped = 0;       // mappings not taken back
 };
 inline AllocationFaults allocation_faults;
 
@@ -49,6 +55,24 @@ inline void give_back(void* memory) {
 }
 
 }  // namespace dsv4rt::test
+
+// What the library asks of the system itself; those of malloc do not come here.
+extern "C" inline __attribute__((visibility("default"), used, noinline)) void* mmap(void* at, std::size_t bytes,
+                                                                                    int protection, int flags, int file,
+                                                                                    off_t offset) noexcept {
+  if ((flags & MAP_ANONYMOUS) != 0 && dsv4rt::test::allocation_fails()) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  void* memory = reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, file, offset));
+  if (memory != MAP_FAILED) ++dsv4rt::test::allocation_faults.mapped;
+  return memory;
+}
+extern "C" inline __attribute__((visibility("default"), used, noinline)) int munmap(void* at,
+                                                                                    std::size_t bytes) noexcept {
+  --dsv4rt::test::allocation_faults.mapped;
+  return static_cast<int>(syscall(SYS_munmap, at, bytes));
+}
 
 // Not inlined: beside an inlined `new`, GCC takes std::free for a mismatch (-Wmismatched-new-delete).
 #define DSV4RT_REPLACED [[gnu::noinline]]

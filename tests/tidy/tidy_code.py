@@ -33,6 +33,16 @@ SELF_COMPARED = re.compile(r"\b(?:EXPECT|ASSERT)_(?:EQ|NE|LE|GE|LT|GT)\(\s*([\w.
 DANGLING = re.compile(r"///?<?\s*((?:of|by|as|than|that|which)\b.{0,40})", re.IGNORECASE)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
+# Text from outside that goes into a message, or to standard output, as it is: a path, a name between quotes made by
+# hand, the name of what is being read, a flag that names a file.
+RAW_TEXT = [re.compile(pattern) for pattern in (
+    r"""(?:'|\\")"\s*\+\s*(?!printable\(|std::to_string\(|std::string\([\w:]+\()[\w*(]""",
+    r"""\.(?:string|native|c_str)\(\)\s*\+\s*\"""",
+    r"""\"\s*\+\s*(?!quote\(|printable\(|shown\()[\w.>()-]+\.(?:string|native|c_str)\(\)""",
+    r"""std::string\((?:source|path|log_name)_?\)\s*\+""",
+    r"""<<\s*(?:flags|options|trace)\.(?:[\w.]+\.)?(?:path|out|json|config|checkpoint|trace|log|file)\b(?!\()""",
+)]
+
 HEADER_SUFFIXES = (".h", ".hpp", ".cuh")
 SOURCE_SUFFIXES = (".cpp", ".c", ".cu")
 
@@ -41,6 +51,13 @@ def strip_comments_and_strings(text):
     """The same number of lines, with comments and literals blanked."""
     def blank(match):
         return "\n" * match.group(0).count("\n")
+    return COMMENT_OR_STRING.sub(blank, text)
+
+
+def strip_comments(text):
+    """The same number of lines, with comments blanked and literals as they are."""
+    def blank(match):
+        return "\n" * match.group(0).count("\n") if match.group(0).startswith("/") else match.group(0)
     return COMMENT_OR_STRING.sub(blank, text)
 
 
@@ -99,6 +116,13 @@ def check_code(path, text, depends, report):
         report(1, "pragma-once", "a header needs #pragma once")
 
     check_trailing_comments(text, report)
+    # src/report writes markup, which it escapes by rules of its own.
+    if path.parts[0] in ("src", "tools") and path.parts[:2] not in (("tools", "bench"), ("src", "report")):
+        code = strip_comments(text)
+        for pattern in RAW_TEXT:
+            for found in pattern.finditer(code):
+                report(code.count("\n", 0, found.start()) + 1, "raw-text",
+                       f"'{found.group(0)}': what came from outside goes through shown(), quote() or printable()")
     for number, line in enumerate(strip_comments_and_strings(text).split("\n"), start=1):
         if public and HIDDEN_TYPES.search(line) and not INCLUDE.match(line):
             report(number, "public-type", f"'{HIDDEN_TYPES.search(line).group(0)}' must not show in a public header")

@@ -6,6 +6,8 @@
 #include <limits>
 #include <string_view>
 
+#include "base/message_text.h"
+
 namespace dsv4rt::cli {
 namespace {
 
@@ -29,7 +31,7 @@ constexpr double kMaxBytes = 9e18;  // below 2^63
 
 Result<std::int64_t> parse_byte_size(const std::string& flag, const std::string& text) {
   const Status error{StatusCode::kInvalidArgument,
-                     flag + ": '" + text +
+                     flag + ": '" + printable(text) +
                          "'; accepted: a positive number with an optional unit B, KB, MB, GB, TB, "
                          "KiB, MiB, GiB or TiB"};
   double number = 0;
@@ -50,7 +52,7 @@ Result<std::int64_t> parse_token_count(const std::string& flag, const std::strin
   if (text == "inf") return std::numeric_limits<std::int64_t>::max();
   const Status error{
       StatusCode::kInvalidArgument,
-      flag + ": '" + text + "'; accepted: inf, or a positive number with an optional K, M, G, Ki, Mi or Gi"};
+      flag + ": '" + printable(text) + "'; accepted: inf, or a positive number with an optional K, M, G, Ki, Mi or Gi"};
   double number = 0;
   const char* const end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, number, std::chars_format::fixed);
@@ -67,7 +69,8 @@ Result<std::int64_t> parse_token_count(const std::string& flag, const std::strin
 }
 
 Result<LayerRange> parse_layer_range(const std::string& flag, const std::string& text) {
-  const Status error{StatusCode::kInvalidArgument, flag + ": '" + text + "'; accepted: N or A-B with A <= B"};
+  const Status error{StatusCode::kInvalidArgument,
+                     flag + ": '" + printable(text) + "'; accepted: N or A-B with A <= B"};
   LayerRange range;
   const char* end = text.data() + text.size();
   auto parsed = std::from_chars(text.data(), end, range.first);

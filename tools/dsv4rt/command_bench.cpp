@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "command.h"
 #include "engine_flags.h"
@@ -58,7 +59,8 @@ Result<StepShape> parse_step_shape(const std::string& text) {
     const auto context = std::from_chars(batch.ptr + 1, end, shape.context_tokens);
     if (context.ec == std::errc() && context.ptr == end && shape.batch > 0 && shape.context_tokens > 0) return shape;
   }
-  return Status{StatusCode::kInvalidArgument, "--whole-step: '" + text + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
+  return Status{StatusCode::kInvalidArgument,
+                "--whole-step: '" + printable(text) + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
 }
 
 // "2048", or "2048@32768": tokens of a prompt after so many cached ones.
@@ -73,7 +75,7 @@ Result<std::vector<PrefillShape>> parse_prefill_shapes(const std::vector<std::st
     }
     if (parsed.ec != std::errc() || parsed.ptr != end || shape.tokens < 1 || shape.context_tokens < 0) {
       return Status{StatusCode::kInvalidArgument,
-                    "--whole-prefill: '" + text + "'; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
+                    "--whole-prefill: " + quote(text) + "; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
     }
     shapes.push_back(shape);
   }

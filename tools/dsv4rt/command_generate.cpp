@@ -28,7 +28,7 @@ struct GenerateFlags {
   std::string max_shard_size;
   std::int64_t prefill = 512;
   std::int64_t decode = 64;
-  Outputs outputs;  // of gen-trace
+  Outputs outputs;  // gen-trace has them
 };
 
 struct ModelLayers {
@@ -45,7 +45,8 @@ Result<ModelLayers> select_layers(const GenerateFlags& flags) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.layers));
   }
   if (range.last >= model.config.num_hidden_layers) {
-    return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.layers + "'; the model has layers 0 to " +
+    return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.layers) +
+                                                    "'; the model has layers 0 to " +
                                                     std::to_string(model.config.num_hidden_layers - 1)};
   }
   for (std::int32_t layer = range.first; layer <= range.last; ++layer) {

@@ -9,6 +9,7 @@
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
@@ -181,9 +182,10 @@ Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config,
     memory.graph_bytes = GraphOptions{}.max_bytes;
     return memory;
   }
-  return Status{StatusCode::kInvalidArgument, "--backend: '" + flags.backend + "'; accepted: cpu, cuda"};
+  return Status{StatusCode::kInvalidArgument, "--backend: '" + printable(flags.backend) + "'; accepted: cpu, cuda"};
 #else
-  return Status{StatusCode::kInvalidArgument, "--backend: '" + flags.backend + "'; accepted in this build: cpu"};
+  return Status{StatusCode::kInvalidArgument,
+                "--backend: '" + printable(flags.backend) + "'; accepted in this build: cpu"};
 #endif
 }
 

@@ -7,6 +7,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "command.h"
 #include "console.h"
@@ -176,7 +177,7 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
   if (!flags.engine.layers.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(range, parse_layer_range("--layers", flags.engine.layers));
     if (range.last >= config.num_hidden_layers) {
-      return Status{StatusCode::kInvalidArgument, "--layers: '" + flags.engine.layers +
+      return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.engine.layers) +
                                                       "'; the model has layers 0 to " +
                                                       std::to_string(config.num_hidden_layers - 1)};
     }

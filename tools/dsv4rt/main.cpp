@@ -67,9 +67,15 @@ int report_parse_end(const CLI::App& app, const CLI::ParseError& error) {
   std::ostringstream out;
   std::ostringstream err;
   const int code = app.exit(error, out, err);
-  std::cout << printable_lines(out.str());
-  std::cerr << printable_lines(err.str());
-  return code == 0 ? kExitOk : kExitUsage;
+  if (code == 0) {
+    std::cout << printable_lines(out.str());
+    return kExitOk;
+  }
+  // The message quotes arguments: a line end in it is one of theirs.
+  std::string message = printable_lines(error.what());
+  for (std::size_t at = 0; (at = message.find('\n', at)) != std::string::npos;) message.replace(at, 1, "\\x0a");
+  std::cerr << message << "\nRun with --help for more information.\n";
+  return kExitUsage;
 }
 
 int run(int argc, char** argv) {

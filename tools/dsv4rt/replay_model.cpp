@@ -3,6 +3,7 @@
 #include <iostream>
 #include <vector>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
@@ -139,7 +140,7 @@ Result<PrefixEviction> parse_eviction(const std::string& policy) {
         "--policy belady: it has to know what is asked for next, and when requests are served depends on what "
         "hits; accepted when serving: useful, lru; --execute none has belady"};
   }
-  return refused("--policy: '" + policy + "'; accepted when serving: useful, lru");
+  return refused("--policy: " + quote(policy) + "; accepted when serving: useful, lru");
 }
 
 void print_run(const RunSummary& run) {

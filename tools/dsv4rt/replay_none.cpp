@@ -4,6 +4,7 @@
 #include <iostream>
 #include <optional>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "console.h"
@@ -32,7 +33,7 @@ Result<replay::CacheStudyOptions> study_options(const LogFlags& log, const Repla
         "--policy useful: the engine's own policy weighs what steps cost, so --execute model runs it; accepted "
         "with --execute none: lru, belady"};
   } else if (flags.policy != "lru") {
-    return Status{StatusCode::kInvalidArgument, "--policy: '" + flags.policy + "'; accepted: lru, belady"};
+    return Status{StatusCode::kInvalidArgument, "--policy: '" + printable(flags.policy) + "'; accepted: lru, belady"};
   }
   std::vector<std::string> capacities = flags.sweep_pool;
   const char* const flag = flags.pool_tokens.empty() ? "--sweep-pool" : "--pool-tokens";

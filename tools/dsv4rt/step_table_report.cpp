@@ -6,12 +6,13 @@
 #include <memory>
 #include <thread>
 
+#include <spdlog/spdlog.h>
+
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_devices.h"
 #endif
 #include "base/try.h"
 #include "checkpoint/output_file.h"
-#include "console.h"
 #include "dsv4rt/version.h"
 #include "layout/row_format.h"
 #include "text_table.h"
@@ -50,6 +51,10 @@ std::string today() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
 }
 
+const char* kind_name(replay::StepKind kind) {
+  return kind == replay::StepKind::kDecode ? "decode" : "prefill";
+}
+
 std::string shapes_text(Engine& engine) {
   const EngineInspector inspector(engine);
   return std::to_string(engine.layers().size()) + " layers, hidden size " +
@@ -65,10 +70,14 @@ Status write_step_table(EngineOptions options, const StepTableGrid& grid, const 
   options.limits = step_table_limits(grid);
   options.draft_budget_tokens = 1;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  ProgressLine progress("step table", "points");
   DSV4RT_ASSIGN_OR_RETURN(
       replay::StepTable table,
-      measure_step_table(*engine, grid, [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
+      measure_step_table(*engine, grid, [](const replay::StepPoint& point, std::int64_t done, std::int64_t total) {
+        // As they come: a run that is cut short has said what it knew.
+        spdlog::info("step table: {} of {}: {}, {} sequences, context {}, {} tokens: {:.3f} ms", done, total,
+                     kind_name(point.kind), point.sequences, point.context_tokens, point.tokens,
+                     point.microseconds / 1e3);
+      }));
   table.provenance = {
       {"device", device_text(options)},
       {"commit", revision.empty() ? "version " + build_info().version : revision},
@@ -81,9 +90,8 @@ Status write_step_table(EngineOptions options, const StepTableGrid& grid, const 
   DSV4RT_RETURN_IF_ERROR(table.validate("step table"));
   TextTable text({"kind", "sequences", "context", "tokens", "ms"});
   for (const replay::StepPoint& point : table.points) {
-    text.add_row({point.kind == replay::StepKind::kDecode ? "decode" : "prefill", std::to_string(point.sequences),
-                  std::to_string(point.context_tokens), std::to_string(point.tokens),
-                  fixed(point.microseconds / 1e3, 3)});
+    text.add_row({kind_name(point.kind), std::to_string(point.sequences), std::to_string(point.context_tokens),
+                  std::to_string(point.tokens), fixed(point.microseconds / 1e3, 3)});
   }
   std::cout << text.to_string();
   return write_text_file(path, table.to_json());

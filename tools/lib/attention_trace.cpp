@@ -48,14 +48,15 @@ Result<std::vector<T>> read_tensor(const Field& field, TensorDtype dtype, const 
 Result<std::int64_t> read_count(const SafetensorsReader& file, const std::string& key) {
   const auto entry = file.metadata().find(key);
   if (entry == file.metadata().end()) {
-    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + key + "' is missing"};
+    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + printable(key) + "' is missing"};
   }
   const std::string& text = entry->second;
   std::int64_t value = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size() || value < 0 || value > kMaxTraceTokens) {
-    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + key + "' is " + quote(text) +
-                                             "; accepted: an integer from 0 to " + std::to_string(kMaxTraceTokens)};
+    return Status{StatusCode::kBadInput, shown(file.path()) + ": metadata '" + printable(key) + "' is '" +
+                                             printable(text) + "'; accepted: an integer from 0 to " +
+                                             std::to_string(kMaxTraceTokens)};
   }
   return value;
 }

@@ -143,7 +143,6 @@ Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std
                       std::to_string(shape.context_tokens) + ", " + std::to_string(repeats) +
                       " repeats; accepted: 1 or more tokens and repeats, 0 or more before"};
   }
-  DSV4RT_RETURN_IF_ERROR(EngineEditor(engine).fill_caches(seed));
   return PrefillBench(engine, shape.tokens, seed).median_ms(repeats, shape.context_tokens);
 }
 

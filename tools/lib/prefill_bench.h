@@ -25,8 +25,9 @@ struct PrefillShape {
   std::int64_t context_tokens = 0;  // cached before
 };
 
-// Median time in milliseconds of a part of a prompt after a context of random rows that nobody computed. An engine for
-// this takes max_step_tokens of at least the tokens and max_context_tokens of at least both together.
+// Median time in milliseconds of a part of a prompt after a context that nobody computed: whatever valid rows the
+// caches hold (EngineEditor::fill_caches). An engine for this takes max_step_tokens of at least the tokens and
+// max_context_tokens of at least both together.
 Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed);
 
 }  // namespace dsv4rt

@@ -42,7 +42,7 @@ class StepBench {
 
  private:
   Status prepare_context() {
-    DSV4RT_RETURN_IF_ERROR(editor_.fill_caches(options_.seed));
+    if (options_.fill) DSV4RT_RETURN_IF_ERROR(editor_.fill_caches(options_.seed));
     for (std::int32_t s = 0; s < shape_.batch; ++s) {
       DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
       entries_.push_back({sequence, 1});

@@ -22,6 +22,7 @@ struct StepShape {
 struct StepBenchOptions {
   std::int32_t steps = 50;  // timed, after a few for warming up
   std::uint64_t seed = 0;
+  bool fill = true;  // write random rows first; false: the caches hold valid rows of an earlier measurement
 };
 
 struct StepBenchResult {

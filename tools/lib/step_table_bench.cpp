@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/try.h"
+#include "tools/lib/engine_editor.h"
 
 namespace dsv4rt {
 namespace {
@@ -17,7 +18,7 @@ double to_table_us(double ms) {
 
 StepTableGrid StepTableGrid::for_gpu() {
   StepTableGrid grid;
-  for (const std::int32_t batch : {1, 4, 8, 16, 32, 64, 128, 256}) {
+  for (const std::int32_t batch : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
     for (const std::int64_t context : {1024, 4096, 8192, 32768}) {
       grid.decode.push_back({.batch = batch, .context_tokens = context});
     }
@@ -45,7 +46,7 @@ CacheLimits step_table_limits(const StepTableGrid& grid) {
 }
 
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
-                                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
+                                             const StepTableProgress& progress) {
   if (grid.decode.empty() || grid.prefill.empty()) {
     return Status{StatusCode::kInvalidArgument, "step table: " + std::to_string(grid.decode.size()) + " decode and " +
                                                     std::to_string(grid.prefill.size()) +
@@ -55,10 +56,14 @@ Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid
   const auto total = static_cast<std::int64_t>(grid.decode.size() + grid.prefill.size());
   const auto add = [&](const replay::StepPoint& point) {
     table.points.push_back(point);
-    if (progress) progress(static_cast<std::int64_t>(table.points.size()), total);
+    if (progress) progress(point, static_cast<std::int64_t>(table.points.size()), total);
   };
+  // Once for all shapes: pools of many sequences take a second to fill.
+  DSV4RT_RETURN_IF_ERROR(EngineEditor(engine).fill_caches(grid.steps.seed));
+  StepBenchOptions steps = grid.steps;
+  steps.fill = false;
   for (const StepShape& shape : grid.decode) {
-    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(engine, shape, grid.steps));
+    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(engine, shape, steps));
     add({.kind = replay::StepKind::kDecode,
          .sequences = shape.batch,
          .context_tokens = shape.context_tokens,

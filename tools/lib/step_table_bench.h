@@ -27,11 +27,14 @@ struct StepTableGrid {
 // Limits that an engine needs for the grid; it also needs a draft budget of one token.
 CacheLimits step_table_limits(const StepTableGrid& grid);
 
+using StepTableProgress = std::function<void(const replay::StepPoint& point, std::int64_t done, std::int64_t total)>;
+
 // Without provenance, which the caller knows. A decode point is the captured step where the backend can capture, and
 // the eager one otherwise: prepared, run, waited for and committed, the median of the steps. Prefills run eagerly.
-// `progress` is told the points done and their number. Errors of the benchmarks; kInvalidArgument for a grid without
+// `progress` is told every point, how many are done and how many
+// there are. Errors of the benchmarks; kInvalidArgument for a grid without
 // decode or prefill points.
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
-                                             const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+                                             const StepTableProgress& progress = {});
 
 }  // namespace dsv4rt

@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "engine/engine_impl.h"
 
@@ -207,7 +208,7 @@ Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace
     const LayerTrace& recorded = *trace.find(layer.layer);
     if (!recorded.output && !recorded.compressed_kv && !recorded.index_k && !recorded.topk &&
         !recorded.window_kv_last) {
-      return Status{StatusCode::kBadInput, trace.path.string() + ": layer " + std::to_string(layer.layer.value) +
+      return Status{StatusCode::kBadInput, shown(trace.path) + ": layer " + std::to_string(layer.layer.value) +
                                                " has no recorded tensor to compare with (output, compressed_kv, ...)"};
     }
     LayerCheck check;

@@ -12,6 +12,7 @@
 #include "backend/cpu/cpu_linear.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/worker_threads.h"
+#include "base/message_text.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -90,10 +91,11 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const CpuBackendOptions& opt
     const auto wanted = cpu::isa_level_from_name(options.max_isa);
     if (!wanted) {
       return Status(StatusCode::kInvalidArgument,
-                    "max_isa is '" + options.max_isa + "'; accepted are 'portable', 'avx2' and 'avx512'");
+                    "max_isa is '" + printable(options.max_isa) + "'; accepted are 'portable', 'avx2' and 'avx512'");
     }
     if (*wanted > isa) {
-      return Status(StatusCode::kUnsupported, "max_isa is '" + options.max_isa + "', but this processor offers '" +
+      return Status(StatusCode::kUnsupported, "max_isa is '" + printable(options.max_isa) +
+                                                  "', but this processor offers '" +
                                                   std::string(cpu::isa_level_name(isa)) + "'");
     }
     isa = *wanted;

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_linear.h"
 #include "base/arithmetic.h"
+#include "base/message_text.h"
 #include "layout/codec_e4m3.h"
 
 namespace dsv4rt::cpu {
@@ -15,7 +16,7 @@ namespace {
 constexpr std::int64_t kDepthMultiple = 16;
 
 Status pack_error(StatusCode code, const HostLinear& weight, const std::string& what) {
-  return {code, "cannot pack tensor '" + weight.name + "': " + what};
+  return {code, "cannot pack tensor '" + printable(weight.name) + "': " + what};
 }
 
 // Bytes of one stored row of codes, and of one stored row of scales.

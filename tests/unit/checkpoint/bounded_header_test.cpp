@@ -25,7 +25,9 @@ struct HostileText {
   bool refused;
 };
 
-void PrintTo(const HostileText& text, std::ostream* out) { *out << text.label; }
+void PrintTo(const HostileText& text, std::ostream* out) {
+  *out << text.label;
+}
 
 // `part(i)` joined by commas until the text is long enough.
 std::string joined(std::size_t bytes, const std::function<std::string(std::size_t)>& part) {
@@ -63,10 +65,13 @@ std::vector<HostileText> hostile_headers() {
        true},
       {"many_dimensions",
        [](std::size_t bytes) {
-         return "{" + joined(bytes, [](std::size_t i) {
-                  return "\"" + std::to_string(i) +
-                         R"(":{"dtype":"U8","shape":[0,1,1,1,1,1,1,1],"data_offsets":[0,0]})";
-                }) + "}";
+         return "{" +
+                joined(bytes,
+                       [](std::size_t i) {
+                         return "\"" + std::to_string(i) +
+                                R"(":{"dtype":"U8","shape":[0,1,1,1,1,1,1,1],"data_offsets":[0,0]})";
+                       }) +
+                "}";
        },
        true},
       {"long_name",
@@ -75,9 +80,10 @@ std::vector<HostileText> hostile_headers() {
        [](std::size_t bytes) { return "{\"" + repeated("\\n", bytes) + "\":" + std::string(kEntry) + "}"; }, true},
       {"escaped_names",
        [](std::size_t bytes) {
-         return "{" + joined(bytes, [](std::size_t i) {
-                  return "\"\\u0041" + std::to_string(i) + "\":" + std::string(kEntry);
-                }) + "}";
+         return "{" +
+                joined(bytes,
+                       [](std::size_t i) { return "\"\\u0041" + std::to_string(i) + "\":" + std::string(kEntry); }) +
+                "}";
        },
        true},
       {"long_dtype",
@@ -92,7 +98,9 @@ std::vector<HostileText> hostile_headers() {
   };
 }
 
-double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
 
 class BoundedHeaderTest : public testing::TestWithParam<HostileText> {};
 
@@ -125,9 +133,9 @@ TEST(BoundedIndexTest, TakesLittleMemory) {
   const auto map_of = [](std::size_t bytes, const std::function<std::string(std::size_t)>& part) {
     return "{\"weight_map\":{" + joined(bytes, part) + "}}";
   };
-  const std::string shards =
-      map_of(8'000'000, [](std::size_t i) { return "\"" + std::to_string(i) + "\":\"" + std::to_string(i) +
-                                                   ".safetensors\""; });
+  const std::string shards = map_of(8'000'000, [](std::size_t i) {
+    return "\"" + std::to_string(i) + "\":\"" + std::to_string(i) + ".safetensors\"";
+  });
   const std::string tensors =
       map_of(12'000'000, [](std::size_t i) { return "\"" + std::to_string(i) + "\":\"a.safetensors\""; });
   for (const std::string* text : {&shards, &tensors}) {
@@ -142,8 +150,8 @@ TEST(BoundedIndexTest, TakesLittleMemory) {
 // Many files are no way around what one file may take.
 TEST(BoundedCheckpointTest, TheSumOverShardsIsBounded) {
   const TempDirectory directory;
-  const std::string header = R"({"__metadata__":{"a":")" + std::string(40'000'000, 'x') + R"("},"NAME":)" +
-                             std::string(kEntry) + "}";
+  const std::string header =
+      R"({"__metadata__":{"a":")" + std::string(40'000'000, 'x') + R"("},"NAME":)" + std::string(kEntry) + "}";
   std::string map;
   for (const char c : {'a', 'b', 'c'}) {
     std::string json = header;

@@ -1,12 +1,12 @@
 #include "checkpoint/file_image.h"
 
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/output_file.h"

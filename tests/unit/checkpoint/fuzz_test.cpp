@@ -1,12 +1,12 @@
 // Seeded byte mutations of valid files: whatever a mutant is, reading it never crashes, never reads
 // outside its bytes and never yields a view outside them.
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <random>
 #include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/weight_index.h"
@@ -24,8 +24,8 @@ class GuardedBuffer {
   explicit GuardedBuffer(std::size_t capacity_bytes)
       : page_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))),
         usable_bytes_((capacity_bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_) {
-    void* const address = ::mmap(nullptr, usable_bytes_ + page_bytes_, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const address =
+        ::mmap(nullptr, usable_bytes_ + page_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED) throw std::bad_alloc();
     base_ = static_cast<char*>(address);
     if (::mprotect(base_ + usable_bytes_, page_bytes_, PROT_NONE) != 0) throw std::bad_alloc();
@@ -53,13 +53,27 @@ std::string mutate(std::string bytes, std::mt19937_64& random) {
   for (std::size_t edits = 1 + below(4); edits > 0 && !bytes.empty(); --edits) {
     const std::size_t at = below(bytes.size());
     switch (below(7)) {
-      case 0: bytes[at] = static_cast<char>(random()); break;
-      case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8))); break;
-      case 2: bytes.erase(at, 1 + below(8)); break;
-      case 3: bytes.insert(at, kTokens[below(std::size(kTokens))]); break;
-      case 4: bytes.insert(below(bytes.size()), bytes.substr(at, below(64))); break;
-      case 5: bytes.resize(at); break;
-      default: bytes[below(std::min<std::size_t>(8, bytes.size()))] = static_cast<char>(random()); break;
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
+        break;
+      case 2:
+        bytes.erase(at, 1 + below(8));
+        break;
+      case 3:
+        bytes.insert(at, kTokens[below(std::size(kTokens))]);
+        break;
+      case 4:
+        bytes.insert(below(bytes.size()), bytes.substr(at, below(64)));
+        break;
+      case 5:
+        bytes.resize(at);
+        break;
+      default:
+        bytes[below(std::min<std::size_t>(8, bytes.size()))] = static_cast<char>(random());
+        break;
     }
   }
   bytes.resize(std::min(bytes.size(), kPageBytes));
@@ -67,15 +81,14 @@ std::string mutate(std::string bytes, std::mt19937_64& random) {
 }
 
 std::string valid_file() {
-  return safetensors_bytes(
-      R"({"__metadata__":{"format":"pt","n":"3"},)"
-      R"("layers.0.attn.attn_sink":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
-      R"("layers.0.attn.q_norm.weight":{"dtype":"BF16","shape":[2,3],"data_offsets":[16,28]},)"
-      R"("layers.0.attn.wq_a.weight":{"dtype":"F8_E4M3","shape":[4,4],"data_offsets":[28,44]},)"
-      R"("layers.0.attn.wq_a.scale":{"dtype":"F8_E8M0","shape":[1,1],"data_offsets":[44,45]},)"
-      R"("scalar":{"dtype":"U8","shape":[],"data_offsets":[45,46]},)"
-      R"("none":{"dtype":"I64","shape":[0,7],"data_offsets":[46,46]}}  )",
-      "0123456789012345678901234567890123456789012345");
+  return safetensors_bytes(R"({"__metadata__":{"format":"pt","n":"3"},)"
+                           R"("layers.0.attn.attn_sink":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
+                           R"("layers.0.attn.q_norm.weight":{"dtype":"BF16","shape":[2,3],"data_offsets":[16,28]},)"
+                           R"("layers.0.attn.wq_a.weight":{"dtype":"F8_E4M3","shape":[4,4],"data_offsets":[28,44]},)"
+                           R"("layers.0.attn.wq_a.scale":{"dtype":"F8_E8M0","shape":[1,1],"data_offsets":[44,45]},)"
+                           R"("scalar":{"dtype":"U8","shape":[],"data_offsets":[45,46]},)"
+                           R"("none":{"dtype":"I64","shape":[0,7],"data_offsets":[46,46]}}  )",
+                           "0123456789012345678901234567890123456789012345");
 }
 
 // Touches every byte of every view and proves that it lies inside `file`.

@@ -1,11 +1,11 @@
 // Lesson 17: model files are hostile input. Every file here breaks one rule of the format; each must be
 // refused with the right code and a message that names file and field, without allocating by a number
 // that the file merely claims.
-#include <gtest/gtest.h>
-
 #include <ostream>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/safetensors_reader.h"
@@ -22,7 +22,9 @@ struct HostileFile {
   std::vector<std::string> mentions;  // parts of the message besides the file's name
 };
 
-void PrintTo(const HostileFile& file, std::ostream* out) { *out << file.label; }
+void PrintTo(const HostileFile& file, std::ostream* out) {
+  *out << file.label;
+}
 
 // One U8 tensor "t" with the given shape and offsets, as JSON texts.
 std::string tensor_json(const std::string& dtype, const std::string& shape, const std::string& offsets) {
@@ -41,26 +43,36 @@ std::vector<HostileFile> length_cases() {
   std::vector<HostileFile> cases;
   const std::string valid = safetensors_bytes(kValidJson, "abcd");
   for (std::size_t size = 1; size < 8; ++size) {
-    cases.push_back({"cut_in_length_" + std::to_string(size), valid.substr(0, size), StatusCode::kBadInput,
+    cases.push_back({"cut_in_length_" + std::to_string(size),
+                     valid.substr(0, size),
+                     StatusCode::kBadInput,
                      {std::to_string(size) + " bytes", "header length"}});
   }
   cases.push_back({"empty", "", StatusCode::kBadInput, {"empty"}});
   cases.push_back({"cut_after_length", valid.substr(0, 8), StatusCode::kBadInput, {"header length", "truncated"}});
   cases.push_back({"cut_in_header", valid.substr(0, 30), StatusCode::kBadInput, {"header length", "truncated"}});
-  cases.push_back({"cut_before_last_brace", valid.substr(0, 8 + kValidJson.size() - 1), StatusCode::kBadInput,
+  cases.push_back({"cut_before_last_brace",
+                   valid.substr(0, 8 + kValidJson.size() - 1),
+                   StatusCode::kBadInput,
                    {"header length", "truncated"}});
-  cases.push_back({"cut_before_data", valid.substr(0, 8 + kValidJson.size()), StatusCode::kBadInput,
+  cases.push_back({"cut_before_data",
+                   valid.substr(0, 8 + kValidJson.size()),
+                   StatusCode::kBadInput,
                    {"\"t\"", "[0, 4]", "0 bytes of tensor data"}});
-  cases.push_back({"cut_in_data", valid.substr(0, valid.size() - 1), StatusCode::kBadInput,
+  cases.push_back({"cut_in_data",
+                   valid.substr(0, valid.size() - 1),
+                   StatusCode::kBadInput,
                    {"\"t\"", "data offset 0", "3 bytes of tensor data"}});
   cases.push_back({"length_zero", length_field(0) + "abcd", StatusCode::kBadInput, {"begin with '{'"}});
   for (const std::uint64_t length : {std::uint64_t{100'000'001}, std::uint64_t{1} << 40, std::uint64_t{1} << 63,
                                      ~std::uint64_t{0}, ~std::uint64_t{7}}) {
-    cases.push_back({"length_" + std::to_string(length), length_field(length) + kValidJson, StatusCode::kBadInput,
+    cases.push_back({"length_" + std::to_string(length),
+                     length_field(length) + kValidJson,
+                     StatusCode::kBadInput,
                      {std::to_string(length), "100000000"}});
   }
-  cases.push_back({"length_beyond_file", length_field(99'999'999) + kValidJson, StatusCode::kBadInput,
-                   {"99999999", "truncated"}});
+  cases.push_back(
+      {"length_beyond_file", length_field(99'999'999) + kValidJson, StatusCode::kBadInput, {"99999999", "truncated"}});
   return cases;
 }
 
@@ -206,7 +218,9 @@ TEST_P(HostileFileTest, IsRefusedWithNamesInBoundedMemory) {
   EXPECT_LT(peak, 64 * 1024 + 8 * hostile.bytes.size());
 }
 
-std::string label_of(const testing::TestParamInfo<HostileFile>& info) { return info.param.label; }
+std::string label_of(const testing::TestParamInfo<HostileFile>& info) {
+  return info.param.label;
+}
 
 INSTANTIATE_TEST_SUITE_P(Length, HostileFileTest, testing::ValuesIn(length_cases()), label_of);
 INSTANTIATE_TEST_SUITE_P(Json, HostileFileTest, testing::ValuesIn(json_cases()), label_of);
@@ -216,12 +230,11 @@ INSTANTIATE_TEST_SUITE_P(Coverage, HostileFileTest, testing::ValuesIn(coverage_c
 
 TEST(SafetensorsHeaderTest, AcceptsWhatTheRulesAllow) {
   // Padding after the JSON, tensors in any order, empty tensors, scalars, sub-byte types.
-  const std::string file = safetensors_bytes(
-      R"({"b":{"dtype":"F4","shape":[2,3],"data_offsets":[4,7]},)"
-      R"("__metadata__":{"k":"v","skipped":"w"},)"
-      R"("e":{"dtype":"F64","shape":[3,0],"data_offsets":[4,4]},)"
-      R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )",
-      "abcdefg");
+  const std::string file = safetensors_bytes(R"({"b":{"dtype":"F4","shape":[2,3],"data_offsets":[4,7]},)"
+                                             R"("__metadata__":{"k":"v","skipped":"w"},)"
+                                             R"("e":{"dtype":"F64","shape":[3,0],"data_offsets":[4,4]},)"
+                                             R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )",
+                                             "abcdefg");
   constexpr std::string_view kWanted[] = {"k", "absent"};
   const auto header = parse_safetensors(as_bytes(file), "file", kWanted);
   ASSERT_TRUE(header.ok()) << header.status().to_string();
@@ -265,10 +278,10 @@ TEST(SafetensorsHeaderTest, MessagesEscapeAndCutNames) {
 
 TEST(TensorDtypeTest, NamesAndSizes) {
   const std::pair<const char*, int> expected[] = {
-      {"BOOL", 8}, {"F4", 4},       {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+      {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
       {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-      {"U16", 16}, {"F16", 16},     {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
-      {"C64", 64}, {"F64", 64},     {"I64", 64},    {"U64", 64}};
+      {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+      {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}};
   for (const auto& [name, bits] : expected) {
     const auto dtype = tensor_dtype_from_name(name);
     ASSERT_TRUE(dtype.has_value()) << name;

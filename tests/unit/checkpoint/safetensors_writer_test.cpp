@@ -1,9 +1,9 @@
 #include "checkpoint/safetensors_writer.h"
 
+#include <csignal>
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-
-#include <csignal>
 
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors_reader.h"
@@ -24,10 +24,12 @@ std::span<const std::byte> zeros(std::size_t count) {
 TEST(SafetensorsWriterTest, ReaderFindsWhatWasWrittenInPieces) {
   const TempDirectory directory;
   const fs::path path = directory / "out.safetensors";
-  auto writer = SafetensorsWriter::create(
-      path, {{"e", TensorDtype::kI64, {0, 3}}, {"a", TensorDtype::kF32, {2, 3}}, {"b", TensorDtype::kU8, {5}},
-             {"z", TensorDtype::kBf16, {0}}},
-      {{"n_prefill", "600"}, {"text", "\xc3\xa4\n\""}});
+  auto writer = SafetensorsWriter::create(path,
+                                          {{"e", TensorDtype::kI64, {0, 3}},
+                                           {"a", TensorDtype::kF32, {2, 3}},
+                                           {"b", TensorDtype::kU8, {5}},
+                                           {"z", TensorDtype::kBf16, {0}}},
+                                          {{"n_prefill", "600"}, {"text", "\xc3\xa4\n\""}});
   ASSERT_TRUE(writer.ok()) << writer.status().to_string();
   EXPECT_EQ(writer->data_bytes(), 29U);
   const std::string a = "0123456789abcdefghijklmn";
@@ -111,8 +113,10 @@ TEST(SafetensorsWriterTest, RefusesDeclarationsThatNoReaderWouldTake) {
   expect_refused({{"__metadata__", TensorDtype::kU8, {1}}}, "cannot be named");
   expect_refused({{"a", TensorDtype::kU8, {-1}}}, "overflows");
   expect_refused({{"a", TensorDtype::kF32, {std::int64_t{1} << 62}}}, "overflows");
-  expect_refused({{"a", TensorDtype::kU8, {INT64_MAX}}, {"b", TensorDtype::kU8, {INT64_MAX}},
-                  {"c", TensorDtype::kU8, {INT64_MAX}}}, "overflows");
+  expect_refused({{"a", TensorDtype::kU8, {INT64_MAX}},
+                  {"b", TensorDtype::kU8, {INT64_MAX}},
+                  {"c", TensorDtype::kU8, {INT64_MAX}}},
+                 "overflows");
   expect_refused({{"a", TensorDtype::kF4, {3}}}, "whole bytes");
   expect_refused({{"a", TensorDtype::kU8, {1, 1, 1, 1, 1, 1, 1, 1, 1}}}, "8 dimensions");
   expect_refused({{"a\xff", TensorDtype::kU8, {1}}}, "UTF-8");
@@ -162,23 +166,6 @@ TEST(SafetensorsWriterTest, FullDiskIsResourceExhausted) {
     EXPECT_NE(status.message().find(directory.path().string()), std::string::npos) << status.to_string();
   }
   EXPECT_TRUE(fs::is_empty(directory.path()));
-}
-
-TEST(OutputFileTest, FailsForGoodAfterAnError) {
-  const TempDirectory directory;
-  std::signal(SIGXFSZ, SIG_IGN);
-  auto file = OutputFile::create(directory / "out");
-  ASSERT_TRUE(file.ok());
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit none{0, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
-  const Status first = file->write("x", 1);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(first.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(file->write("x", 1).message(), first.message());
-  EXPECT_EQ(file->commit().message(), first.message());
-  EXPECT_EQ(write_text_file(directory / "gone/out", "x").code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "checkpoint/synthetic_checkpoint.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/expected_tensors.h"
@@ -179,7 +179,7 @@ TEST(SyntheticCheckpointErrorsTest, AreTyped) {
   write_bytes(directory / "file", "x");
   EXPECT_EQ(write("file", small_config(), WeightEncoding::kBf16).code(), StatusCode::kBadInput);
   std::filesystem::create_directories(directory / "d/config.json/below");
-  EXPECT_EQ(write("d", small_config(), WeightEncoding::kBf16).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(write("d", small_config(), WeightEncoding::kBf16).code(), StatusCode::kFailedPrecondition);
   const AllocationLimit limit(10'000);
   EXPECT_EQ(write("f", small_config(), WeightEncoding::kBf16).code(), StatusCode::kResourceExhausted);
 }

@@ -1,11 +1,11 @@
 #include "unit/checkpoint/test_files.h"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <fstream>
 #include <iterator>
+#include <stdlib.h>
 #include <system_error>
+
+#include <gtest/gtest.h>
 
 #include "checkpoint/safetensors_writer.h"
 
@@ -104,6 +104,8 @@ LayerSpec csa_layer(int id) {
 LayerSpec hca_layer(int id) {
   return {LayerId(id), AttentionKind::kHeavilyCompressed, 128, false, false, RopeChoice::kCompressed};
 }
-std::vector<LayerSpec> small_layers() { return {swa_layer(0), csa_layer(1), hca_layer(2)}; }
+std::vector<LayerSpec> small_layers() {
+  return {swa_layer(0), csa_layer(1), hca_layer(2)};
+}
 
 }  // namespace dsv4rt

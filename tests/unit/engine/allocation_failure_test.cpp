@@ -1,7 +1,10 @@
 // Lesson 18: whichever allocation of a session fails, the call says so and has changed nothing, or the engine says
 // that it is broken; repeated it succeeds, and every output and cache byte is that of a session without failures.
 #include <cstdio>
+#include <filesystem>
 #include <functional>
+#include <iterator>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -11,6 +14,7 @@
 #include "engine/engine_impl.h"
 #include "support/fail_allocations.h"
 #include "support/golden_case.h"
+#include "support/synthetic_model.h"
 #include "tools/lib/engine_inspector.h"
 
 namespace dsv4rt::test {
@@ -55,7 +59,14 @@ class Interface {
   virtual Status run(const Step& step, const Bf16Bits* x) = 0;
   virtual Status commit(const Step& step, std::span<const std::int32_t> accepted) = 0;
   virtual Result<std::vector<SequenceId>> cancel(const Step& step) = 0;
+  virtual Result<OutputCheck> output_check(const Step& step) = 0;
+  virtual Result<std::int64_t> snapshot_bytes(SequenceId sequence) = 0;
+  virtual Result<std::vector<std::byte>> save(SequenceId sequence) = 0;
+  virtual Result<SequenceId> restore(std::span<const std::byte> snapshot) = 0;
 };
+
+// Snapshots of these sessions are authenticated.
+const std::vector<std::byte> kKey(16, std::byte{7});
 
 class CppInterface final : public Interface {
  public:
@@ -90,6 +101,18 @@ class CppInterface final : public Interface {
   }
   Result<std::vector<SequenceId>> cancel(const Step& step) override {
     return faulty([&] { return engine_.cancel(step); });
+  }
+  Result<OutputCheck> output_check(const Step& step) override {
+    return faulty([&] { return engine_.output_check(step); });
+  }
+  Result<std::int64_t> snapshot_bytes(SequenceId s) override {
+    return faulty([&] { return engine_.snapshot_bytes(s, {.key = kKey}); });
+  }
+  Result<std::vector<std::byte>> save(SequenceId s) override {
+    return faulty([&] { return engine_.save_sequence(s, {.key = kKey}); });
+  }
+  Result<SequenceId> restore(std::span<const std::byte> snapshot) override {
+    return faulty([&] { return engine_.restore_sequence(snapshot, 0, {.key = kKey}); });
   }
 
  private:
@@ -154,8 +177,44 @@ class CInterface final : public Interface {
     for (std::size_t i = 0; i < count; ++i) ids.push_back({emptied[i].index, emptied[i].generation});
     return ids;
   }
+  Result<OutputCheck> output_check(const Step& step) override {
+    std::int32_t known = 0;
+    std::int32_t found[8];
+    std::size_t count = 0;
+    const Status checked = status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_output_check(&engine_, &given, &known, found, std::size(found), &count);
+    });
+    if (!checked.ok()) return checked;
+    return OutputCheck{.known = known == 1, .entries = {found, found + count}};
+  }
+  Result<std::int64_t> snapshot_bytes(SequenceId s) override {
+    std::int64_t bytes = 0;
+    const Status told = status([&] { return dsv4rt_sequence_snapshot_bytes(&engine_, id(s), &kOptions, &bytes); });
+    if (!told.ok()) return told;
+    return bytes;
+  }
+  Result<std::vector<std::byte>> save(SequenceId s) override {
+    std::vector<std::byte> snapshot;
+    const auto sink = [](void* to, const void* bytes, std::size_t count) -> dsv4rt_status {
+      const Pause pause;
+      auto& all = *static_cast<std::vector<std::byte>*>(to);
+      all.insert(all.end(), static_cast<const std::byte*>(bytes), static_cast<const std::byte*>(bytes) + count);
+      return DSV4RT_OK;
+    };
+    const Status saved = status([&] { return dsv4rt_sequence_save(&engine_, id(s), &kOptions, sink, &snapshot); });
+    if (!saved.ok()) return saved;
+    return snapshot;
+  }
+  Result<SequenceId> restore(std::span<const std::byte> snapshot) override {
+    return sequence([&](dsv4rt_sequence* made) {
+      return dsv4rt_sequence_restore(&engine_, snapshot.data(), snapshot.size(), 0, &kOptions, made);
+    });
+  }
 
  private:
+  static inline const dsv4rt_snapshot_options kOptions{
+      .struct_size = sizeof(dsv4rt_snapshot_options), .key = kKey.data(), .key_bytes = kKey.size()};
   static dsv4rt_sequence id(SequenceId sequence) { return {sequence.index, sequence.generation}; }
   static dsv4rt_step c_step(const Step& step) { return {step.serial, step.tokens, step.valid_tokens}; }
   template <class Call>
@@ -192,11 +251,22 @@ struct Outcome {
 
 class Session {
  public:
-  // `engine` is behind `calls`.
-  Session(Engine& engine, Interface& calls, bool snapshots) : engine_(engine), calls_(calls), snapshots_(snapshots) {}
+  // Every operation is repeated while it takes so many allocations: its n-th fails, its n + kSessions-th, and so on.
+  // n = 0: none does.
+  static constexpr std::int64_t kSessions = 4;
+  struct Injection {
+    std::int64_t n = 0;
+    Failing mode = Failing::kNth;
+  };
+  // `engine` is behind `calls`. `allocations`: of every operation, noted by a session without failures, read by others.
+  Session(Engine& engine, Interface& calls, Injection injection, std::vector<std::int64_t>& allocations)
+      : engine_(engine), calls_(calls), injection_(injection), allocations_(allocations) {
+    if (injection_.n == 0) allocations_.clear();
+  }
 
   Outcome outcome;
   std::int64_t operations = 0;
+  std::int64_t points = 0;  // failures that were made
   std::vector<std::string> divergences;
 
   void run() {
@@ -218,16 +288,18 @@ class Session {
     refused("step without blocks", StatusCode::kResourceExhausted, [&] { return calls_.prepare(long_step).status(); });
     cancelled_step({{a, 2}, {c, 1}}, 5, 0, {});
     cancelled_step({{a, 2}, {c, 1}}, 6, 2, {});
-    SequenceId d;
-    if (snapshots_) {
-      const auto saved =
-          value<std::vector<std::byte>>("save", [&] { return faulty([&] { return engine_.save_sequence(a); }); });
-      static_cast<void>(
-          value<std::int64_t>("bytes", [&] { return faulty([&] { return engine_.snapshot_bytes(a); }); }));
-      d = value<SequenceId>("restore", [&] { return faulty([&] { return engine_.restore_sequence(saved); }); });
-      live_.push_back(d);
-      step({{d, 2}, {a, 1}}, 7, {});
-    }
+    const auto saved = value<std::vector<std::byte>>("save", [&] { return calls_.save(a); });
+    const auto bytes = value<std::int64_t>("bytes", [&] { return calls_.snapshot_bytes(a); });
+    if (bytes != static_cast<std::int64_t>(saved.size())) diverged("size of a snapshot", {});
+    const auto d = value<SequenceId>("restore", [&] { return calls_.restore(saved); });
+    live_.push_back(d);
+    step({{d, 2}, {a, 1}}, 7, {});
+    refused("forged snapshot", StatusCode::kBadInput, [&] {
+      const Pause pause;
+      std::vector<std::byte> forged = saved;
+      forged[200] ^= std::byte{1};
+      return calls_.restore(forged).status();
+    });
     note();
     cancelled_step({{c, 60}}, 8, 1, {c});
     step({{c, 5}}, 9, {});
@@ -271,18 +343,33 @@ class Session {
   // have been so for its own reason, without memory for a text that says why.
   template <class Call>
   auto attempt(const std::string& name, const Call& call, StatusCode own_reason = StatusCode::kResourceExhausted) {
-    ++operations;
-    if (allocation_faults.mode == Failing::kNone) return call();  // the session had its failure
-    const std::int64_t failures = allocation_faults.failures;
+    const auto operation = static_cast<std::size_t>(operations++);
+    if (injection_.n == 0) {
+      allocation_faults.until_failure = 0;  // goes downwards from there and never fails
+      allocation_faults.mode = Failing::kNth;
+      auto result = call();
+      allocation_faults.mode = Failing::kNone;
+      allocations_.push_back(-allocation_faults.until_failure);
+      return result;
+    }
+    if (ended_ || operation >= allocations_.size() || injection_.n > allocations_[operation]) return call();
     const State before = state();
-    auto result = call();
-    if (allocation_faults.failures == failures) return result;
-    allocation_faults.mode = Failing::kNone;
-    if (status_of(result).ok()) return result;
-    const StatusCode code = status_of(result).code();
-    if (code != StatusCode::kResourceExhausted && code != own_reason)
-      diverged(name + " is not typed", status_of(result));
-    if (state() != before) diverged(name + " changed something", status_of(result));
+    for (std::int64_t n = injection_.n; n <= allocations_[operation]; n += kSessions) {
+      ++points;
+      allocation_faults.failures = 0;
+      allocation_faults.until_failure = n;
+      allocation_faults.mode = injection_.mode;
+      auto result = call();
+      allocation_faults.mode = Failing::kNone;
+      const std::string what = name + ", allocation " + std::to_string(n);
+      if (allocation_faults.failures == 0) diverged(what + " was not taken", {});
+      if (status_of(result).ok()) return result;
+      const StatusCode code = status_of(result).code();
+      if (code != StatusCode::kResourceExhausted && code != own_reason) {
+        diverged(what + " is not typed", status_of(result));
+      }
+      if (state() != before) diverged(what + " changed something", status_of(result));
+    }
     return call();
   }
   template <class Call>
@@ -339,11 +426,15 @@ class Session {
     Step step = prepare(entries);
     std::vector<std::vector<Bf16Bits>> outputs;
     for (int tries = 0; !layers(step, x, x.size(), outputs) && tries < kMostTries; ++tries) {
+      ended_ = true;
       if (!cancel(step).empty()) diverged("cancel of a short step", {});
       outputs.clear();
       step = prepare(entries);
     }
     must("commit", [&] { return calls_.commit(step, accepted); });
+    if (!value<OutputCheck>("output check", [&] { return calls_.output_check(step); }).entries.empty()) {
+      diverged("outputs are finite", {});
+    }
     outcome.outputs.insert(outcome.outputs.end(), outputs.begin(), outputs.end());
   }
   // All layers at once. What failed in the middle is cancelled and begun again.
@@ -353,6 +444,7 @@ class Session {
     Step step = prepare(entries);
     const auto run = [&] { return attempt("run", [&] { return calls_.run(step, x[0].data()); }).code(); };
     for (int tries = 0; run() == StatusCode::kFailedPrecondition && tries < kMostTries; ++tries) {
+      ended_ = true;
       if (!cancel(step).empty()) diverged("cancel of a short step", {});
       step = prepare(entries);
     }
@@ -372,7 +464,9 @@ class Session {
 
   Engine& engine_;
   Interface& calls_;
-  bool snapshots_;
+  Injection injection_;
+  std::vector<std::int64_t>& allocations_;
+  bool ended_ = false;  // operations are no longer those that were counted
   std::vector<SequenceId> live_;
 };
 
@@ -385,31 +479,27 @@ struct Sweep {
 
 class AllocationFailureTest : public testing::TestWithParam<std::tuple<const char*, bool, bool, Failing>> {
  protected:
-  // One session of a new engine; `n` = 0: nothing fails. False when there was no n-th allocation.
-  bool run(std::int64_t n, Sweep& sweep, Outcome& outcome) {
+  // One session of a new engine; `n` = 0: nothing fails.
+  void run(std::int64_t n, Sweep& sweep, Outcome& outcome) {
     const auto& [golden, poison, through_c, mode] = GetParam();
     const std::int64_t outstanding = allocation_faults.outstanding;
-    bool failed = false;
     {
       EngineOptions options = GoldenCase::open(golden).options();
       options.draft_budget_tokens = 3;
       options.csa_rows_per_block = 16;
       options.hca_rows_per_block = 2;
       options.poison_freed_blocks = poison;
+      options.check_outputs = true;
       options.limits = {.max_sequences = 4, .max_context_tokens = 393, .max_step_tokens = 393, .pool_tokens = 393};
       dsv4rt_engine handle;
       EXPECT_OK(c_api::open(handle, options));
       CppInterface of_cpp(*handle.engine);
       CInterface of_c(handle);
       Interface& calls = through_c ? static_cast<Interface&>(of_c) : of_cpp;
-      Session session(*handle.engine, calls, !through_c);
-      allocation_faults.failures = 0;
-      allocation_faults.until_failure = n;
-      allocation_faults.mode = n == 0 ? Failing::kNone : mode;
+      Session session(*handle.engine, calls, {.n = n, .mode = mode}, allocations_);
       session.run();
-      allocation_faults.mode = Failing::kNone;
-      failed = allocation_faults.failures > 0;
       sweep.operations += session.operations;
+      sweep.points += session.points;
       for (const std::string& what : session.divergences) {
         sweep.divergences.push_back("n = " + std::to_string(n) + ": " + what);
       }
@@ -420,8 +510,9 @@ class AllocationFailureTest : public testing::TestWithParam<std::tuple<const cha
     if (n > 0 && allocation_faults.outstanding != outstanding) {
       sweep.leaks += allocation_faults.outstanding - outstanding;
     }
-    return failed;
   }
+
+  std::vector<std::int64_t> allocations_;
 };
 
 TEST_P(AllocationFailureTest, Lesson18NthAllocationOfASession) {
@@ -437,13 +528,12 @@ TEST_P(AllocationFailureTest, Lesson18NthAllocationOfASession) {
     return expected;
   };
   outcome = count_once();
-  std::int64_t n = 1;
-  while (run(n, sweep, outcome)) ++n;
-  sweep.points = n - 1;
+  for (std::int64_t n = 1; n <= Session::kSessions; ++n) run(n, sweep, outcome);
   std::printf("%lld failing allocations, %lld operations, %zu divergences, %lld leaked\n",
               static_cast<long long>(sweep.points), static_cast<long long>(sweep.operations), sweep.divergences.size(),
               static_cast<long long>(sweep.leaks));
-  EXPECT_GT(sweep.points, 20);
+  EXPECT_EQ(sweep.points, std::accumulate(allocations_.begin(), allocations_.end(), std::int64_t{0}));
+  EXPECT_GT(sweep.points, 150);
   EXPECT_EQ(sweep.leaks, 0);
   for (std::size_t i = 0; i < sweep.divergences.size() && i < 20; ++i) ADD_FAILURE() << sweep.divergences[i];
 }
@@ -497,6 +587,111 @@ INSTANTIATE_TEST_SUITE_P(Sessions, AllocationFailureTest,
                                          std::tuple("tiny-bf16", true, true, Failing::kNth),
                                          std::tuple("tiny-fp8", false, true, Failing::kFromNthOn)),
                          session_name);
+
+// ---- Creation -----------------------------------------------------------------------------------
+
+struct CreateCase {
+  bool through_c = false;
+  bool poison = false;
+  Failing mode = Failing::kNth;
+};
+
+class CreateFailureTest : public testing::TestWithParam<CreateCase> {
+ protected:
+  static EngineOptions options() {
+    // One layer of every kind of tensor: few allocations of each sort.
+    static const SyntheticModel model{
+        .config = "tiny", .first_layer = 1, .layer_count = 1, .encoding = WeightEncoding::kFp8Block128};
+    EngineOptions options = model.options();
+    options.threads = 2;
+    options.check_outputs = true;
+    options.poison_freed_blocks = GetParam().poison;
+    options.limits = {.max_sequences = 2,
+                      .max_context_tokens = 64,
+                      .max_step_tokens = 8,
+                      .pool_tokens = 0,
+                      .boundary_states = GetParam().poison ? 2 : 0};
+    return options;
+  }
+  // Creates an engine and destroys it.
+  static Status create(const EngineOptions& options) {
+    if (!GetParam().through_c) return faulty([&] { return Engine::create(options).status(); });
+    char message[64];
+    const std::string checkpoint = options.checkpoint.string();
+    dsv4rt_prefix_options prefixes{};
+    EXPECT_EQ(dsv4rt_prefix_options_init(&prefixes, sizeof prefixes), DSV4RT_OK);
+    prefixes.boundary_states = options.limits.boundary_states;
+    dsv4rt_engine_options given{};
+    EXPECT_EQ(dsv4rt_engine_options_init(&given, sizeof given), DSV4RT_OK);
+    given.checkpoint = checkpoint.c_str();
+    given.first_layer = options.first_layer;
+    given.layer_count = options.layer_count;
+    given.threads = options.threads;
+    given.check_outputs = 1;
+    given.max_sequences = options.limits.max_sequences;
+    given.max_context_tokens = options.limits.max_context_tokens;
+    given.max_step_tokens = options.limits.max_step_tokens;
+    given.prefix_cache = prefixes.boundary_states > 0 ? &prefixes : nullptr;
+    dsv4rt_engine* engine = nullptr;
+    return faulty([&]() -> Status {
+      const auto code = static_cast<StatusCode>(dsv4rt_engine_create(&given, &engine, message, sizeof message));
+      EXPECT_EQ(engine == nullptr, code != StatusCode::kOk);
+      EXPECT_EQ(dsv4rt_engine_destroy(engine), DSV4RT_OK);
+      const Pause pause;
+      return code == StatusCode::kOk ? Status{} : Status(code, message);
+    });
+  }
+  static std::int64_t descriptors() {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  }
+};
+
+TEST_P(CreateFailureTest, NthAllocationOfACreation) {
+  const Pause pause;
+  const EngineOptions given = options();
+  ASSERT_OK(create(given));
+  ASSERT_OK(create(given));  // what the program keeps for good is there
+  const std::int64_t open_before = descriptors();
+  std::int64_t n = 0;
+  std::int64_t refused = 0;
+  do {
+    ++n;
+    const std::int64_t outstanding = allocation_faults.outstanding;
+    const std::int64_t mapped = allocation_faults.mapped;
+    allocation_faults.failures = 0;
+    allocation_faults.until_failure = n;
+    allocation_faults.mode = GetParam().mode;
+    {
+      const Status status = create(given);
+      allocation_faults.mode = Failing::kNone;
+      refused += status.ok() ? 0 : 1;
+      if (!status.ok()) {
+        ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << n << ": " << status.to_string();
+      }
+    }
+    ASSERT_EQ(allocation_faults.outstanding, outstanding) << n << ": leaked";
+    ASSERT_EQ(allocation_faults.mapped, mapped) << n << ": maps leaked";
+    if (n % 64 == 0) {
+      ASSERT_OK(create(given));
+    }
+  } while (allocation_faults.failures > 0);
+  std::printf("%lld failing allocations, %lld refused\n", static_cast<long long>(n - 1),
+              static_cast<long long>(refused));
+  EXPECT_GT(refused, 300);
+  EXPECT_EQ(descriptors(), open_before);
+  EXPECT_OK(create(given));
+}
+
+std::string creation_name(const testing::TestParamInfo<CreateCase>& info) {
+  return std::string(info.param.through_c ? "C" : "Cpp") + (info.param.poison ? "PoisonedWithPrefixes" : "") +
+         (info.param.mode == Failing::kNth ? "One" : "All");
+}
+
+INSTANTIATE_TEST_SUITE_P(Creations, CreateFailureTest,
+                         testing::Values(CreateCase{.through_c = false, .poison = false, .mode = Failing::kNth},
+                                         CreateCase{.through_c = false, .poison = true, .mode = Failing::kFromNthOn},
+                                         CreateCase{.through_c = true, .poison = true, .mode = Failing::kNth}),
+                         creation_name);
 
 }  // namespace
 }  // namespace dsv4rt::test

@@ -47,6 +47,9 @@ class CountingOps final : public Ops {
   Status attend(const AttendParams& p) override {
     return count([&] { return inner_.attend(p); });
   }
+  Status flag_non_finite(const FlagNonFiniteParams& p) override {
+    return count([&] { return inner_.flag_non_finite(p); });
+  }
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override {
     return count([&] { return inner_.begin_step(step, tables); });
   }

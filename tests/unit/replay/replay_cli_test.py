@@ -423,7 +423,7 @@ class Conversion(unittest.TestCase):
         before, names = out.read_bytes(), sorted(path.name for path in self.folder.iterdir())
         broken = self.folder / "broken"
         broken.write_bytes(CONVERSATION.read_bytes()[:100000])
-        self.assertEqual(run("convert-log", broken, out).returncode, 3)
+        self.assertEqual(run("convert-log", broken, out, "--force").returncode, 3)
         broken.unlink()
         self.assertEqual(out.read_bytes(), before)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), names)

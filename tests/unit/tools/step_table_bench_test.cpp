@@ -28,10 +28,12 @@ TEST(StepTableBench, MeasuresTheGridAndTheTableServesAReplay) {
   const StepTableGrid grid = small_grid();
   const auto engine = engine_for(grid);
   std::int64_t told = 0;
-  auto table = measure_step_table(*engine, grid, [&](std::int64_t done, std::int64_t total) {
-    EXPECT_EQ(total, 4);
-    told = done;
-  });
+  auto table =
+      measure_step_table(*engine, grid, [&](const replay::StepPoint& point, std::int64_t done, std::int64_t total) {
+        EXPECT_GT(point.microseconds, 0);
+        EXPECT_EQ(total, 4);
+        told = done;
+      });
   ASSERT_OK(table);
   EXPECT_EQ(told, 4);
   ASSERT_EQ(table->points.size(), 4U);
@@ -59,7 +61,7 @@ TEST(StepTableBench, AGridWithoutDecodeOrPrefillIsRefused) {
 
 TEST(StepTableBench, TheGridForGpusIsWhatATableNeeds) {
   const StepTableGrid grid = StepTableGrid::for_gpu();
-  EXPECT_EQ(grid.decode.size(), 32U);
+  EXPECT_EQ(grid.decode.size(), 36U);
   EXPECT_EQ(grid.prefill.size(), 19U);
   const CacheLimits limits = step_table_limits(grid);
   EXPECT_EQ(limits.max_sequences, 256);
