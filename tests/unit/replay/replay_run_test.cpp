@@ -196,6 +196,30 @@ TEST(ReplayRun, OverloadIsRefusedNobodyStarvesAndItRecovers) {
   }
 }
 
+// Two crowds with a pause between them: recovery is counted from the last rejection, not from the first crowd's.
+TEST(ReplayRun, RecoveryFollowsTheLastRejection) {
+  std::vector<Request> requests;
+  for (std::int64_t i = 0; i < 40; ++i) requests.push_back(request(i, i < 20 ? 0 : 60'000, 600, 40));
+  ModelReplayOptions options = small_options(2);
+  options.replay.scheduler.max_waiting = 5;
+  const auto summary = run_model(supply_of(requests), options);
+  ASSERT_OK(summary);
+  const RequestTotals& totals = summary->metrics.requests();
+  EXPECT_GT(totals.rejected, 20);
+  EXPECT_EQ(totals.first_rejected_ns, 0);
+  EXPECT_EQ(totals.last_rejected_ns, 60'000'000'000);
+  EXPECT_GT(totals.queue_empty_ns, totals.last_rejected_ns);
+  EXPECT_LT(totals.queue_empty_ns, totals.last_end_ns);
+  const Json overload = Json::parse(summary_json(*summary)).at("overload");
+  EXPECT_EQ(overload.at("recovery_ms"), to_ms(totals.queue_empty_ns - totals.last_rejected_ns));
+  // Where nobody is refused nothing is to be recovered from.
+  options.replay.scheduler.max_waiting = 100;
+  const auto calm = run_model(supply_of(requests), options);
+  ASSERT_OK(calm);
+  EXPECT_EQ(calm->metrics.requests().queue_empty_ns, -1);
+  EXPECT_TRUE(Json::parse(summary_json(*calm)).at("overload").at("recovery_ms").is_null());
+}
+
 TEST(ReplayRun, RequestsThatCanNeverRunAreRefusedWithTheReason) {
   std::vector<Request> requests{request(0, 0, 4000, 97), request(1, 0, 4000, 96), request(2, 0, 0, 5),
                                 request(3, 0, 20, 0)};
