@@ -116,8 +116,7 @@ def check_code(path, text, depends, report):
         report(1, "pragma-once", "a header needs #pragma once")
 
     check_trailing_comments(text, report)
-    # src/report writes markup, which it escapes by rules of its own.
-    if path.parts[0] in ("src", "tools") and path.parts[:2] not in (("tools", "bench"), ("src", "report")):
+    if path.parts[0] in ("src", "tools") and path.parts[:2] != ("tools", "bench"):
         code = strip_comments(text)
         # The attributes of markup are between quotes too, and escaped in its way.
         for pattern in RAW_TEXT[1:] if module == "report" else RAW_TEXT:
