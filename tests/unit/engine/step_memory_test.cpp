@@ -47,6 +47,9 @@ class CountingOps final : public Ops {
   Status attend(const AttendParams& p) override {
     return count([&] { return inner_.attend(p); });
   }
+  Status flag_non_finite(const FlagNonFiniteParams& p) override {
+    return count([&] { return inner_.flag_non_finite(p); });
+  }
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override {
     return count([&] { return inner_.begin_step(step, tables); });
   }
@@ -105,6 +108,7 @@ class StepMemoryTest : public ::testing::TestWithParam<std::tuple<std::size_t, s
                                            .index_heads = 0}
                                 .options();
     options.threads = threads;
+    options.check_outputs = true;
     options.row_format = of.rows;
     options.index_format = of.keys;
     options.limits = {.max_sequences = 2,
