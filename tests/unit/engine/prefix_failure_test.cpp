@@ -180,7 +180,7 @@ class PrefixSessionTest : public testing::Test {
   Failing mode_ = Failing::kNth;
   std::int64_t session_ = -1;  // -1: nothing is counted and nothing fails
   std::size_t operations_ = 0;
-  std::vector<std::int64_t> allocations_;  // of every operation
+  std::vector<std::int64_t> allocations_;  // allocations_[i]: those of operation i
   std::int64_t points_ = 0;                // failures that were made
 };
 
