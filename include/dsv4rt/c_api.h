@@ -7,7 +7,8 @@
 //  which
 //    a lack of host memory gives, if need be with a shorter text. Only a device fault and a defect latch the engine:
 //    every later call that could fail answers DSV4RT_FAULTED with the first cause as its text.
-//  * The text of a failure is dsv4rt_engine_last_error(); the library keeps no global state.
+//  * The text of a failure is dsv4rt_engine_last_error(); the library keeps no global state but a
+//    count of engines, which tells their handles apart.
 //  * A null pointer where the comment does not allow one is DSV4RT_INVALID_ARGUMENT.
 //  * One thread at a time per engine, any thread; different engines are independent, on one device or on several.
 //  * The calling thread's current CUDA device is the same afterwards.

@@ -96,8 +96,8 @@ struct EngineOptions {
   // Called with a message for people when the engine works, but not as well as it should: when captured graphs push
   // each other out, and once for every reason for which backend cuda runs an operation on slow kernels (a build without
   // code for the device, a format, window or number of rows that the fast kernel does not take), from the thread that
-  // runs the step or creates the engine; and by the destructor when it finds cache overwritten (poison_freed_blocks).
-  // It must not change the engine; what it throws is dropped.
+  // runs the step or creates the engine; when outputs are not finite (check_outputs); and by the destructor when it
+  // finds cache overwritten (poison_freed_blocks). It must not change the engine; what it throws is dropped.
   std::function<void(std::string_view)> on_warning;
 
   // CPU threads; 0: as many as the machine offers. Results do not depend on it.
@@ -220,8 +220,9 @@ class Engine {
   [[nodiscard]] DSV4RT_EXPORT std::span<const LayerId> layers() const noexcept;
   [[nodiscard]] DSV4RT_EXPORT const EngineMemory& memory() const noexcept;
 
-  // Sequences; between steps (kFailedPrecondition during one). reserve_tokens > 0 sets blocks aside so that appends
-  // up to there cannot fail for want of blocks; kResourceExhausted names role, layer and what is missing.
+  // Sequences; between steps (kFailedPrecondition during one). Ids of another engine are kStaleHandle, as old ones are.
+  // reserve_tokens > 0 sets blocks aside so that appends up to there cannot fail for want of blocks; kResourceExhausted
+  // names role, layer and what is missing.
   DSV4RT_EXPORT Result<SequenceId> create_sequence(std::int64_t reserve_tokens = 0);
   DSV4RT_EXPORT Result<SequenceId> fork(SequenceId parent, std::int64_t reserve_tokens = 0);
   // A sequence with ids: it begins with what is cached of them, at most all but the last token, which has to be run.

@@ -32,6 +32,7 @@ class WatchingOps final : public RowOps {
   Status write_kv(const WriteKvParams&) override { return note(); }
   Status indexer_topk(const IndexerTopkParams&) override { return note(); }
   Status attend(const AttendParams&) override { return note(); }
+  Status flag_non_finite(const FlagNonFiniteParams&) override { return note(); }
   Status begin_step(const StepView&, std::span<const CacheTable>) override { return note(); }
   Status copy_slot(std::int32_t, std::int32_t, std::span<const CacheTable>, std::span<const CacheRings>) override {
     return note();
@@ -67,6 +68,7 @@ const std::vector<std::function<Status(RowOps&)>> kCalls = {
     [](RowOps& ops) { return ops.write_kv({}); },
     [](RowOps& ops) { return ops.indexer_topk({}); },
     [](RowOps& ops) { return ops.attend({}); },
+    [](RowOps& ops) { return ops.flag_non_finite({}); },
     [](RowOps& ops) { return ops.begin_step({}, {}); },
     [](RowOps& ops) { return ops.copy_slot(0, 1, {}, {}); },
     [](RowOps& ops) { return ops.copy_boundary_rows(BoundaryDirection::kToRings, {}, {}, {}); },

@@ -63,16 +63,30 @@ class PrefixSessionTest : public testing::Test {
   }
   template <class Call>
   auto attempt(const Call& call, StatusCode own_reason) {
-    if (allocation_faults.mode == Failing::kNone) return call();
-    const std::int64_t failures = allocation_faults.failures;
+    if (session_ < 0) return faulty(call);
+    const std::size_t operation = operations_++;
+    if (session_ == 0) {
+      allocation_faults.until_failure = 0;  // goes downwards from there and never fails
+      allocation_faults.mode = Failing::kNth;
+      auto result = faulty(call);
+      allocation_faults.mode = Failing::kNone;
+      allocations_.push_back(-allocation_faults.until_failure);
+      return result;
+    }
     const std::vector<std::int64_t> before = Bookkeeping(*engine_).numbers();
-    auto result = faulty(call);
-    if (allocation_faults.failures == failures) return result;
-    allocation_faults.mode = Failing::kNone;
-    const StatusCode code = status_of(result).code();
-    if (code == StatusCode::kOk) return result;
-    EXPECT_TRUE(code == StatusCode::kResourceExhausted || code == own_reason) << status_of(result).to_string();
-    EXPECT_EQ(Bookkeeping(*engine_).numbers(), before) << status_of(result).to_string();
+    for (std::int64_t n = session_; n <= allocations_.at(operation); n += kSessions) {
+      ++points_;
+      allocation_faults.failures = 0;
+      allocation_faults.until_failure = n;
+      allocation_faults.mode = mode_;
+      auto result = faulty(call);
+      allocation_faults.mode = Failing::kNone;
+      EXPECT_GT(allocation_faults.failures, 0) << "allocation " << n << " of operation " << operation;
+      const StatusCode code = status_of(result).code();
+      if (code == StatusCode::kOk) return result;
+      EXPECT_TRUE(code == StatusCode::kResourceExhausted || code == own_reason) << status_of(result).to_string();
+      EXPECT_EQ(Bookkeeping(*engine_).numbers(), before) << status_of(result).to_string();
+    }
     return call();
   }
   template <class Call>
@@ -106,15 +120,16 @@ class PrefixSessionTest : public testing::Test {
     return std::span(all_ids_).first(tokens);
   }
 
-  // Runs the session; its n-th allocation fails (0: none). Gives whether one did.
-  bool run(Failing mode, std::int64_t n, std::vector<std::vector<std::byte>>& snapshots) {
+  // Runs session number `number`: every operation is repeated while its allocation `number`, number + kSessions, and so
+  // on fails. 0: none does, and those of every operation are counted.
+  void run(Failing mode, std::int64_t number, std::vector<std::vector<std::byte>>& snapshots) {
     engine_ = make_engine(options());
-    allocation_faults.failures = 0;
-    allocation_faults.until_failure = n;
-    allocation_faults.mode = n == 0 ? Failing::kNone : mode;
+    mode_ = mode;
+    session_ = number;
+    operations_ = 0;
+    if (number == 0) allocations_.clear();
     session(snapshots);
-    allocation_faults.mode = Failing::kNone;
-    return allocation_faults.failures > 0;
+    session_ = -1;
   }
 
   void session(std::vector<std::vector<std::byte>>& snapshots) {
@@ -161,23 +176,28 @@ class PrefixSessionTest : public testing::Test {
   LayerRows rows_;
   std::vector<Bf16Bits> out_;
   std::unique_ptr<Engine> engine_;
+  static constexpr std::int64_t kSessions = 4;
+  Failing mode_ = Failing::kNth;
+  std::int64_t session_ = -1;  // -1: nothing is counted and nothing fails
+  std::size_t operations_ = 0;
+  std::vector<std::int64_t> allocations_;  // allocations_[i]: those of operation i
+  std::int64_t points_ = 0;                // failures that were made
 };
 
 class PrefixFailureTest : public PrefixSessionTest, public testing::WithParamInterface<Failing> {};
 
 TEST_P(PrefixFailureTest, NthAllocationOfASession) {
   std::vector<std::vector<std::byte>> expected;
-  run(Failing::kNone, 0, expected);
-  std::int64_t n = 1;
-  for (;; ++n) {
+  run(GetParam(), 0, expected);
+  for (std::int64_t number = 1; number <= kSessions; ++number) {
     std::vector<std::vector<std::byte>> snapshots;
-    SCOPED_TRACE("n = " + std::to_string(n));
-    const bool failed = run(GetParam(), n, snapshots);
+    SCOPED_TRACE("session " + std::to_string(number));
+    run(GetParam(), number, snapshots);
     EXPECT_TRUE(snapshots == expected);
-    if (!failed || HasFailure()) break;
   }
-  std::printf("%lld failing allocations\n", static_cast<long long>(n - 1));
-  EXPECT_GT(n, 10);
+  std::printf("%lld failing allocations\n", static_cast<long long>(points_));
+  EXPECT_EQ(points_, std::accumulate(allocations_.begin(), allocations_.end(), std::int64_t{0}));
+  EXPECT_GT(points_, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PrefixFailureTest, testing::Values(Failing::kNth, Failing::kFromNthOn),

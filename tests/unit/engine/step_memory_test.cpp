@@ -108,6 +108,7 @@ class StepMemoryTest : public ::testing::TestWithParam<std::tuple<std::size_t, s
                                            .index_heads = 0}
                                 .options();
     options.threads = threads;
+    options.check_outputs = true;
     options.row_format = of.rows;
     options.index_format = of.keys;
     options.limits = {.max_sequences = 2,
