@@ -190,7 +190,7 @@ class Pages(unittest.TestCase):
         for name in ("overload", "study"):
             again = subprocess.run([PROGRAM, "report", str(folder / f"{name}.json")], capture_output=True, check=True)
             self.assertEqual(again.stdout.decode(), self.pages[name])
-            out = folder / "again.html"
+            out = folder / f"{name} again.html"
             subprocess.run([PROGRAM, "report", str(folder / f"{name}.json"), "--out", str(out)], check=True)
             self.assertEqual(out.read_text(), self.pages[name])
 
