@@ -249,8 +249,9 @@ class Replay(unittest.TestCase):
 
     def test_two_replays_are_compared(self):
         files = [self.folder / name for name in ("a.json", "b.json", "none.json", "other.json", "belady.json")]
-        for file, *arguments in ((files[0], *MODEL, "--limit", "300"),
-                                 (files[1], *MODEL, "--limit", "300", "--speed", "2"),
+        # At its own speed the log is more than the model's machine can do.
+        for file, *arguments in ((files[0], *MODEL, "--limit", "300", "--speed", "0.5"),
+                                 (files[1], *MODEL, "--limit", "300"),
                                  (files[2], "--execute", "none"), (files[3], *MODEL, "--limit", "200"),
                                  (files[4], "--execute", "none", "--policy", "belady")):
             self.assertEqual(run("replay", CONVERSATION, *arguments, "--json", file).returncode, 0)
@@ -258,10 +259,10 @@ class Replay(unittest.TestCase):
         self.assertEqual({entry["difference"] for entry in same["numbers"]}, {0})
         done = run("compare", files[0], files[1], "--json", self.folder / "compared.json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn(b"differs: speed: 1.0 -> 2.0", done.stdout)
+        self.assertIn(b"differs: speed: 0.5 -> 1.0", done.stdout)
         numbers = {entry["name"]: entry for entry in json.loads((self.folder / "compared.json").read_text())["numbers"]}
-        self.assertTrue(numbers["TTFT p50, ms"]["beyond_noise"])
-        self.assertGreater(numbers["TTFT p50, ms"]["noise"], 0)
+        self.assertTrue(numbers["TPOT p50, ms"]["beyond_noise"])
+        self.assertGreater(numbers["TPOT p50, ms"]["noise"], 0)
         self.assertEqual(run("compare", files[0], files[0], "--within", "1").returncode, 0)
         done = run("compare", files[0], files[1], "--within", "10")
         self.assertEqual(done.returncode, 4)
