@@ -140,6 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Warpgroups, OneAttendLaunch,
                          testing::Values(Launch{"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},
                                          Launch{"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 700},
                                          Launch{"TwoBlocks", RowFormat::kFp8DsMla, 16, 50, 700},
+                                         Launch{"TokensAlone", RowFormat::kFp8DsMla, 80, 40, 3000},
                                          Launch{"TokensInTurn", RowFormat::kFp8DsMla, 16, 140, 600}),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Portable, OneAttendLaunch,

@@ -168,8 +168,13 @@ class Reporter {
     DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
     Served served{.kernel = {}, .slow = plan.slow};
     if (plan.warpgroup) {
-      served.kernel = "warpgroup, " + count_of(plan.warpgroup->cluster_blocks, "block") + " a token, " +
-                      std::to_string(std::min(plan.warpgroup->group_heads, params.heads)) + " heads each";
+      const WarpgroupPlan& most = plan.warpgroup->most;
+      served.kernel = "warpgroup, " + count_of(most.cluster_blocks, "block") + " a token, " +
+                      std::to_string(std::min(most.group_heads, params.heads)) + " heads each";
+      if (plan.warpgroup->rest) {
+        served.kernel += "; the last " + count_of(plan.warpgroup->rest->tokens, "token") + " in " +
+                         count_of(plan.warpgroup->rest->cluster_blocks, "block") + " each";
+      }
     }
     if (plan.dense) {
       served.kernel += "; of more than " + std::to_string(kMaximumRows) + " rows dense, at most " +

@@ -43,10 +43,11 @@ AttendShape shape_of(std::int32_t heads, std::int32_t ratio, std::int32_t top_k)
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::int32_t b : {1, 8, 32, 64, 128, 256}) {
+  for (const std::int32_t b : {1, 8, 30, 31, 32, 64, 66, 68, 128, 132, 136, 256}) {
     all.push_back({"decode csa flash", shape_of(64, 4, 512), b, 8191, 1});
   }
-  for (const std::int32_t b : {1, 32, 128}) all.push_back({"decode csa pro", shape_of(128, 4, 1024), b, 8191, 1});
+  for (const std::int32_t b : {1, 4, 8, 32, 33, 34, 64, 66, 68, 128})
+    all.push_back({"decode csa pro", shape_of(128, 4, 1024), b, 8191, 1});
   for (const std::int32_t b : {1, 8, 32, 128}) {
     all.push_back({"decode hca flash 8K", shape_of(64, 128, 0), b, 8191, 1});
     all.push_back({"decode hca flash 64K", shape_of(64, 128, 0), b, 65535, 1});

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "backend/cuda/device/tensor_map.h"
 #include "backend/cuda/kernels/attend/dense_combine.cuh"
 #include "backend/cuda/kernels/attend/dense_kernel.cuh"
 #include "backend/cuda/kernels/attend/dense_launch.h"
+#include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "base/try.h"
 
@@ -15,14 +15,7 @@ Status launch_dense_splits(const CudaDevice& device, const AttendParams& p, cons
   constexpr std::size_t kSharedBytes = sizeof(DenseShared);
   DSV4RT_RETURN_IF_ERROR(device.prepare(attend_dense_kernel, kSharedBytes));
   CUtensorMap queries;
-  DSV4RT_RETURN_IF_ERROR(encode_row_map({.data = p.q,
-                                         .value_bytes = 2,
-                                         .columns = kHeadDim,
-                                         .rows = std::int64_t{p.step.counts.tokens} * p.heads,
-                                         .row_bytes = kHeadDim * 2,
-                                         .box_columns = kAtomValues,
-                                         .box_rows = kTileHeads},
-                                        queries));
+  DSV4RT_RETURN_IF_ERROR(encode_query_map(p, queries));
   const int blocks = std::min(pass.items(), device.multiprocessors());
   return launch_pdl(
       attend_dense_kernel,

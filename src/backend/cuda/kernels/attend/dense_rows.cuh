@@ -101,10 +101,7 @@ class DenseProducer {
 
   // The four threads of a row share its lines.
   __device__ void prefetch(int i) const {
-    const RowSource from = source(i);
-    prefetch_line(from.data + unit_ * kLineBytes);
-    if (unit_ == 0) prefetch_line(from.data + 4 * kLineBytes);
-    if (unit_ == 1) prefetch_line(from.scales);
+    prefetch_quarter_row(source(i), unit_);
   }
 
   const AttendParams& p_;

@@ -96,7 +96,7 @@ Status launch_dense(const CudaDevice& device, const AttendParams& p, const Atten
                          .sums = sums,
                          .states = reinterpret_cast<float2*>(sums + splits * kSplitQuads)};
     DSV4RT_RETURN_IF_ERROR(launch_dense_splits(device, p, pass, stream));
-    if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device, p, *plan.warpgroup, stream));
+    if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_warpgroups(device, p, *plan.warpgroup, stream));
     DSV4RT_RETURN_IF_ERROR(launch_dense_outputs(p, pass, stream));
   }
   return {};
@@ -141,8 +141,9 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
   if (device.has_sm90a() && plan.slow == SlowPath::kNone) {
     const bool dense = params.topk_indices == nullptr && most_rows > kMaximumRows;
     if (dense) plan.dense = plan_dense(params, most_rows);
-    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, dense ? kMaximumRows : most_rows));
-    plan.warpgroup->dense = dense;
+    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroups(device, params, dense ? kMaximumRows : most_rows));
+    plan.warpgroup->most.dense = dense;
+    if (plan.warpgroup->rest) plan.warpgroup->rest->dense = dense;
     return plan;
   }
   plan.portable = plan_portable(device.facts(), params, most_rows);
@@ -156,7 +157,7 @@ Status CudaOps::attend(const AttendParams& params) {
   slow_paths_.tell(plan.slow);
   if (plan.portable) return launch_portable(device_, params, *plan.portable, stream_);
   if (plan.dense) return launch_dense(device_, params, plan, scratch_, stream_);
-  return launch_warpgroup(device_, params, *plan.warpgroup, stream_);
+  return launch_warpgroups(device_, params, *plan.warpgroup, stream_);
 }
 
 }  // namespace dsv4rt::cuda

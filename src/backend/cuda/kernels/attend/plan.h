@@ -14,14 +14,24 @@ namespace dsv4rt::cuda {
 
 // The Hopper kernel.
 struct WarpgroupPlan {
+  std::int64_t first_token = 0;
+  std::int64_t tokens = 0;
   int cluster_blocks = 1;  // blocks that share a token: 1, 2, 4 or 8
   int group_heads = 0;     // heads that a cluster takes
   int groups = 0;          // groups that a token's heads form
-  // The grid. One block that takes a token alone goes on to others, and to their groups of heads.
+  bool turns = false;      // whether a block takes one token's heads after the other's, if it takes tokens alone
+  // The grid.
   std::int64_t blocks = 0;
   int grid_groups = 1;
   bool dense = false;  // whether tokens of the dense kernel may be among them
   bool operator==(const WarpgroupPlan&) const = default;
+};
+
+// Its launches.
+struct WarpgroupPlans {
+  WarpgroupPlan most;
+  std::optional<WarpgroupPlan> rest;  // for the last tokens
+  bool operator==(const WarpgroupPlans&) const = default;
 };
 
 // The Hopper kernels of tokens with many rows, none of them selected (TokenRows::is_dense); the other takes the rest.
@@ -41,7 +51,7 @@ struct PortablePlan {
 };
 
 struct AttendPlan {
-  std::optional<WarpgroupPlan> warpgroup;
+  std::optional<WarpgroupPlans> warpgroup;
   std::optional<DensePlan> dense;
   std::optional<PortablePlan> portable;
   SlowPath slow = SlowPath::kNone;  // why there is a portable plan, where there could be none
@@ -53,7 +63,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
 // Parts of it. The first is why the Hopper kernel takes none of the tokens: kNone where it serves, or where the device
 // has no such kernel.
 SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& params);
-Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
+Result<WarpgroupPlans> plan_warpgroups(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
 DensePlan plan_dense(const AttendParams& params, std::int64_t most_rows);
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& params, std::int64_t most_rows);
 

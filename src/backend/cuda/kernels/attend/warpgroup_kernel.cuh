@@ -14,14 +14,21 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kWarpgroupThreads = kConsumers + kProducers;
 
+// What a launch takes of the step.
+struct WarpgroupPass {
+  std::int32_t first_token;
+  std::int32_t tokens;
+  std::int32_t group_heads;  // heads of a cluster
+  bool dense;                // whether some of the tokens may be the dense kernel's
+};
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before the
-// token's place is known. With several blocks the rows start on their way from device memory.
-template <int kBlocks, int kThreads>
-__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int rank, int thread,
-                                       RowSlot* shared_slots) {
-  constexpr int kMapped = WarpgroupShared<kBlocks>::kMapped;
+// token's place is known.
+template <int kBlocks, bool kTurns, int kThreads>
+__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int thread, RowSlot* shared_slots) {
+  constexpr int kMapped = WarpgroupShared<kBlocks, kTurns>::kMapped;
   constexpr int kPerThread = (kMapped + kThreads - 1) / kThreads;
   std::int32_t row[kPerThread];
 #pragma unroll
@@ -40,7 +47,6 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
                               ? kStagedRow | static_cast<RowSlot>(rows.place.token_of(position))
                               : static_cast<RowSlot>(position % p.ring.shape.rows);
     shared_slots[thread] = place;
-    if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(window_source(p, rows.place.slot, place));
   }
   RowSlot place[kPerThread] = {};  // otherwise the previous token's would be kept
 #pragma unroll
@@ -51,35 +57,43 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kThreads < compressed) {
       shared_slots[kMappedWindow + thread + i * kThreads] = place[i];
-      if (kBlocks > 1 && thread % kBlocks == rank) prefetch_row(compressed_source(p, place[i]));
     }
   }
   return rows;
 }
 
 // Zeros for this block's slice of the outputs of a token without rows.
-template <int kBlocks>
+template <int kBlocks, bool kTurns>
 __device__ inline void write_zeros(const AttendParams& p, std::int64_t token, int first_head, int heads, int rank,
                                    int threads) {
-  constexpr int kUnits = KvSplit<kBlocks>::kSliceValues / kUnitValues;
+  constexpr int kUnits = KvSplit<kBlocks, kTurns>::kSliceValues / kUnitValues;
   for (int i = static_cast<int>(threadIdx.x); i < heads * kUnits; i += threads) {
     bf16* head = p.o + (token * p.heads + first_head + i / kUnits) * kHeadDim;
-    reinterpret_cast<uint4*>(head + rank * KvSplit<kBlocks>::kSliceValues)[i % kUnits] = uint4{};
+    reinterpret_cast<uint4*>(head + rank * KvSplit<kBlocks, kTurns>::kSliceValues)[i % kUnits] = uint4{};
   }
 }
 
-// One token, by a cluster.
+// The token of a cluster. Groups of heads of a token that blocks take alone follow one another: they read the same
+// rows.
 template <int kBlocks>
-__device__ inline void attend_token(const AttendParams& p, const CUtensorMap& queries, int group_heads, bool consumes,
-                                    WarpgroupShared<kBlocks>& shared) {
-  const std::int64_t token = static_cast<int>(blockIdx.x) / kBlocks;
+__device__ inline int token_of(const WarpgroupPass& pass, int groups) {
+  return pass.first_token + static_cast<int>(blockIdx.x) / (kBlocks == 1 ? groups : kBlocks);
+}
+
+// One token, by a cluster, or by a block alone.
+template <int kBlocks, bool kTurns>
+__device__ inline void attend_token(const AttendParams& p, const CUtensorMap& queries, const WarpgroupPass& pass,
+                                    bool consumes, WarpgroupShared<kBlocks, kTurns>& shared) {
   const int rank = static_cast<int>(blockIdx.x) % kBlocks;
-  const int first_head = static_cast<int>(blockIdx.y) * group_heads;
-  const int heads = min(group_heads, p.heads - first_head);
+  const int groups = (p.heads + pass.group_heads - 1) / pass.group_heads;
+  const std::int64_t token = token_of<kBlocks>(pass, groups);
+  const int group = static_cast<int>(kBlocks == 1 ? blockIdx.x % groups : blockIdx.y);
+  const int first_head = group * pass.group_heads;
+  const int heads = min(pass.group_heads, p.heads - first_head);
   cluster_arrive();
   if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
   const TokenRows rows =
-      place_rows<kBlocks, kWarpgroupThreads>(p, token, rank, static_cast<int>(threadIdx.x), shared.place[0]);
+      place_rows<kBlocks, kTurns, kWarpgroupThreads>(p, token, static_cast<int>(threadIdx.x), shared.place[0]);
   if (threadIdx.x == 0) {
     shared.work[0] = {
         .token = static_cast<std::int32_t>(token), .first_head = first_head, .heads = heads, .rows = rows.count};
@@ -88,16 +102,16 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   cluster_wait();
   if (rows.count == 0 || rows.is_dense()) {
     barrier_wait(shared_address(&shared.q_full), 0);
-    if (rows.count == 0) write_zeros<kBlocks>(p, token, first_head, heads, rank, kWarpgroupThreads);
+    if (rows.count == 0) write_zeros<kBlocks, kTurns>(p, token, first_head, heads, rank, kWarpgroupThreads);
     return;
   }
   if (consumes) {
-    take_registers<176>();
-    HeadConsumer<kBlocks>(p, 0, shared).run([](const WorkItem&) {});
+    take_registers<consumer_registers<kBlocks>()>();
+    HeadConsumer<kBlocks, kTurns>(p, 0, shared).run([](const WorkItem&) {});
   } else {
-    give_registers<80>();
-    const KvSplit<kBlocks> split({.rows = rows.count}, rank);
-    RowProducer<kBlocks>(p, rows, split, shared.place[0], shared).run();
+    give_registers<producer_registers<kBlocks>()>();
+    const KvSplit<kBlocks, kTurns> split({.rows = rows.count}, rank);
+    RowProducer<kBlocks, kTurns>(p, rows, split, shared.place[0], shared).run();
     if (threadIdx.x < kConsumers + kRotatedPairs) {
       const int pair = static_cast<int>(threadIdx.x) - kConsumers;
       if (p.output_rope.inverse_frequency != nullptr) {
@@ -111,27 +125,27 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   cluster_wait();
 }
 
-// Tokens one after the other, by a block. Item i is the group i % groups of 64 heads of token i / groups. Tokens of the
-// dense kernel have no rows here.
-__device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int items,
-                                      WarpgroupShared<1>& shared) {
+// Tokens one after the other, by a block: items `first`, first + gridDim.x, .. before `last`. Item i is the group
+// i % groups of 64 heads of token i / groups. Tokens of the dense kernel have no rows here.
+__device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int first,
+                                      int last, WarpgroupShared<1, true>& shared) {
   const auto copy = [&](int item) {
-    if (threadIdx.x != 0 || item >= items) return;
+    if (threadIdx.x != 0 || item >= last) return;
     copy_queries(queries, item / groups * p.heads + item % groups * kTileHeads, shared);
   };
-  copy(static_cast<int>(blockIdx.x));
+  copy(first);
   int token = 0;
   int parity = 0;
 #pragma unroll 1
-  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
+  for (int item = first; item < last; item += static_cast<int>(gridDim.x)) {
     barrier_wait(shared_address(&shared.token_full[token]), parity);
     if (shared.work[token].rows > 0) {
-      HeadConsumer<1>(p, token, shared).run([&](const WorkItem& work) {
+      HeadConsumer<1, true>(p, token, shared).run([&](const WorkItem& work) {
         copy(work.token * groups + work.first_head / kTileHeads + static_cast<int>(gridDim.x));
       });
     } else {
       if (shared.work[token].rows == 0) {
-        write_zeros<1>(p, item / groups, shared.work[token].first_head, shared.work[token].heads, 0, kConsumers);
+        write_zeros<1, true>(p, item / groups, shared.work[token].first_head, shared.work[token].heads, 0, kConsumers);
       }
       barrier_wait(shared_address(&shared.q_full), shared.work[token].parity);
       named_sync(kConsumersBarrier, kConsumers);
@@ -143,16 +157,17 @@ __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& 
     parity ^= token ^ 1;
   }
 }
-__device__ inline void produce_tokens(const AttendParams& p, int groups, int items, WarpgroupShared<1>& shared) {
+__device__ inline void produce_tokens(const AttendParams& p, int groups, int first, int last,
+                                      WarpgroupShared<1, true>& shared) {
   WorkItem work{};
   int n = 0;
 #pragma unroll 1
-  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x), ++n) {
+  for (int item = first; item < last; item += static_cast<int>(gridDim.x), ++n) {
     int thread = 0;  // read for every token: what follows from it would otherwise be kept in registers, or spilled
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kConsumers;
     RowSlot* place = shared.place[n % 2];
-    const TokenRows rows = place_rows<1, kProducers>(p, item / groups, 0, thread, place);
+    const TokenRows rows = place_rows<1, true, kProducers>(p, item / groups, thread, place);
     work.token = item / groups;
     work.first_head = item % groups * kTileHeads;
     work.heads = min(kTileHeads, p.heads - work.first_head);
@@ -170,20 +185,21 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int ite
     }
     named_sync(kProducersBarrier, kProducers);
     if (work.rows > 0) {
-      const KvSplit<1> split(work, 0);
-      RowProducer<1>(p, rows, split, place, shared).run();
+      const KvSplit<1, true> split(work, 0);
+      RowProducer<1, true>(p, rows, split, place, shared).run();
       for (int slot = 0; slot < 2; ++slot) work.filled[slot] += split.fills(slot);
     }
   }
 }
 
 // Whether all tokens of this block are the dense kernel's; needs no more than the step's positions.
-template <int kBlocks>
-__device__ inline bool all_dense(const AttendParams& p, int groups) {
-  if constexpr (kBlocks > 1) return token_rows(p, static_cast<int>(blockIdx.x) / kBlocks).is_dense();
+template <int kBlocks, bool kTurns>
+__device__ inline bool all_dense(const AttendParams& p, const WarpgroupPass& pass, int groups) {
+  if constexpr (!kTurns) return token_rows(p, token_of<kBlocks>(pass, groups)).is_dense();
   bool all = true;
-  const int items = p.step.counts.tokens * groups;
-  for (int item = static_cast<int>(blockIdx.x); all && item < items; item += static_cast<int>(gridDim.x)) {
+  const int last = (pass.first_token + pass.tokens) * groups;
+  const int first = pass.first_token * groups + static_cast<int>(blockIdx.x);
+  for (int item = first; all && item < last; item += static_cast<int>(gridDim.x)) {
     all = token_rows(p, item / groups).is_dense();
   }
   return all;
@@ -191,22 +207,25 @@ __device__ inline bool all_dense(const AttendParams& p, int groups) {
 
 #endif
 
-// `queries`: rows of a head's values, in boxes of 64 x 64. One block: any grid of one dimension. Several: grid x =
-// tokens * kBlocks in clusters of kBlocks, y = groups of group_heads heads, 64 at most. Tokens of the dense kernel
-// are left to it; there can be some if `dense`.
-template <int kBlocks>
+// `queries`: rows of a head's values, in boxes of 64 x 64. Tokens in turn: any grid of one dimension. Alone: tokens *
+// groups of 64 heads. Several blocks: grid x = tokens * kBlocks in clusters of kBlocks, y = groups of group_heads
+// heads, 64 at most. Tokens of the dense kernel are left to it.
+template <int kBlocks, bool kTurns>
 __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     attend_warpgroup_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                            int group_heads, bool dense) {
+                            WarpgroupPass pass) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte warpgroup_shared[];
-  auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks>*>(warpgroup_shared);
+  auto& shared = *reinterpret_cast<WarpgroupShared<kBlocks, kTurns>*>(warpgroup_shared);
   const bool consumes = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kConsumers / 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&shared.full[i]), kProducers / 64);
+      barrier_init(shared_address(&shared.full[i]), kProducers / 32);
       barrier_init(shared_address(&shared.empty[i]), kConsumers / 32);
-      barrier_init(shared_address(&shared.piece_full[i]), kProducers / 32);
+      // The last block's rotated values are copied: threads arrive once more, after their copies.
+      const bool copied = kBlocks == 1 ? i == 1 : static_cast<int>(blockIdx.x) % kBlocks == kBlocks - 1;
+      const int copies = copied ? kProducers : 0;
+      barrier_init(shared_address(&shared.piece_full[i]), kProducers / 32 + copies);
       barrier_init(shared_address(&shared.piece_empty[i]), kConsumers / 32);
       barrier_init(shared_address(&shared.token_full[i]), 1);
       barrier_init(shared_address(&shared.token_empty[i]), kConsumers / 32);
@@ -214,26 +233,27 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     barrier_init(shared_address(&shared.q_full), 1);
     barrier_init(shared_address(&shared.max_ready), 1);
     barrier_init(shared_address(&shared.weights_ready), kBlocks * kConsumers / 32);
-    barrier_init(shared_address(&shared.weights_here), 1);
+    for (std::uint64_t& barrier : shared.weights_here) barrier_init(shared_address(&barrier), 1);
     barrier_init_fence();
     barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.split_max));
   }
   allow_dependents();
   const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
-  const bool leave = dense && all_dense<kBlocks>(p, groups);
+  const bool leave = pass.dense && all_dense<kBlocks, kTurns>(p, pass, groups);
   wait_for_predecessors();
   if (leave) return;
-  if constexpr (kBlocks > 1) {
-    attend_token<kBlocks>(p, queries, group_heads, consumes, shared);
+  if constexpr (!kTurns) {
+    attend_token<kBlocks, kTurns>(p, queries, pass, consumes, shared);
   } else {
-    const int items = p.step.counts.tokens * groups;
+    const int first = pass.first_token * groups + static_cast<int>(blockIdx.x);
+    const int last = (pass.first_token + pass.tokens) * groups;
     __syncthreads();
     if (consumes) {
-      take_registers<176>();
-      consume_tokens(p, queries, groups, items, shared);
+      take_registers<consumer_registers<1>()>();
+      consume_tokens(p, queries, groups, first, last, shared);
     } else {
-      give_registers<80>();
-      produce_tokens(p, groups, items, shared);
+      give_registers<producer_registers<1>()>();
+      produce_tokens(p, groups, first, last, shared);
     }
   }
 #endif

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "backend/cuda/device/cuda_error.h"
-#include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_kernel.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
 #include "backend/cuda/kernels/common/launch_pdl.h"
@@ -13,33 +13,40 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr int kFewestGroupHeads = 16;  // heads that one warp takes
+constexpr int kMostRounds = 4;         // after more of them another launch costs what it saves
 
-template <int kBlocks>
+template <int kBlocks, bool kTurns>
 Result<int> clusters_at_once(const CudaDevice& device) {
-  return device.clusters_at_once(attend_warpgroup_kernel<kBlocks>, kBlocks, kWarpgroupThreads,
-                                 sizeof(WarpgroupShared<kBlocks>));
+  return device.clusters_at_once(attend_warpgroup_kernel<kBlocks, kTurns>, kBlocks, kWarpgroupThreads,
+                                 sizeof(WarpgroupShared<kBlocks, kTurns>));
 }
 
-template <int kBlocks>
+template <int kBlocks, bool kTurns>
 Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPlan& plan, cudaStream_t stream) {
-  constexpr std::size_t kSharedBytes = sizeof(WarpgroupShared<kBlocks>);
-  const auto kernel = attend_warpgroup_kernel<kBlocks>;
+  constexpr std::size_t kSharedBytes = sizeof(WarpgroupShared<kBlocks, kTurns>);
+  const auto kernel = attend_warpgroup_kernel<kBlocks, kTurns>;
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   CUtensorMap queries;
-  DSV4RT_RETURN_IF_ERROR(encode_row_map({.data = p.q,
-                                         .value_bytes = 2,
-                                         .columns = kHeadDim,
-                                         .rows = std::int64_t{p.step.counts.tokens} * p.heads,
-                                         .row_bytes = kHeadDim * 2,
-                                         .box_columns = kAtomValues,
-                                         .box_rows = kTileHeads},
-                                        queries));
+  DSV4RT_RETURN_IF_ERROR(encode_query_map(p, queries));
   return launch_pdl(kernel,
                     {.grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.grid_groups)),
                      .threads = kWarpgroupThreads,
                      .shared_bytes = kSharedBytes,
                      .cluster_blocks = kBlocks},
-                    stream, p, queries, plan.group_heads, plan.dense);
+                    stream, p, queries,
+                    WarpgroupPass{.first_token = static_cast<std::int32_t>(plan.first_token),
+                                  .tokens = static_cast<std::int32_t>(plan.tokens),
+                                  .group_heads = plan.group_heads,
+                                  .dense = plan.dense});
+}
+
+Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                        cudaStream_t stream) {
+  if (plan.cluster_blocks == 8) return launch<8, false>(device, params, plan, stream);
+  if (plan.cluster_blocks == 4) return launch<4, false>(device, params, plan, stream);
+  if (plan.cluster_blocks == 2) return launch<2, false>(device, params, plan, stream);
+  if (!plan.turns) return launch<1, false>(device, params, plan, stream);
+  return launch<1, true>(device, params, plan, stream);
 }
 
 }  // namespace
@@ -47,24 +54,28 @@ Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPl
 Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks) {
   switch (cluster_blocks) {
     case 1:
-      return clusters_at_once<1>(device);
+      return clusters_at_once<1, true>(device);
     case 2:
-      return clusters_at_once<2>(device);
+      return clusters_at_once<2, false>(device);
     case 4:
-      return clusters_at_once<4>(device);
+      return clusters_at_once<4, false>(device);
     case 8:
-      return clusters_at_once<8>(device);
+      return clusters_at_once<8, false>(device);
     default:
       return Status{StatusCode::kInternal, "attend: clusters of " + std::to_string(cluster_blocks) + " blocks"};
   }
 }
 
+namespace {
+
 // A token gets as many blocks as the machine holds at once, and at least as many as the longest token needs.
-Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t most_rows) {
-  const std::int64_t tokens = p.step.counts.tokens;
+Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t tokens,
+                                     std::int64_t most_rows) {
   const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };
-  WarpgroupPlan plan{.group_heads = kTileHeads, .groups = groups_of(kTileHeads)};
-  const std::int64_t needed = std::min<std::int64_t>((most_rows + kSplitRows - 1) / kSplitRows, kMostClusterBlocks);
+  WarpgroupPlan plan{.tokens = tokens, .group_heads = kTileHeads, .groups = groups_of(kTileHeads)};
+  const std::int64_t needed =
+      most_rows <= kAloneRows ? 1
+                              : std::min<std::int64_t>((most_rows + kSplitRows - 1) / kSplitRows, kMostClusterBlocks);
   const std::int64_t useful = (most_rows + kStepRows - 1) / kStepRows;
   for (const int blocks : {8, 4, 2}) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t at_once, warpgroup_clusters_at_once(device, blocks));
@@ -79,17 +90,36 @@ Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParam
     plan.blocks = tokens * blocks;
     return plan;
   }
-  // One block takes one token's heads after the other's.
-  plan.blocks = std::min<std::int64_t>(tokens * plan.groups, device.multiprocessors());
+  plan.turns = most_rows <= kSplitRows;
+  plan.blocks = tokens * plan.groups;
+  if (plan.turns) plan.blocks = std::min<std::int64_t>(plan.blocks, device.multiprocessors());
   return plan;
 }
 
-Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
-                        cudaStream_t stream) {
-  if (plan.cluster_blocks == 8) return launch<8>(device, params, plan, stream);
-  if (plan.cluster_blocks == 4) return launch<4>(device, params, plan, stream);
-  if (plan.cluster_blocks == 2) return launch<2>(device, params, plan, stream);
-  return launch<1>(device, params, plan, stream);
+}  // namespace
+
+// Where blocks take tokens by themselves and the last few tokens would leave most multiprocessors idle, those get a
+// launch of their own, in clusters.
+Result<WarpgroupPlans> plan_warpgroups(const CudaDevice& device, const AttendParams& p, std::int64_t most_rows) {
+  const std::int64_t tokens = p.step.counts.tokens;
+  WarpgroupPlans plans;
+  DSV4RT_ASSIGN_OR_RETURN(plans.most, plan_warpgroup(device, p, tokens, most_rows));
+  const std::int64_t round = device.multiprocessors() / plans.most.groups;
+  const std::int64_t rounds = round == 0 ? 0 : tokens / round;
+  if (plans.most.cluster_blocks > 1 || rounds == 0 || rounds > kMostRounds || tokens % round == 0) return plans;
+  DSV4RT_ASSIGN_OR_RETURN(WarpgroupPlan rest, plan_warpgroup(device, p, tokens % round, most_rows));
+  if (rest.cluster_blocks == 1) return plans;
+  DSV4RT_ASSIGN_OR_RETURN(plans.most, plan_warpgroup(device, p, tokens - rest.tokens, most_rows));
+  rest.first_token = plans.most.tokens;
+  plans.rest = rest;
+  return plans;
+}
+
+Status launch_warpgroups(const CudaDevice& device, const AttendParams& params, const WarpgroupPlans& plans,
+                         cudaStream_t stream) {
+  DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device, params, plans.most, stream));
+  if (plans.rest) return launch_warpgroup(device, params, *plans.rest, stream);
+  return {};
 }
 
 }  // namespace dsv4rt::cuda

@@ -14,11 +14,16 @@
 // Rows pass through two slots of eight atoms (64 rows x 64 values). First the split: a slot holds one tile of
 // 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces.
 //
-//   one block    a piece is a tile; the first two are still in their slots. The block takes one token after the
-//                other; producers go on to the next one's rows while consumers still write outputs.
-//   several      a piece is 32 * kBlocks rows of the block's slice, in one half of slot 1. The queries, what
-//                follows them and slot 0 give room to the weights of up to 1152 rows of the token: blocks send
-//                theirs to all others. Of longer tokens every block keeps its own, and the others read them.
+//   in turn      One block takes the heads of one token of up to 640 rows after the other's. A piece is a tile; the
+//                first two are still in their slots. Producers go on to the next token's rows while consumers still
+//                write outputs.
+//   alone        One block has 64 heads of a token of up to 1152 rows, some of whose scores wait in local memory. A
+//                piece is 64 rows of one half of the values, in that half of slot 1.
+//   several      A piece is 32 * kBlocks rows of the block's slice, in one half of slot 1.
+//
+// Where tokens are not taken in turn, the queries, what follows them and slot 0 give room to the weights of up to 1152
+// rows of the token: blocks send theirs to all others. Of longer tokens every block keeps its own, and the others read
+// them.
 #pragma once
 
 #include <cstddef>
@@ -35,13 +40,35 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kConsumers = 256;
 inline constexpr int kProducers = 256;
-inline constexpr int kSplitTiles = 10;  // scores of a split stay in registers: 5 tiles a warpgroup
-static_assert(kSplitRows == kSplitTiles * kTileRows);
+inline constexpr int kSplitTiles = kSplitRows / kTileRows;  // most tiles of a split
 
-// Whether clusters of this size may share a token.
+// Tiles of a split that a consumer warpgroup scores at most: their scores stay in registers. With several blocks the
+// longest token divides among them.
 template <int kBlocks>
-constexpr bool splits_heads() {
-  return kBlocks == kMostClusterBlocks;
+constexpr int warpgroup_tiles() {
+  const int most_steps =
+      kBlocks == 1 ? kSplitRows / kStepRows : ((kMappedWindow + kMappedRows) / kStepRows + kBlocks - 1) / kBlocks;
+  return (most_steps * kStepRows + 2 * kTileRows - 1) / (2 * kTileRows);
+}
+static_assert(warpgroup_tiles<1>() == 5 && warpgroup_tiles<2>() == 5);
+static_assert(warpgroup_tiles<4>() == 3 && warpgroup_tiles<8>() == 2);
+
+// And further tiles whose scores wait in local memory until the maximum is known: those of a block that has a long
+// token alone.
+template <int kBlocks, bool kTurns>
+constexpr int parked_tiles() {
+  return kBlocks == 1 && !kTurns ? (kAloneRows + 2 * kTileRows - 1) / (2 * kTileRows) - warpgroup_tiles<1>() : 0;
+}
+static_assert(parked_tiles<1, false>() == 4);
+
+// Registers of a consumer's and of a producer's threads.
+template <int kBlocks>
+constexpr int consumer_registers() {
+  return kBlocks > 2 ? 144 : kBlocks == 2 ? 168 : 176;
+}
+template <int kBlocks>
+constexpr int producer_registers() {
+  return 256 - consumer_registers<kBlocks>();
 }
 
 // Heads of a token, at most 64. Consumers read it again where they need it: their registers are full of scores.
@@ -55,14 +82,19 @@ struct WorkItem {
 };
 
 inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
+inline constexpr int kWarpProductBytes = 16 * 16 * 2;  // weights of 16 heads and 16 rows
 
-template <int kBlocks>
+template <int kBlocks, bool kTurns>
 struct WarpgroupShared {
-  static constexpr int kGatheredSteps = kBlocks == 1 ? 2 * kSplitTiles : 36;
+  static constexpr int kGatheredSteps = kTurns ? 2 * kSplitTiles : 36;
+  // Weights of other blocks come in chunks of steps, in their order.
+  static constexpr int kChunkSteps = 8;
+  static constexpr int kChunks = (kGatheredSteps + kChunkSteps - 1) / kChunkSteps;
   // Tokens whose rows the producers know: those of one block know the next token's early.
-  static constexpr int kTokens = kBlocks == 1 ? 2 : 1;
-  static constexpr int kMapped = kBlocks == 1 ? kSplitRows : kMappedRows;  // compressed rows; one block has no others
-  // Weights: [step][16 rows][warp of a warpgroup][lane] in 16 bytes, a register operand of products.
+  static constexpr int kTokens = kTurns ? 2 : 1;
+  static constexpr int kMapped = kTurns ? kSplitRows : kMappedRows;  // compressed rows; one block has no others
+  // Weights: [warp of a warpgroup][16 rows][lane] in 16 bytes, a register operand of products.
+  static constexpr int kWarpWeightBytes = kGatheredSteps * kWeightStepBytes / 4;
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms; later weights, with what follows
   std::byte more_weights[2 * kSplitTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // tiles of rows; at the end the outputs lie here
@@ -82,18 +114,18 @@ struct WarpgroupShared {
   std::uint64_t token_empty[2];
   std::uint64_t max_ready;
   std::uint64_t weights_ready;
-  std::uint64_t weights_here;
+  std::uint64_t weights_here[kChunks];
 };
-static_assert(sizeof(WarpgroupShared<1>::q) == kAtoms * kAtomBytes);
+static_assert(sizeof(WarpgroupShared<1, true>::q) == kAtoms * kAtomBytes);
 static_assert(36 * kWeightStepBytes <= (kTileHeads * kHeadDim * 2) + 16384 + kSlotBytes);
 
 // The work of one block for one token.
-template <int kBlocks>
+template <int kBlocks, bool kTurns>
 struct KvSplit {
   static constexpr int kSliceValues = kHeadDim / kBlocks;
   static constexpr int kPieceTiles = kBlocks == 1 ? 1 : kBlocks / 2;
   static constexpr int kPieceRows = kTileRows * kPieceTiles;
-  static constexpr int kPieceBytes = kBlocks == 1 ? kSlotBytes : kSlotBytes / 2;
+  static constexpr int kPieceBytes = kTurns ? kSlotBytes : kSlotBytes / 2;
 
   std::int32_t count;  // rows of the token
   std::int32_t steps;
@@ -108,7 +140,7 @@ struct KvSplit {
 
   // Whether one block has room for the weights of all rows. Blocks then send theirs to all others; otherwise
   // every block keeps its own, and the others read them.
-  [[nodiscard]] __device__ bool gathers() const { return steps <= WarpgroupShared<kBlocks>::kGatheredSteps; }
+  [[nodiscard]] __device__ bool gathers() const { return steps <= WarpgroupShared<kBlocks, kTurns>::kGatheredSteps; }
   [[nodiscard]] __device__ std::int32_t own_steps() const { return first_step(rank + 1) - first_step(rank); }
   // Number of the split's first step in the block's own arrays.
   [[nodiscard]] __device__ std::int32_t own_step() const { return gathers() ? first_step(rank) : 0; }
@@ -124,11 +156,14 @@ struct KvSplit {
   [[nodiscard]] __device__ int filled_before(int slot) const { return slot == 0 ? filled[0] : filled[1]; }
   // Fills of slot `slot` while the split is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
-  [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
+  [[nodiscard]] __device__ std::int32_t pieces() const {
+    const std::int32_t tiles = (count + kPieceRows - 1) / kPieceRows;
+    return kBlocks == 1 && !kTurns ? 2 * tiles : tiles;
+  }
 
   // With one block: tiles that are in their slots already; slot and number of fill of a piece; the first piece that
   // fills `slot` again.
-  [[nodiscard]] __device__ std::int32_t resident() const { return kBlocks == 1 ? min(2, tiles()) : 0; }
+  [[nodiscard]] __device__ std::int32_t resident() const { return kTurns ? min(2, tiles()) : 0; }
   [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
   [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
     return filled_before(slot_of(piece)) + score_fills(slot_of(piece)) - 1 + piece / 2;
@@ -137,7 +172,7 @@ struct KvSplit {
     return slot_of(resident()) == slot ? resident() : resident() + 1;
   }
   [[nodiscard]] __device__ int fills(int slot) const {
-    const int again = kBlocks == 1 ? max(0, pieces() - first_piece(slot) + 1) / 2 : 0;
+    const int again = kTurns ? max(0, pieces() - first_piece(slot) + 1) / 2 : 0;
     return score_fills(slot) + again;
   }
 };

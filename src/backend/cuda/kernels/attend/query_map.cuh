@@ -1,0 +1,26 @@
+// The queries of a step as the Hopper kernels of attention copy them (query_copy.cuh).
+#pragma once
+
+#include <cstdint>
+#include <cuda.h>
+
+#include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_limits.h"
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+// Rows of a head's values, in boxes of 64 heads x 64 values.
+inline Status encode_query_map(const AttendParams& p, CUtensorMap& queries) {
+  return encode_row_map({.data = p.q,
+                         .value_bytes = 2,
+                         .columns = kHeadDim,
+                         .rows = std::int64_t{p.step.counts.tokens} * p.heads,
+                         .row_bytes = kHeadDim * 2,
+                         .box_columns = kAtomValues,
+                         .box_rows = kTileHeads},
+                        queries);
+}
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,285 @@
+// The consumers of warpgroup_plan.cuh, first half: scores and weights of 64 heads.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kConsumersBarrier = 1;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// exp(x) for x <= 0, to 2^-21 relative for x > -16; results below 2^-126 are zero.
+__device__ inline float exp_fast(float x) {
+  constexpr float kLog2E = 0x1.715476p+0f;
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(x, kLog2E)));
+  return power;
+}
+
+template <int kBlocks, bool kTurns>
+class ScoreConsumer {
+ public:
+  using Shared = WarpgroupShared<kBlocks, kTurns>;
+  static constexpr int kWarpgroupTiles = warpgroup_tiles<kBlocks>();
+  static constexpr int kParked = parked_tiles<kBlocks, kTurns>();
+  static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
+  using TileScores = float[32];
+  using Scores = TileScores[kWarpgroupTiles];
+  using ParkedScores = float4[kParked > 0 ? kParked : 1][8];
+
+  // `token`: of shared.work and what belongs to it.
+  __device__ ScoreConsumer(const AttendParams& params, int token, Shared& shared)
+      : p_(params), token_(token), shared_(shared) {}
+
+ protected:
+  // Everything up to the weights, which this block's others and other blocks then take.
+  __device__ void publish_scores() {
+    barrier_wait(shared_address(&shared_.q_full), shared_.work[token_].parity);
+    {
+      Scores s;
+      ParkedScores parked;
+      score(s, parked);
+      agree_on_max();
+      weigh(s, parked);
+    }
+    publish_weights();
+  }
+
+  // --- scores of the split -------------------------------------------------------------------------------
+
+  // Tile of this warpgroup's `j`-th score product; negative: none.
+  [[nodiscard]] __device__ int tile_of(const KvSplit<kBlocks, kTurns>& split, int j) const {
+    return split.tiles() - 1 - (2 * j + group_);
+  }
+  [[nodiscard]] __device__ KvSplit<kBlocks, kTurns> split() const {
+    return {shared_.work[token_], static_cast<int>(blockIdx.x) % kBlocks};
+  }
+
+  // Scores of the split's tiles, the last ones in `parked`. Every product is made in s's last tile and moved away.
+  __device__ void score(Scores& s, ParkedScores& parked) {
+    TileScores& product = s[kWarpgroupTiles - 1];
+    // Otherwise they would count as values of the previous token, to be kept while its outputs need the registers.
+    if constexpr (kTurns) {
+#pragma unroll
+      for (auto& tile : s) {
+#pragma unroll
+        for (float& value : tile) value = 0.0f;
+      }
+    }
+    if constexpr (kParked > 0) {
+#pragma unroll 1
+      for (int j = 0; j < kParked; ++j) {
+        TileScores scores;
+        if (!score_tile(j, product, scores)) break;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          parked[j][i] = make_float4(scores[4 * i], scores[4 * i + 1], scores[4 * i + 2], scores[4 * i + 3]);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kWarpgroupTiles; ++j) {
+      if (!score_tile(kParked + j, product, s[j])) break;
+    }
+  }
+
+  // Scaled scores of the warpgroup's `j`-th tile, -infinity past the split's end, and their maxima in max_. False: it
+  // has no such tile.
+  __device__ bool score_tile(int j, TileScores& product, TileScores& scores) {
+    const std::uint64_t q = atom_descriptor(shared_address(shared_.q), 16);
+    const std::uint64_t k = atom_descriptor(shared_address(shared_.slot[group_]), 16);
+    const auto split = this->split();
+    const int tile = tile_of(split, j);
+    if (tile < 0) return false;
+    barrier_wait(shared_address(&shared_.full[group_]), (split.filled_before(group_) + j) & 1);
+    fence_async_proxy();
+    wgmma_hold(product);
+#pragma unroll 1
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kAtomValues / 16; ++i) {
+        const int step = (atom * kAtomBytes + i * 32) / 16;
+        Wgmma<kTileRows>::bf16(product, q + step, k + step, atom + i > 0);
+      }
+      wgmma_commit();
+    }
+    wgmma_wait<0>();
+    wgmma_hold(product);
+    if (tile >= split.resident()) release(shared_.empty[group_], 2);
+    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+    static_assert(kHeadDim == 512);
+    const int rows = split.end() - split.begin() - tile * kTileRows - lane_ % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      scores[i] = __fmul_rn(product[i], kScale);
+      if (j == 0 && i / 4 * 8 + i % 2 >= rows) scores[i] = -INFINITY;
+      max_[i % 4 / 2] = fmaxf(max_[i % 4 / 2], scores[i]);
+    }
+    return true;
+  }
+
+  // This warp arrives: `arrivals` of the eight that free a slot.
+  __device__ void release(std::uint64_t& empty, int arrivals) {
+    if (lane_ == 0) barrier_arrive_several(shared_address(&empty), arrivals);
+  }
+
+  // --- the token's maximum -------------------------------------------------------------------------------
+
+  // Turns the thread's maxima in max_ into the token's.
+  __device__ void agree_on_max() {
+    const int rank = this->split().rank;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = max_[half];
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      if (lane_ % 4 == 0) shared_.row_max[group_][head(half)] = largest;
+    }
+    named_sync(kConsumersBarrier, kConsumers);
+    if constexpr (kBlocks > 1) {
+      constexpr int kHeadsEach = 4;
+      if (thread_ < kBlocks * kTileHeads / kHeadsEach) {
+        const int block = thread_ % kBlocks;
+        const int h = thread_ / kBlocks * kHeadsEach;
+        float largest[kHeadsEach];
+#pragma unroll
+        for (int i = 0; i < kHeadsEach; ++i) {
+          largest[i] = fmaxf(shared_.row_max[0][h + i], shared_.row_max[1][h + i]);
+        }
+        store_cluster(block_address(shared_address(&shared_.split_max[rank][h]), block),
+                      make_float4(largest[0], largest[1], largest[2], largest[3]),
+                      block_address(shared_address(&shared_.max_ready), block));
+      }
+      barrier_wait_cluster(shared_address(&shared_.max_ready), 0);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kBlocks > 1) {
+        max_[half] = -INFINITY;
+        for (int b = 0; b < kBlocks; ++b) max_[half] = fmaxf(max_[half], shared_.split_max[b][head(half)]);
+      } else {
+        max_[half] = fmaxf(shared_.row_max[0][head(half)], shared_.row_max[1][head(half)]);
+      }
+    }
+  }
+
+  // --- weights -------------------------------------------------------------------------------------------
+
+  // p = exp(s - max): sums of steps unrounded, weights rounded and in the layout of a register operand: 16
+  // bytes for each (16 rows, thread). In place of the queries.
+  __device__ void weigh(Scores& s, const ParkedScores& parked) {
+#pragma unroll
+    for (int j = 0; j < kWarpgroupTiles; ++j) {
+      if (tile_of(split(), kParked + j) < 0) break;
+      weigh_tile(kParked + j, s[j]);
+    }
+    if constexpr (kParked > 0) {
+#pragma unroll 1
+      for (int j = 0; j < kParked; ++j) {
+        if (tile_of(split(), j) < 0) break;
+        TileScores scores;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float4 four = parked[j][i];
+          scores[4 * i] = four.x, scores[4 * i + 1] = four.y, scores[4 * i + 2] = four.z, scores[4 * i + 3] = four.w;
+        }
+        weigh_tile(j, scores);
+      }
+    }
+  }
+
+  __device__ void weigh_tile(int j, TileScores& s) {
+    const auto split = this->split();
+    const int tile = tile_of(split, j);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = exp_fast(s[i] - max_[i % 4 / 2]);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[4 * i + 2 * half] + s[4 * i + 2 * half + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const int at = 2 * tile + step;
+        if (lane_ % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      const float* v = &s[8 * i];
+      const int at = tile * kProducts + i;
+      if (at < 2 * split.own_steps()) {  // beyond lie the next block's
+        *reinterpret_cast<uint4*>(weights(2 * split.own_step() + at)) =
+            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+      }
+    }
+  }
+
+  // This thread's unit of a step of 16 rows.
+  [[nodiscard]] __device__ std::byte* weights(int step) {
+    return shared_.q + warp_ % 4 * Shared::kWarpWeightBytes + step * kWarpProductBytes + lane_ * kUnitBytes;
+  }
+
+  __device__ void publish_weights() {
+    const KvSplit<kBlocks, kTurns> split = this->split();
+    if (kBlocks > 1 && split.gathers()) {
+      fence_async_proxy();
+      named_sync(kConsumersBarrier, kConsumers);
+      constexpr int kSumBytes = kTileHeads * 4;
+      // Those of the heads that exist, 16 for a warp, whose steps lie side by side.
+      const int warps = (shared_.work[token_].heads + 15) / 16;
+      const int target = thread_ % kBlocks;
+      const int warp = thread_ / kBlocks;
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shared::kChunks; ++chunk) {
+        const std::uint32_t here = shared_address(&shared_.weights_here[chunk]);
+        const int begin = chunk * Shared::kChunkSteps;
+        const int end = min(split.steps, begin + Shared::kChunkSteps);
+        const int first = max(begin, split.first_step(split.rank));
+        const int steps = max(0, min(end, split.first_step(split.rank + 1)) - first);
+        if (thread_ == split.rank) {
+          barrier_arrive_expect(here, (max(0, end - begin) - steps) * (kSumBytes + 2 * warps * kWarpProductBytes));
+        } else if (target != split.rank && steps > 0 && warp < warps) {
+          const std::byte* from = shared_.q + warp * Shared::kWarpWeightBytes + 2 * first * kWarpProductBytes;
+          copy_bulk_cluster(shared_address(from), 2 * steps * kWarpProductBytes, here, target);
+          if (warp == 0) copy_bulk_cluster(shared_address(shared_.step_sum[first]), steps * kSumBytes, here, target);
+        }
+      }
+    } else if (kBlocks > 1) {
+      __syncwarp();
+      if (lane_ < kBlocks) barrier_arrive_cluster(block_address(shared_address(&shared_.weights_ready), lane_));
+      barrier_wait_cluster(shared_address(&shared_.weights_ready), 0);
+    } else {
+      named_sync(kConsumersBarrier, kConsumers);
+    }
+  }
+
+  // The head that this thread's accumulators in the half given belong to.
+  [[nodiscard]] __device__ int head(int half) const {
+    return warp_ % 4 * 16 + half * 8 + lane_ / 4;
+  }
+
+  const AttendParams& p_;
+  int token_;
+  Shared& shared_;
+  int thread_ = static_cast<int>(threadIdx.x);
+  int warp_ = __shfl_sync(0xffffffffu, thread_ / 32, 0);  // known to be uniform
+  int lane_ = thread_ % 32;
+  int group_ = warp_ / 4;
+  float max_[2] = {-INFINITY, -INFINITY};
+};
+
+#endif
+
+}  // namespace dsv4rt::cuda
