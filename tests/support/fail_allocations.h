@@ -23,9 +23,15 @@ struct AllocationFaults {
   std::int64_t until_failure = 0;  // 1: the next one fails
   std::int64_t failures = 0;
   std::int64_t outstanding = 0;  // allocations not given back
-  std::int64_t mapped = 0;       // mappings not taken back
+  std::int64_t mapped = 0;       // bytes of mappings not taken back, which may go in parts
 };
 inline AllocationFaults allocation_faults;
+
+// What a mapping of so many bytes takes.
+inline std::int64_t page_bytes(std::size_t bytes) noexcept {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return static_cast<std::int64_t>((bytes + page - 1) / page * page);
+}
 
 inline bool allocation_fails() {
   AllocationFaults& faults = allocation_faults;
@@ -65,13 +71,14 @@ extern "C" inline __attribute__((visibility("default"), used, noinline)) void* m
     return MAP_FAILED;
   }
   void* memory = reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, file, offset));
-  if (memory != MAP_FAILED) ++dsv4rt::test::allocation_faults.mapped;
+  if (memory != MAP_FAILED) dsv4rt::test::allocation_faults.mapped += dsv4rt::test::page_bytes(bytes);
   return memory;
 }
 extern "C" inline __attribute__((visibility("default"), used, noinline)) int munmap(void* at,
                                                                                     std::size_t bytes) noexcept {
-  --dsv4rt::test::allocation_faults.mapped;
-  return static_cast<int>(syscall(SYS_munmap, at, bytes));
+  const int failed = static_cast<int>(syscall(SYS_munmap, at, bytes));
+  if (failed == 0) dsv4rt::test::allocation_faults.mapped -= dsv4rt::test::page_bytes(bytes);
+  return failed;
 }
 
 // Not inlined: beside an inlined `new`, GCC takes std::free for a mismatch (-Wmismatched-new-delete).

@@ -19,7 +19,7 @@ const std::string kPrefillPoint =
 TEST(StepTable, TheShippedTableIsRead) {
   const auto table = StepTable::from_file(DSV4RT_SOURCE_DIR "/configs/step-table-h200.json");
   ASSERT_OK(table);
-  EXPECT_EQ(table->points.size(), 22U);
+  EXPECT_EQ(table->points.size(), 41U);
   EXPECT_EQ(table->provenance.size(), 7U);
 }
 
