@@ -14,12 +14,12 @@
 namespace dsv4rt {
 
 Result<InputFile> InputFile::open(const std::filesystem::path& path) {
+  InputFile file(path);  // before there is a descriptor that a failing allocation could lose
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return system_failure(path.string(), "open", errno);
-  InputFile file(path, fd);
+  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file.fd_ < 0) return system_failure(path.string(), "open", errno);
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return system_failure(path.string(), "stat", errno);
+  if (::fstat(file.fd_, &info) != 0) return system_failure(path.string(), "stat", errno);
   if (S_ISDIR(info.st_mode)) return Status{StatusCode::kBadInput, shown(path) + ": is a directory, not a file"};
   if (!S_ISREG(info.st_mode)) return Status{StatusCode::kBadInput, shown(path) + ": is not a regular file"};
   file.identity_ = {.device = info.st_dev, .inode = info.st_ino, .bytes = static_cast<std::uint64_t>(info.st_size)};

@@ -39,10 +39,10 @@ class InputFile {
   [[nodiscard]] Status read(std::uint64_t offset, void* to, std::size_t bytes) const;
 
  private:
-  InputFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  explicit InputFile(std::filesystem::path path) : path_(std::move(path)) {}
 
   std::filesystem::path path_;
-  int fd_;
+  int fd_ = -1;
   FileIdentity identity_;
 };
 

@@ -28,6 +28,7 @@ Result<FileImage> FileImage::open(const std::filesystem::path& path) {
   DSV4RT_ASSIGN_OR_RETURN(const InputFile file, InputFile::open(path));
   if (file.bytes() == 0) return Status{StatusCode::kBadInput, shown(path) + ": is empty (0 bytes)"};
   const auto size = static_cast<std::size_t>(file.bytes());
+  FileImage image(path, file.identity(), {});  // before there are addresses that a failing allocation could lose
   // Without rights it is no memory yet, so that no limit on memory counts it.
   const std::size_t reserved = round_up(size, page_bytes()) + kLargePageBytes;
   void* const address = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -40,7 +41,8 @@ Result<FileImage> FileImage::open(const std::filesystem::path& path) {
   if (before > 0) ::munmap(begin, before);
   if (before < kLargePageBytes) ::munmap(begin + reserved - (kLargePageBytes - before), kLargePageBytes - before);
   ::madvise(begin + before, size, MADV_HUGEPAGE);
-  return FileImage(path, file.identity(), {begin + before, size});
+  image.bytes_ = {begin + before, size};
+  return image;
 }
 
 FileImage& FileImage::operator=(FileImage&& other) noexcept {

@@ -14,9 +14,10 @@ namespace dsv4rt::replay {
 
 Result<LogBytes> LogBytes::open(const std::string& path) {
   if (path == "-") return LogBytes("standard input", STDIN_FILENO, /*owned=*/false);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return system_failure(path, "open", errno);
-  return LogBytes(path, fd, /*owned=*/true);
+  LogBytes log(path, -1, /*owned=*/true);  // before there is a descriptor that a failing allocation could lose
+  log.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (log.fd_ < 0) return system_failure(path, "open", errno);
+  return log;
 }
 
 LogBytes::LogBytes(std::string name, int fd, bool owned)
