@@ -16,7 +16,6 @@ namespace {
 
 using namespace dsv4rt;
 
-constexpr std::int64_t kHidden = 64;
 constexpr std::int32_t kMaxSequences = 3;
 constexpr std::int64_t kMaxContext = 512;
 constexpr std::int32_t kMaxStepTokens = 160;

@@ -103,7 +103,7 @@ class CppInterface final : public Interface {
     return faulty([&] { return engine_.snapshot_bytes(s, {.key = kKey}); });
   }
   Result<std::vector<std::byte>> save(SequenceId s) override {
-    return faulty([&] { return engine_.save_sequence(s, {.key = kKey}); });
+    return faulty([&] { return engine_.save_sequence(s, SnapshotOptions{.key = kKey}); });
   }
   Result<SequenceId> restore(std::span<const std::byte> snapshot) override {
     return faulty([&] { return engine_.restore_sequence(snapshot, 0, {.key = kKey}); });

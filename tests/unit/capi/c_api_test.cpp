@@ -305,7 +305,7 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
 // A program built against version 1 has shorter structs.
 TEST_F(CApiTest, OptionsOfOlderVersionsAreAccepted) {
   const std::string path = checkpoint();
-  for (const std::size_t bytes : {104, 128, 136, 144}) {
+  for (const std::size_t bytes : {104U, 128U, 136U, 144U}) {
     dsv4rt_engine_options older = options(path.c_str());
     older.struct_size = bytes;
     // Fields after the struct's end are not read.
@@ -322,7 +322,7 @@ TEST_F(CApiTest, StepOptionsOfOlderVersionsAreAccepted) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
   const auto* no_pointer = reinterpret_cast<const std::int32_t* const*>(std::uintptr_t{99});
-  for (const std::size_t bytes : {16, 32}) {
+  for (const std::size_t bytes : {16U, 32U}) {
     dsv4rt_step_options older{
         .struct_size = bytes, .pad_to_tokens = 4, .capture = 0, .hook_key = 7, .token_ids = no_pointer};
     if (bytes < 32) older.capture = 99;  // fields after the struct's end are not read
@@ -336,7 +336,7 @@ TEST_F(CApiTest, StepOptionsOfOlderVersionsAreAccepted) {
 
 TEST_F(CApiTest, MemoryOfOlderVersionsIsFilledToItsEnd) {
   const EngineHandle handle = open();
-  for (const std::size_t bytes : {88, 104}) {
+  for (const std::size_t bytes : {88U, 104U}) {
     dsv4rt_memory memory;
     std::memset(&memory, 0x5a, sizeof(memory));
     memory.struct_size = bytes;

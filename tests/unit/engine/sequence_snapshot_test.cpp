@@ -281,7 +281,7 @@ class SnapshotKeyTest : public CsaSnapshotTest {
   SnapshotKeyTest() {
     const Bytes unsigned_one = snapshot_of(5);
     sequence_ = engine_->restore_sequence(unsigned_one).value();
-    signed_ = engine_->save_sequence(sequence_, {.key = key_}).value();
+    signed_ = engine_->save_sequence(sequence_, SnapshotOptions{.key = key_}).value();
   }
   Result<SequenceId> restore(const Bytes& snapshot, const Bytes& key) {
     auto restored = engine_->restore_sequence(snapshot, 0, {.key = key});
@@ -341,7 +341,8 @@ TEST_F(SnapshotKeyTest, ShortKeysAreRefused) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{15}}) {
     const Bytes key(bytes, std::byte{0x5a});
     EXPECT_TRUE(fails_with(restore(signed_, key), StatusCode::kInvalidArgument, {"key of " + std::to_string(bytes)}));
-    EXPECT_TRUE(fails_with(engine_->save_sequence(sequence_, {.key = key}), StatusCode::kInvalidArgument, {"16"}));
+    EXPECT_TRUE(fails_with(engine_->save_sequence(sequence_, SnapshotOptions{.key = key}), StatusCode::kInvalidArgument,
+                           {"16"}));
   }
 }
 
