@@ -19,7 +19,9 @@ class OutputWatch {
   OutputWatch() = default;  // looks at nothing
   // The backend outlives the object.
   static Result<OutputWatch> create(Backend& backend, std::int32_t max_sequences);
-  static std::int64_t bytes(std::int32_t max_sequences) { return std::int64_t{max_sequences} * std::int64_t{sizeof(std::int32_t)}; }
+  static std::int64_t bytes(std::int32_t max_sequences) {
+    return std::int64_t{max_sequences} * std::int64_t{sizeof(std::int32_t)};
+  }
 
   [[nodiscard]] bool on() const noexcept { return reads_ != nullptr; }
   [[nodiscard]] std::int32_t* flags() const noexcept { return flags_.as<std::int32_t>(); }

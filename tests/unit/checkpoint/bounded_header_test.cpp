@@ -120,8 +120,9 @@ TEST_P(BoundedHeaderTest, TakesLittleMemoryAndTime) {
     EXPECT_FALSE(header.ok());
   }
   EXPECT_LT(header.status().message().size(), 2000U);
-  // 100 ms for 10 MB on a machine of its own; a busy one, or sanitizers, may take ten times as long.
-  EXPECT_LT(seconds, 1.0 * static_cast<double>(text_bytes) / 1e7);
+  // 100 ms for 10 MB on a machine of its own; a busy one takes some times as long, and sanitizers twenty times. What
+  // this finds is time that grows faster than the text.
+  EXPECT_LT(seconds, 4.0 * static_cast<double>(text_bytes) / 1e7);
   RecordProperty("ms", static_cast<int>(seconds * 1e3));
   RecordProperty("peak_bytes", std::to_string(meter.peak_bytes()));
 }
