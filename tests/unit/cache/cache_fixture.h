@@ -40,7 +40,7 @@ struct TestCache {
   std::unique_ptr<KVCacheManager> manager;
 
   // Recreates the manager after a change of `plan`.
-  void rebuild() { manager = std::move(*KVCacheManager::create(schedule, layout, plan)); }
+  void rebuild() { manager = *KVCacheManager::create(schedule, layout, plan); }
 
   SequenceId create(std::int64_t reserve_tokens = 0) { return *manager->create_sequence(reserve_tokens); }
   // One step of one sequence, everything accepted.

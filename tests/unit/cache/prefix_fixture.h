@@ -48,7 +48,7 @@ struct PrefixSetup {
 struct PrefixTestCache : TestCache {
   PrefixCacheSettings settings;
 
-  void rebuild() { manager = std::move(*KVCacheManager::create(schedule, layout, plan, settings)); }
+  void rebuild() { manager = *KVCacheManager::create(schedule, layout, plan, settings); }
   PrefixStart start(std::span<const std::int32_t> ids, const SequenceOptions& options = {}) {
     Result<PrefixStart> started = manager->create_sequence(ids, options);
     EXPECT_TRUE(started.ok()) << started.status().to_string();
