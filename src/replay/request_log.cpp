@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "replay/block_identity.h"
 #include "replay/json_element_reader.h"
+#include "replay/json_fields.h"
 #include "replay/line_reader.h"
 #include "replay/log_bytes.h"
 #include "replay/log_format.h"
@@ -100,6 +101,12 @@ Status RequestLog::accept(ParsedRequest& parsed) {
           std::to_string(ticks_to_ms(*parsed.arrival - *first_arrival_)) + " ms after the first request",
           "at least " + std::to_string(ticks_to_ms(last_arrival_ - *first_arrival_)) +
               " ms, the time of the request before it");
+    }
+    if (first_arrival_ && std::abs(ticks_to_ms(*parsed.arrival - *first_arrival_)) > kMaxTimeMs) {
+      return errors_.refuse_field(
+          BadReason::kOutOfRange, "arrival time",
+          std::to_string(ticks_to_ms(*parsed.arrival - *first_arrival_)) + " ms after the first request",
+          "at most 1e13 ms");
     }
     if (first_arrival_) {
       count_step(std::abs(*parsed.arrival - last_arrival_));
