@@ -103,11 +103,12 @@ Status WekaParser::parse_request(const JsonFields& fields, const Place& place, b
   DSV4RT_ASSIGN_OR_RETURN(request.input_tokens, fields.tokens("in"));
   DSV4RT_ASSIGN_OR_RETURN(request.output_tokens, fields.tokens("out"));
   request.block_tokens = info_.block_tokens;
+  // A prompt without a whole block need not have any.
   if (fields.has("hash_ids")) {
     DSV4RT_ASSIGN_OR_RETURN(request.block_ids, fields.ids("hash_ids"));
-    DSV4RT_RETURN_IF_ERROR(check_block_ids(request.block_ids.size(), request.input_tokens, info_.block_tokens,
-                                           fields.field("hash_ids"), errors_));
   }
+  DSV4RT_RETURN_IF_ERROR(check_block_ids(request.block_ids.size(), request.input_tokens, info_.block_tokens,
+                                         fields.field("hash_ids"), errors_));
   if (info_.identity == PrefixIdentity::kSession) {
     for (std::uint64_t& id : request.block_ids) {
       if (id >> kScopeShift != 0) {
