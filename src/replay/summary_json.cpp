@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/cache_layout.h"
+#include "replay/memory_plan_json.h"
 #include "replay/request_writer.h"
 #include "replay/run_summary.h"
 
@@ -186,14 +187,7 @@ Json overload(const RequestTotals& totals) {
 Json memory(const RunSummary& summary) {
   const MemoryPlan& plan = summary.memory;
   Json json = {{"pool_tokens", plan.limits.pool_tokens}};
-  for (const PlannedRegion& region : plan.regions) {
-    json["roles"].push_back({{"role", cache_role_name(region.role)},
-                             {"layers", region.layers},
-                             {"bytes_per_token", region.bytes_per_token},
-                             {"bytes_per_sequence", region.bytes_per_sequence},
-                             {"blocks_per_layer", region.blocks_per_layer},
-                             {"total_bytes", region.total_bytes}});
-  }
+  json["roles"] = planned_regions_json(plan);
   json["bytes_per_token"] = plan.bytes_per_token;
   json["bytes_per_sequence"] = plan.bytes_per_sequence;
   json["boundary_state_bytes"] = plan.boundary_state_bytes;

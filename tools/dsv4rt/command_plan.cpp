@@ -17,6 +17,7 @@
 #include "dsv4rt/engine.h"
 #include "engine/step_workspace.h"
 #include "outputs.h"
+#include "replay/memory_plan_json.h"
 #include "text_table.h"
 #include "tools/lib/prefix_costs.h"
 
@@ -86,14 +87,7 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
   json["bytes_per_token"] = plan.bytes_per_token;
   json["bytes_per_sequence"] = plan.bytes_per_sequence;
   json["sharing_unit_tokens"] = plan.sharing_unit_tokens;
-  for (const PlannedRegion& region : plan.regions) {
-    json["roles"].push_back({{"role", cache_role_name(region.role)},
-                             {"layers", region.layers},
-                             {"bytes_per_token", region.bytes_per_token},
-                             {"bytes_per_sequence", region.bytes_per_sequence},
-                             {"blocks_per_layer", region.blocks_per_layer},
-                             {"total_bytes", region.total_bytes}});
-  }
+  json["roles"] = replay::planned_regions_json(plan);
   json["block_table_bytes"] = plan.block_table_bytes;
   json["step_metadata_bytes"] = plan.step_metadata_bytes;
   if (plan.limits.boundary_states > 0) json["prefix_cache"] = prefix_json(whole);
