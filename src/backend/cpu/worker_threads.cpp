@@ -1,6 +1,7 @@
 #include "backend/cpu/worker_threads.h"
 
 #include <algorithm>
+#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <system_error>
@@ -13,9 +14,9 @@ namespace {
 
 constexpr int kRoundShift = 32;
 constexpr std::uint64_t kWorkersMask = (std::uint64_t{1} << kRoundShift) - 1;
-// In the order of a tenth of a millisecond: the operations of a small layer follow each other faster than a sleeping
-// thread wakes up, and a step of the tiny model takes five times as long if threads sleep between them.
-constexpr int kLooks = 4000;
+// Some microseconds. A thread that looks for longer takes its processor from the one it waits for on a shared machine;
+// one that sleeps at once wakes up later than the next operation of a small layer begins.
+constexpr int kLooks = 100;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -57,6 +58,8 @@ WorkerThreads::WorkerThreads(int workers) : process_(count_forks()) {
   threads_->started.reserve(static_cast<std::size_t>(workers - 1));
   try {
     for (int worker = 1; worker < workers; ++worker) threads_->started.emplace_back([this, worker] { serve(worker); });
+  } catch (const std::bad_alloc&) {
+    // As below.
   } catch (const std::system_error&) {
     // The limit of the process or of the machine; those that run do all the work.
   }

@@ -15,7 +15,7 @@ int usable_processors() noexcept;
 // `workers` - 1 threads beside the caller's. They live as long as the object, since an operation may take
 // microseconds, and starting threads for each would take most of the time.
 //
-// Waiting threads look for work for about a tenth of a millisecond and then sleep: a machine that others use loses
+// Waiting threads look for work for some microseconds and then sleep: a machine that others use loses
 // nothing to a team that has nothing to do. New threads inherit the affinity of the thread that makes them.
 //
 // Threads do not survive fork(). A child that gives work to a team of its parent gets new ones.
