@@ -8,19 +8,16 @@
 #include <openssl/params.h>
 
 #include "base/check.h"
+#include "base/openssl_context.h"
 
 namespace dsv4rt {
 
 struct HmacSha256::Context {
-  EVP_MAC* mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
-  EVP_MAC_CTX* state = mac == nullptr ? nullptr : EVP_MAC_CTX_new(mac);
+  EVP_MAC_CTX* state = EVP_MAC_CTX_new(openssl_algorithms().hmac);
   Context() = default;
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
-  ~Context() {
-    EVP_MAC_CTX_free(state);
-    EVP_MAC_free(mac);
-  }
+  ~Context() { EVP_MAC_CTX_free(state); }
 };
 
 HmacSha256::HmacSha256(std::span<const std::byte> key) : context_(std::make_unique<Context>()) {

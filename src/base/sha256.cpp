@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 
 #include "base/check.h"
+#include "base/openssl_context.h"
 
 namespace dsv4rt {
 
@@ -19,7 +20,7 @@ struct Sha256::Context {
 };
 
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  if (EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr) != 1) throw std::bad_alloc();  // its only reason
+  if (EVP_DigestInit_ex2(context_->md, openssl_algorithms().sha256, nullptr) != 1) throw std::bad_alloc();  // its only reason
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
