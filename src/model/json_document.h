@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -38,8 +37,6 @@ class JsonDocument {
 
   [[nodiscard]] const nlohmann::json& root() const noexcept { return root_; }
   [[nodiscard]] nlohmann::json& root() noexcept { return root_; }
-  // For those to whom a failing allocation is the end anyway.
-  [[nodiscard]] nlohmann::json release() && noexcept { return std::move(root_); }
 
  private:
   nlohmann::json root_;

@@ -20,8 +20,8 @@ BailianParser::BailianParser(const RequestLogOptions& options, RecordErrors& err
 }
 
 Status BailianParser::parse(std::string_view record, std::vector<ParsedRequest>& out) {
-  DSV4RT_ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_record(record, errors_));
-  const JsonFields fields(object, errors_);
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(record, errors_));
+  const JsonFields fields(document.root(), errors_);
   constexpr std::int64_t kMaxChat = std::numeric_limits<std::int64_t>::max();
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t chat, fields.integer("chat_id", 0, kMaxChat));
   std::int64_t parent = -1;

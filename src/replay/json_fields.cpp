@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "base/try.h"
-#include "model/json_document.h"
 
 namespace dsv4rt::replay {
 namespace {
@@ -16,10 +15,10 @@ constexpr JsonLimits kRecordLimits{.text_bytes = std::size_t{64} << 20, .depth =
 
 }  // namespace
 
-Result<Json> parse_json_record(std::string_view record, RecordErrors& errors) {
+Result<JsonDocument> parse_json_record(std::string_view record, RecordErrors& errors) {
   auto object = parse_json_object(record, errors.place(), kRecordLimits);
   if (!object) return errors.adopt(BadReason::kSyntax, object.status());
-  return std::move(*object).release();
+  return std::move(*object);
 }
 
 Result<Ticks> checked_ticks(double value, double unit_ms, std::string_view field, const std::string& text,

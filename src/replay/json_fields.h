@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dsv4rt/status.h"
+#include "model/json_document.h"
 #include "replay/record_errors.h"
 #include "replay/record_parser.h"
 
@@ -20,7 +21,7 @@ inline constexpr std::int64_t kMaxTokens = 1'000'000'000;
 inline constexpr double kMaxTimeMs = 1e13;  // about 300 years
 
 // Parses a record as one JSON object; nesting, size and number of values are bounded, a repeated key is refused.
-Result<nlohmann::json> parse_json_record(std::string_view record, RecordErrors& errors);
+Result<JsonDocument> parse_json_record(std::string_view record, RecordErrors& errors);
 
 // Checks a time of `value` units of `unit_ms` milliseconds each. `field` and `text` are for the message.
 Result<Ticks> checked_ticks(double value, double unit_ms, std::string_view field, const std::string& text,

@@ -1,7 +1,6 @@
 #include "replay/llm_serving_sim_parser.h"
 
 #include "base/try.h"
-#include "model/json_document.h"
 #include "replay/block_identity.h"
 
 namespace dsv4rt::replay {
@@ -46,8 +45,8 @@ Status LlmServingSimParser::parse_call(const JsonFields& fields, Request& reques
 }
 
 Status LlmServingSimParser::parse(std::string_view record, std::vector<ParsedRequest>& out) {
-  DSV4RT_ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_record(record, errors_));
-  const JsonFields fields(object, errors_);
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(record, errors_));
+  const JsonFields fields(document.root(), errors_);
   DSV4RT_ASSIGN_OR_RETURN(const Ticks arrival, fields.time("arrival_time_ns", kMsPerNanosecond));
   if (!fields.has("sub_requests")) {
     ParsedRequest parsed;

@@ -71,8 +71,8 @@ Result<std::unique_ptr<RecordParser>> parser_for(std::string_view first_record, 
                                                  RecordErrors& errors) {
   const std::size_t first = first_record.find_first_not_of(" \t");
   if (first == std::string_view::npos || first_record[first] != '{') return csv_parser(first_record, errors);
-  DSV4RT_ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_record(first_record, errors));
-  return json_parser(object, options, errors);
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(first_record, errors));
+  return json_parser(document.root(), options, errors);
 }
 
 }  // namespace dsv4rt::replay

@@ -172,9 +172,9 @@ Status MooncakeParser::add_history(Session& session, Request& request) {
 }
 
 Status MooncakeParser::parse(std::string_view record, std::vector<ParsedRequest>& out) {
-  DSV4RT_ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_record(record, errors_));
-  const JsonFields fields(object, errors_);
-  if (object.contains("dsv4_trace")) {
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(record, errors_));
+  const JsonFields fields(document.root(), errors_);
+  if (document.root().contains("dsv4_trace")) {
     if (!std::exchange(first_record_, false)) {
       return errors_.refuse(BadReason::kSyntax, "a header; accepted: one, in the log's first line");
     }

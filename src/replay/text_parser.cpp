@@ -1,7 +1,6 @@
 #include "replay/text_parser.h"
 
 #include "base/try.h"
-#include "model/json_document.h"
 
 namespace dsv4rt::replay {
 namespace {
@@ -42,8 +41,8 @@ TextParser::TextParser(Kind kind, RecordErrors& errors) : kind_(kind), errors_(e
 }
 
 Status TextParser::parse(std::string_view record, std::vector<ParsedRequest>& out) {
-  DSV4RT_ASSIGN_OR_RETURN(const Json object, parse_json_record(record, errors_));
-  const JsonFields fields(object, errors_);
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(record, errors_));
+  const JsonFields fields(document.root(), errors_);
   return kind_ == Kind::kOpenAiBatch ? parse_batch(fields, out) : parse_conversation(fields, out);
 }
 

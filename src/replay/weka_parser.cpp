@@ -2,7 +2,6 @@
 
 #include "base/message_text.h"
 #include "base/try.h"
-#include "model/json_document.h"
 #include "replay/block_identity.h"
 
 namespace dsv4rt::replay {
@@ -21,8 +20,8 @@ WekaParser::WekaParser(const RequestLogOptions& options, RecordErrors& errors)
 }
 
 Status WekaParser::parse(std::string_view record, std::vector<ParsedRequest>& out) {
-  DSV4RT_ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_record(record, errors_));
-  const JsonFields fields(object, errors_);
+  DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(record, errors_));
+  const JsonFields fields(document.root(), errors_);
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t block_tokens, fields.integer("block_size", 1, kMaxBlockTokens));
   const std::int32_t expected = info_.block_tokens > 0 ? info_.block_tokens : asked_block_tokens_;
   if (expected > 0 && block_tokens != expected) {
