@@ -17,6 +17,7 @@
 #include "command.h"
 #include "dsv4rt/version.h"
 #include "exit_codes.h"
+#include "memory_reserve.h"
 #include "outputs.h"
 
 namespace {
@@ -117,6 +118,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   prepare_process();
   try {
+    keep_memory_in_reserve();
     StandardOutput output;
     const int code = run(argc, argv);
     const Status written = output.finish();
