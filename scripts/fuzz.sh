@@ -3,7 +3,9 @@
 #   scripts/fuzz.sh [--no-setup] [MINUTES | --seconds N] [--coverage] [TARGET...]
 # Every target of tests/fuzz (or those named) runs for so long, one minute unless told, as many at a time as there are
 # cores. What is found grows in build/fuzz/corpus; an input that breaks a promise is kept in build/fuzz/findings and
-# makes the script fail. --coverage then prints the lines of the fuzzed sources that the corpora reach.
+# makes the script fail. Each run of a target begins with the same seed (SEED, 1 unless the environment tells another
+# one), so that two machines try nearly the same inputs. --coverage then prints the lines of the fuzzed sources that the
+# corpora and the tests of the same parsers reach.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 setup=1
@@ -40,7 +42,7 @@ fuzz_one() {
   mkdir -p "$folder/corpus/$target" "$folder/findings/$target"
   local status=0
   "$folder/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 \
-    -print_final_stats=1 -artifact_prefix="$folder/findings/$target/" "$folder/corpus/$target" \
+    -seed="${SEED:-1}" -print_final_stats=1 -artifact_prefix="$folder/findings/$target/" "$folder/corpus/$target" \
     "tests/fuzz/corpus/$target" >"$folder/findings/$target.log" 2>&1 || status=$?
   local log=$folder/findings/$target.log result=clean
   ((status == 0)) || result="FAILED ($log)"
@@ -59,7 +61,8 @@ status=0
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz_one {}' || status=1
 
 if ((coverage)); then
-  build_preset fuzz-coverage "${targets[@]/#/fuzz_}" >build/fuzz/coverage-build.log
+  tests=(unit_base unit_model checkpoint_test engine_sequence_test c_api_test replay_log_test tools_lib_test)
+  build_preset fuzz-coverage "${targets[@]/#/fuzz_}" "${tests[@]}" >build/fuzz/coverage-build.log
   rm -f build/fuzz-coverage/*.profraw
   objects=()
   for target in "${targets[@]}"; do
@@ -68,8 +71,14 @@ if ((coverage)); then
       "tests/fuzz/corpus/$target" >/dev/null 2>&1 || status=1
     objects+=(-object "$program")
   done
+  for test in "${tests[@]}"; do
+    program=$(find build/fuzz-coverage/tests -name "$test" -type f)
+    (cd "$(dirname "$program")" && LLVM_PROFILE_FILE=$OLDPWD/build/fuzz-coverage/$test.profraw "./$test" >/dev/null) ||
+      status=1
+    objects+=(-object "$program")
+  done
   llvm-profdata merge -o build/fuzz-coverage/all.profdata build/fuzz-coverage/*.profraw
-  echo "lines that the corpora reach"
+  echo "lines that the corpora and the tests reach"
   llvm-cov export -summary-only -instr-profile build/fuzz-coverage/all.profdata "${objects[@]}" |
     python3 -c '
 import json, sys

@@ -20,7 +20,8 @@ struct Sha256::Context {
 };
 
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  if (EVP_DigestInit_ex2(context_->md, openssl_algorithms().sha256, nullptr) != 1) throw std::bad_alloc();  // its only reason
+  const EVP_MD* const algorithm = openssl_algorithms().sha256;
+  if (EVP_DigestInit_ex2(context_->md, algorithm, nullptr) != 1) throw std::bad_alloc();  // its only reason
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;

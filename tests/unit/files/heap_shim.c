@@ -29,7 +29,8 @@ static int fits(size_t bytes) {
 
 static void* took(void* block) {
   if (block == NULL) return NULL;
-  const long long now = atomic_fetch_add(&held, (long long)malloc_usable_size(block)) + (long long)malloc_usable_size(block);
+  const long long bytes = (long long)malloc_usable_size(block);
+  const long long now = atomic_fetch_add(&held, bytes) + bytes;
   long long most = atomic_load(&peak);
   while (now > most && !atomic_compare_exchange_weak(&peak, &most, now)) {
   }

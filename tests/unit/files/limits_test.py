@@ -105,7 +105,7 @@ class Limits(unittest.TestCase):
             return sizes(pathlib.Path(name))
 
     def sweep(self, limits, least_refused, run_under):
-        """`run_under(command, expected, limit)` for every command and limit; each command is refused at least so often."""
+        """`run_under(command, expected, limit)` for all; each command is refused `least_refused` times or more."""
         for command in self.commands:
             expected = self.without(command)
             refused = 0
