@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that a machine with a GPU can check: builds with CUDA, looks through the machine code for overwritten
 # operands of matrix instructions, runs the GPU tests, a fast subset of them under compute-sanitizer, the benchmarks
-# of single stages, and those of whole decode steps and prefills. Ends with one table; fails if anything failed.
+# of single stages, and those of whole decode steps and prefills. Ends with tables of times (also as Markdown and JSON,
+# scripts/gpu/bench_tables.py) and one of results; fails if anything failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -15,10 +16,13 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --tests REGEX      only GPU tests whose name matches
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
-  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step" and "whole_prefill"
+  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step",
+                     "whole_step_long" and "whole_prefill"
   --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
                      (6 GB), at <build-dir>/gpu-run/flash
   --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated
+  --baseline FILE    compare times with those of an earlier run's <build-dir>/gpu-run/times.json; a case that takes
+                     more than 3 % longer is a failure
   --jobs N           parallel compilations; default all processors
 Libraries in another place than the system's are found through CMAKE_PREFIX_PATH, from the environment or as
 `-- -DCMAKE_PREFIX_PATH=DIR`. Packages: scripts/setup.sh. Logs: <build-dir>/gpu-run.
@@ -39,12 +43,14 @@ tools=memcheck,racecheck,initcheck,synccheck
 limit=600
 bench=
 checkpoint=
+baseline=
 jobs=$(nproc)
 cmake_arguments=()
 # Arguments of benchmarks that have any.
 declare -A shapes=(
   [bench_write_kv_gpu]="--singles"
-  [whole_step]="--whole-step 1x8192,32x32768,128x8192,256x4096"
+  [whole_step]="--whole-step 1x8192,4x8192,5x8192,8x8192,32x32768,33x32768,64x8192,65x8192,128x8192,256x4096"
+  [whole_step_long]="--whole-step 1x131072,1x1048576"
   [whole_prefill]="--whole-prefill 8192"
   [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
 )
@@ -52,7 +58,8 @@ while (($# > 0)); do
   case "$1" in
     --help | -h) usage; exit 0 ;;
     --) cmake_arguments=("${@:2}"); break ;;
-    --parts | --arch | --build-dir | --tests | --tools | --limit | --bench | --checkpoint | --shape | --jobs)
+    --parts | --arch | --build-dir | --tests | --tools | --limit | --bench | --checkpoint | --shape | --baseline | \
+      --jobs)
       (($# > 1)) || fail_usage "$1 needs a value"
       case "$1" in
         --parts) parts=$2 ;;
@@ -64,6 +71,7 @@ while (($# > 0)); do
         --bench) bench=$2 ;;
         --checkpoint) checkpoint=$2 ;;
         --shape) [[ $2 == *=* ]] || fail_usage "--shape takes NAME=ARGS, not '$2'"; shapes[${2%%=*}]=${2#*=} ;;
+        --baseline) [[ -f $2 ]] || fail_usage "--baseline: no file '$2'"; baseline=$2 ;;
         --jobs) jobs=$2 ;;
       esac
       shift 2 ;;
@@ -115,7 +123,7 @@ sanitized=(
 )
 
 # Benchmarks by `dsv4rt bench`.
-whole=(whole_step whole_prefill whole_prefill_not_deterministic)
+whole=(whole_step whole_step_long whole_prefill whole_prefill_not_deterministic)
 
 # Tests of single stages, run four at a time too.
 crowded=(indexer_topk_gpu_test linear_gpu_test attend_gpu_test write_kv_gpu_test)
@@ -261,6 +269,7 @@ fi
 
 if has_part bench && ((failures == 0)); then
   detail_of() { :; }
+  rm -f "$logs"/bench_*_gpu.log "$logs"/whole_*.json "$logs"/times.*  # tables are of this run alone
   while IFS= read -r program; do
     name=$(basename "$program")
     [[ -z $bench || $name =~ $bench ]] || continue
@@ -273,9 +282,15 @@ if has_part bench && ((failures == 0)); then
     [[ -z $bench || $name =~ $bench ]] || continue
     make_checkpoint || break
     read -ra arguments <<<"${shapes[$name]}"
-    run_logged "$name" "$dsv4rt" bench --backend cuda --checkpoint "$checkpoint" "${arguments[@]}"
+    run_logged "$name" "$dsv4rt" bench --backend cuda --checkpoint "$checkpoint" "${arguments[@]}" \
+      --json "$logs/$name.json" --force
     cat "$logs/$name.log"
   done
+
+  detail_of() { grep -h "cases lost\|were not measured\|bench_tables.py:" "$1"; }
+  run_logged times python3 scripts/gpu/bench_tables.py "$logs" --json "$logs/times.json" \
+    --markdown "$logs/times.md" ${baseline:+--baseline "$baseline"}
+  [[ ! -f $logs/times.md ]] || cat "$logs/times.md"
 fi
 
 echo

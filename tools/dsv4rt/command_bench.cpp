@@ -114,8 +114,10 @@ Result<std::vector<StepShape>> parse_step_shapes(const std::vector<std::string>&
 
 Status bench_whole_step(const BenchFlags& flags) {
   const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
-  DSV4RT_ASSIGN_OR_RETURN(const std::vector<StepShape> shapes, parse_step_shapes(flags.whole_step));
+  DSV4RT_ASSIGN_OR_RETURN(std::vector<StepShape> shapes, parse_step_shapes(flags.whole_step));
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(options.checkpoint / "config.json"));
+  leave_room_for_steps(shapes, bench, config.max_position_embeddings);
   options.limits = step_bench_limits(shapes, bench);
   options.draft_budget_tokens = 1;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));

@@ -153,12 +153,24 @@ Status require_positive(const char* name, std::int64_t value) {
   return {StatusCode::kInvalidArgument, std::string(name) + ": " + std::to_string(value) + "; accepted: 1 or more"};
 }
 
+// Tokens that a measurement adds to every context.
+std::int64_t tokens_of_steps(const StepBenchOptions& options) {
+  return 3 * std::int64_t{options.steps} + 2 * kWarmUpSteps + 2;
+}
+
 }  // namespace
+
+void leave_room_for_steps(std::span<StepShape> shapes, const StepBenchOptions& options, std::int64_t max_positions) {
+  const std::int64_t most = max_positions - tokens_of_steps(options);
+  for (StepShape& shape : shapes) {
+    if (most > 0 && shape.context_tokens > most && shape.context_tokens <= max_positions) shape.context_tokens = most;
+  }
+}
 
 CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBenchOptions& options) {
   CacheLimits limits{.max_sequences = 1, .max_context_tokens = 1, .max_step_tokens = 1, .pool_tokens = 1};
   for (const StepShape& shape : shapes) {
-    const std::int64_t context = shape.context_tokens + 3 * std::int64_t{options.steps} + 2 * kWarmUpSteps + 2;
+    const std::int64_t context = shape.context_tokens + tokens_of_steps(options);
     limits.max_sequences = std::max(limits.max_sequences, shape.batch);
     limits.max_step_tokens = std::max(limits.max_step_tokens, shape.batch);
     limits.max_context_tokens = std::max(limits.max_context_tokens, context);

@@ -37,6 +37,10 @@ struct StepBenchResult {
   std::int64_t cache_bytes = 0;   // rows and keys read by a step at the context length
 };
 
+// Contexts that a model of `max_positions` has, but with no room for the steps that are timed after them, begin so many
+// tokens earlier; others stay.
+void leave_room_for_steps(std::span<StepShape> shapes, const StepBenchOptions& options, std::int64_t max_positions);
+
 // Limits that an engine needs for all of these shapes; it also needs a draft budget of one token.
 CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBenchOptions& options);
 

@@ -263,9 +263,15 @@ int main(int argc, char** argv) {
   }
   cuda::CudaOps ops(**device, stream, scratch);
   bool ok = true;
+  int measured = 0;
   for (const bench::Case& c : bench::cases()) {
-    if (only.empty() || std::string(c.name).find(only) != std::string::npos)
-      ok = bench::run(c, pools, stream, ops) && ok;
+    if (std::string(c.name).find(only) == std::string::npos) continue;
+    ok = bench::run(c, pools, stream, ops) && ok;
+    ++measured;
+  }
+  if (measured == 0) {
+    std::fprintf(stderr, "--only: no case's name contains '%s'\n", only.c_str());
+    return 2;
   }
   return ok ? 0 : 1;
 }

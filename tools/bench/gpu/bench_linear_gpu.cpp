@@ -287,6 +287,7 @@ class LinearBench {
       work(0);
       require_cuda(cudaStreamSynchronize(stream_), "linear");
       const double error = sampled_error(problem, x, outputs, tokens);
+      if (!(error < 1e-2)) failed_ = true;
       const GraphTime time = time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work);
       std::printf(
           "%-15s %-8s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  nodes %zu  error %.1e%s\n",

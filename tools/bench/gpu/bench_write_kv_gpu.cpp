@@ -248,8 +248,15 @@ struct Options {
   bool check = true;
 };
 
-void run_case(const Case& c, const Options& options, const cuda::CudaDevice& device, cudaStream_t stream) {
+struct Outcome {
+  int measured = 0;
+  bool right = true;
+};
+
+void run_case(const Case& c, const Options& options, const cuda::CudaDevice& device, cudaStream_t stream,
+              Outcome& outcome) {
   if (c.name.find(options.only) == std::string::npos) return;
+  ++outcome.measured;
   std::vector<std::int32_t> ratios;
   if (!c.compressors.empty()) ratios.push_back(c.compressors.front().ratio);
   const TestStep step(c.parts, 0, ratios);
@@ -300,6 +307,7 @@ void run_case(const Case& c, const Options& options, const cuda::CudaDevice& dev
                                return actual;
                              })
           : " not checked";
+  if (options.check && !report.empty()) outcome.right = false;
 
   const Traffic bytes = traffic_of(c, host_step);
   const int repetitions = static_cast<int>(std::clamp<std::int64_t>(sets, 4, 1024));
@@ -370,17 +378,22 @@ int main(int argc, char** argv) {
   require_ok(device.status());
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  Outcome outcome;
   for (const std::int32_t batch : batches) {
     const std::string b = std::to_string(batch);
-    run_case({"SWA B=" + b, {}, decode(batch, 4, false)}, plain, **device, stream);
-    run_case({"CSA B=" + b + " all", {kCsa, kIndex}, decode(batch, 4, true)}, options, **device, stream);
-    run_case({"CSA B=" + b + " quarter", {kCsa, kIndex}, decode(batch, 4, false)}, plain, **device, stream);
-    run_case({"HCA B=" + b + " all", {kHca}, decode(batch, 128, true)}, options, **device, stream);
-    run_case({"HCA B=" + b + " few", {kHca}, decode(batch, 128, false)}, options, **device, stream);
+    run_case({"SWA B=" + b, {}, decode(batch, 4, false)}, plain, **device, stream, outcome);
+    run_case({"CSA B=" + b + " all", {kCsa, kIndex}, decode(batch, 4, true)}, options, **device, stream, outcome);
+    run_case({"CSA B=" + b + " quarter", {kCsa, kIndex}, decode(batch, 4, false)}, plain, **device, stream, outcome);
+    run_case({"HCA B=" + b + " all", {kHca}, decode(batch, 128, true)}, options, **device, stream, outcome);
+    run_case({"HCA B=" + b + " few", {kHca}, decode(batch, 128, false)}, options, **device, stream, outcome);
   }
   if (chunk > 0) {
-    run_case({"CSA chunk", {kCsa, kIndex}, {{0, 0, chunk}}}, options, **device, stream);
-    run_case({"HCA chunk", {kHca}, {{0, 0, chunk}}}, options, **device, stream);
+    run_case({"CSA chunk", {kCsa, kIndex}, {{0, 0, chunk}}}, options, **device, stream, outcome);
+    run_case({"HCA chunk", {kHca}, {{0, 0, chunk}}}, options, **device, stream, outcome);
   }
-  return 0;
+  if (outcome.measured == 0) {
+    std::fprintf(stderr, "--only: no case's name contains '%s'\n", options.only.c_str());
+    return 2;
+  }
+  return outcome.right ? 0 : 1;
 }

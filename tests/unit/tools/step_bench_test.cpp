@@ -1,0 +1,36 @@
+#include "tools/lib/step_bench.h"
+
+#include <gtest/gtest.h>
+
+#include "support/golden_case.h"
+
+namespace dsv4rt::test {
+namespace {
+
+constexpr StepBenchOptions kFew{.steps = 2, .seed = 3, .fill = true};
+
+TEST(StepBench, AContextUpToTheLastPositionIsMeasuredBeforeIt) {
+  const GoldenCase golden = GoldenCase::open("tiny-bf16");
+  EngineOptions engine_options = golden.options();
+  const auto config = ModelConfig::from_file(engine_options.checkpoint / "config.json");
+  ASSERT_OK(config);
+  const std::int64_t positions = config->max_position_embeddings;
+  std::vector<StepShape> shapes{{1, 40}, {1, positions}, {1, positions + 1}};
+  leave_room_for_steps(shapes, kFew, positions);
+  EXPECT_EQ(shapes[0].context_tokens, 40);
+  EXPECT_LT(shapes[1].context_tokens, positions);
+  EXPECT_EQ(shapes[2].context_tokens, positions + 1) << "refused by the engine, not measured as something else";
+  shapes.pop_back();
+  engine_options.limits = step_bench_limits(shapes, kFew);
+  EXPECT_EQ(engine_options.limits.max_context_tokens, positions);
+  engine_options.draft_budget_tokens = 1;
+  const auto engine = make_engine(engine_options);
+  for (const StepShape& shape : shapes) {
+    const auto result = bench_steps(*engine, shape, kFew);
+    ASSERT_OK(result);
+    EXPECT_GT(result->eager_ms, 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
