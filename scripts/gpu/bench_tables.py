@@ -107,8 +107,8 @@ def markdown(cases, compared):
     if steps:
         parts.append(table(("from", "to", "time"), [(a, b, f"x{ratio:.2f}") for a, b, ratio in steps]))
     if compared is not None:
-        parts.append(table(("case", "before", "now", "ratio"),
-                           [(name, shown(before), shown(now), f"{ratio:.3f}") for name, before, now, ratio in compared]))
+        rows = [(name, shown(before), shown(now), f"{ratio:.3f}") for name, before, now, ratio in compared]
+        parts.append(table(("case", "before", "now", "ratio"), rows))
     return "\n".join(parts)
 
 

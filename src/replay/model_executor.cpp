@@ -132,6 +132,12 @@ Status ModelExecutor::drop(SavedSequence saved) {
 
 // ---- Questions ----------------------------------------------------------------------------------
 
+std::int64_t ModelExecutor::cached_tokens(std::span<const std::int32_t> token_ids) const {
+  if (options_.limits.boundary_states == 0) return 0;
+  const auto found = manager_->prefix_lookup(token_ids, {});
+  return found.ok() ? found->hit_tokens : 0;
+}
+
 void ModelExecutor::occupancy(CacheOccupancy& occupancy) const {
   read_occupancy(*manager_, layout_, plan_.limits, occupancy);
 }

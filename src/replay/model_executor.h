@@ -49,6 +49,7 @@ class ModelExecutor : public ReplayExecutor {
   [[nodiscard]] const MemoryPlan& memory_plan() const override { return plan_; }
   void occupancy(CacheOccupancy& occupancy) const override;
   [[nodiscard]] PrefixStats prefix_stats() const override { return manager_->prefix_stats(); }
+  [[nodiscard]] std::int64_t cached_tokens(std::span<const std::int32_t> token_ids) const override;
   [[nodiscard]] ExecutorCounts counts() const override { return counts_; }
   [[nodiscard]] Status check() const override { return manager_->check_invariants(); }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,11 @@ class ReplayExecutor : public StepExecutor {
   // At present, into `occupancy`, whose memory is used again.
   virtual void occupancy(CacheOccupancy& occupancy) const = 0;
   [[nodiscard]] virtual PrefixStats prefix_stats() const = 0;
+  // Tokens at the beginning of these that a sequence would not have to run; 0 without a prefix cache.
+  [[nodiscard]] virtual std::int64_t cached_tokens(std::span<const std::int32_t> token_ids) const {
+    static_cast<void>(token_ids);
+    return 0;
+  }
   [[nodiscard]] virtual ExecutorCounts counts() const = 0;
   // Unset unless an engine computes.
   [[nodiscard]] virtual std::optional<EngineOrigin> engine_origin() const { return std::nullopt; }

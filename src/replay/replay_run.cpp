@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/try.h"
@@ -24,6 +26,7 @@ namespace {
 struct Flight {
   Request request;
   RequestRecord record;
+  std::size_t machine = 0;  // index of the one that serves it
 };
 
 // Requests in flight by the number that the scheduler knows them by, which no two requests of a run share.
@@ -38,6 +41,9 @@ class Flights : public RequestContent {
   [[nodiscard]] Flight& at(std::int64_t number) { return flights_.at(number); }
   void remove(std::int64_t number) { flights_.erase(number); }
   [[nodiscard]] bool empty() const noexcept { return flights_.empty(); }
+
+  // The token ids of a prompt that is not in flight yet.
+  void prompt(const Request& request, std::span<std::int32_t> ids) const { tokens_.token_ids(request, 0, ids); }
 
   void token_ids(std::int64_t request, std::int64_t first, std::span<std::int32_t> ids) const override {
     tokens_.token_ids(flights_.at(request).request, first, ids);
@@ -72,12 +78,70 @@ Status check_options(const ReplayOptions& options) {
   return {};
 }
 
+// A machine of the run, what it was given and what it did.
+struct Machine {
+  Machine(ReplayExecutor& with_executor, Clock& with_clock) : executor(with_executor), clock(with_clock) {}
+
+  [[nodiscard]] bool busy() const { return !scheduler->idle(); }
+
+  ReplayExecutor& executor;
+  Clock& clock;  // the end of its latest step
+  std::optional<Scheduler> scheduler;
+  CacheOccupancy occupancy;  // during its latest step, or at present when it has nothing to do
+  MachineTotals totals;
+};
+
+// Sums over machines, which have the same roles.
+void add(CacheOccupancy& sum, const CacheOccupancy& part) {
+  if (sum.roles.empty()) {
+    sum = part;
+    return;
+  }
+  for (std::size_t i = 0; i < part.roles.size(); ++i) {
+    sum.roles[i].total_blocks += part.roles[i].total_blocks;
+    sum.roles[i].live_blocks += part.roles[i].live_blocks;
+    sum.roles[i].cached_blocks += part.roles[i].cached_blocks;
+    sum.roles[i].reserved_blocks += part.roles[i].reserved_blocks;
+  }
+  sum.live_sequences += part.live_sequences;
+  sum.max_sequences += part.max_sequences;
+  sum.kept_states += part.kept_states;
+  sum.max_states += part.max_states;
+}
+
+void add(std::optional<std::int64_t>& sum, const std::optional<std::int64_t>& part) {
+  if (part) sum = sum.value_or(0) + *part;
+}
+
+void add(ExecutorCounts& sum, const ExecutorCounts& part) {
+  add(sum.extrapolated_steps, part.extrapolated_steps);
+  add(sum.captured_steps, part.captured_steps);
+  add(sum.graph_captures, part.graph_captures);
+  sum.saves += part.saves;
+  sum.saved_bytes += part.saved_bytes;
+  sum.peak_saved_bytes += part.peak_saved_bytes;
+}
+
+void add(PrefixStats& sum, const PrefixStats& part) {
+  for (std::int64_t PrefixStats::*const count :
+       {&PrefixStats::lookups, &PrefixStats::hit_tokens, &PrefixStats::missed_tokens, &PrefixStats::units_stored,
+        &PrefixStats::units_removed_for_space, &PrefixStats::units_removed_by_quota,
+        &PrefixStats::units_removed_on_request, &PrefixStats::states_taken, &PrefixStats::states_removed,
+        &PrefixStats::states_refused, &PrefixStats::sequences_detached, &PrefixStats::kept_units,
+        &PrefixStats::kept_states, &PrefixStats::pinned_units}) {
+    sum.*count += part.*count;
+  }
+}
+
+// Machines keep time of their own. What happens next is the earliest of the next arrival and the steps of those that
+// have something to run; arrivals come first. A step happens at its beginning with all that it does: whoever is routed
+// while it runs meets the queue behind it.
 class ReplayRun {
  public:
-  ReplayRun(ReplayExecutor& executor, Clock& clock, const ReplayOptions& options, Arrivals arrivals)
-      : executor_(executor),
-        clock_(clock),
+  ReplayRun(std::vector<Machine> machines, const ReplayOptions& options, Arrivals arrivals)
+      : machines_(std::move(machines)),
         options_(options),
+        router_(options.route, options.scheduler.max_sequences),
         arrivals_(std::move(arrivals)),
         flights_(options.seed, options.acceptance) {}
 
@@ -85,7 +149,10 @@ class ReplayRun {
     const auto begin = std::chrono::steady_clock::now();
     DSV4RT_RETURN_IF_ERROR(open());
     if (Status status = loop(); !status.ok()) {
-      static_cast<void>(scheduler_->abort_all());  // the first failure is the one to tell
+      for (Machine& machine : machines_) {
+        // The first failure is the one to tell.
+        if (machine.scheduler) static_cast<void>(machine.scheduler->abort_all());
+      }
       return status;
     }
     report_progress();
@@ -98,15 +165,21 @@ class ReplayRun {
                        .seed = options_.seed,
                        .service_levels = options_.service_levels,
                        .metrics = std::move(*metrics_),
-                       .limits = executor_.limits(),
-                       .memory = executor_.memory_plan(),
-                       .prefixes = executor_.prefix_stats(),
-                       .executor = executor_.counts(),
+                       .limits = machines_.front().executor.limits(),
+                       .memory = machines_.front().executor.memory_plan(),
+                       .prefixes = {},
+                       .executor = {},
                        .outputs = outputs_,
                        .eviction = {},
                        .step_times = {},
-                       .engine = executor_.engine_origin(),
+                       .engine = machines_.front().executor.engine_origin(),
                        .stopped = stopped_};
+    for (const Machine& machine : machines_) {
+      add(summary.prefixes, machine.executor.prefix_stats());
+      add(summary.executor, machine.executor.counts());
+      if (machines_.size() > 1) summary.machines.push_back(machine.totals);
+    }
+    if (machines_.size() > 1) summary.route = options_.route;
     if (requests_) DSV4RT_RETURN_IF_ERROR(requests_->commit());
     if (timeline_) DSV4RT_RETURN_IF_ERROR(timeline_->commit());
     const std::chrono::duration<double, std::milli> wall = std::chrono::steady_clock::now() - begin;
@@ -116,9 +189,12 @@ class ReplayRun {
 
  private:
   Status open() {
-    DSV4RT_ASSIGN_OR_RETURN(Scheduler scheduler, Scheduler::create(options_.scheduler, executor_, flights_));
-    scheduler_.emplace(std::move(scheduler));
-    executor_.occupancy(occupancy_);
+    for (Machine& machine : machines_) {
+      DSV4RT_ASSIGN_OR_RETURN(Scheduler scheduler, Scheduler::create(options_.scheduler, machine.executor, flights_));
+      machine.scheduler.emplace(std::move(scheduler));
+      machine.executor.occupancy(machine.occupancy);
+    }
+    sum_up();
     metrics_.emplace(options_.service_levels, occupancy_);
     if (!options_.requests_file.empty()) {
       DSV4RT_ASSIGN_OR_RETURN(RequestWriter writer, RequestWriter::create(options_.requests_file));
@@ -134,33 +210,95 @@ class ReplayRun {
 
   Status loop() {
     for (;;) {
-      DSV4RT_ASSIGN_OR_RETURN(const std::optional<std::int64_t> next_ns, let_arrive());
-      if (options_.stop && options_.stop()) return stop_here();
-      if (!scheduler_->idle()) {
-        DSV4RT_RETURN_IF_ERROR(step());
-      } else if (next_ns) {
-        const std::int64_t begin_ns = clock_.now_ns();
-        clock_.wait_until(*next_ns);
-        executor_.occupancy(occupancy_);
-        metrics_->state(begin_ns, clock_.now_ns(), occupancy_, *scheduler_);
-        if (timeline_) DSV4RT_RETURN_IF_ERROR(timeline_->counters(occupancy_, *scheduler_, begin_ns));
-      } else {
-        executor_.occupancy(occupancy_);
-        if (timeline_) DSV4RT_RETURN_IF_ERROR(timeline_->counters(occupancy_, *scheduler_, clock_.now_ns()));
-        return {};
+      Machine* const next = next_machine();
+      DSV4RT_ASSIGN_OR_RETURN(const std::optional<std::int64_t> arrival_ns, arrivals_.next_time_ns());
+      if (arrival_ns && *arrival_ns <= (next != nullptr ? next->clock.now_ns() : idle_since_ns())) {
+        DSV4RT_RETURN_IF_ERROR(arrive(arrivals_.take()));
+        continue;
       }
+      if (options_.stop && options_.stop()) return stop_here();
+      if (next != nullptr) {
+        DSV4RT_RETURN_IF_ERROR(step(*next));
+        continue;
+      }
+      DSV4RT_RETURN_IF_ERROR(rest());
+      if (!arrival_ns) return {};
+      pass_time_to(*arrival_ns);
+      for (Machine& machine : machines_) machine.clock.wait_until(*arrival_ns);
     }
+  }
+
+  // Of the machines that have something to run the one whose step begins first; null: none has.
+  Machine* next_machine() {
+    Machine* next = nullptr;
+    for (Machine& machine : machines_) {
+      if (machine.busy() && (next == nullptr || machine.clock.now_ns() < next->clock.now_ns())) next = &machine;
+    }
+    return next;
+  }
+
+  // Up to which time all machines have nothing to do.
+  [[nodiscard]] std::int64_t idle_since_ns() const {
+    std::int64_t least = machines_.front().clock.now_ns();
+    for (const Machine& machine : machines_) least = std::min(least, machine.clock.now_ns());
+    return least;
+  }
+
+  // ---- State over time
+
+  // Occupancy and queues of all machines together.
+  void sum_up() {
+    occupancy_ = {};
+    for (const Machine& machine : machines_) add(occupancy_, machine.occupancy);
+    queue_ = queues();
+  }
+
+  [[nodiscard]] QueueState queues() const {
+    QueueState sum;
+    for (const Machine& machine : machines_) {
+      const QueueState queue = machine.scheduler->queue();
+      sum.running += queue.running;
+      sum.waiting += queue.waiting;
+      sum.preempted += queue.preempted;
+    }
+    return sum;
+  }
+
+  // What was last summed up lasts until then.
+  void pass_time_to(std::int64_t ns) {
+    if (ns <= state_since_ns_) return;
+    metrics_->state(state_since_ns_, ns, occupancy_, queue_);
+    state_since_ns_ = ns;
+  }
+
+  // No machine has anything to run.
+  Status rest() {
+    std::int64_t last_ns = 0;
+    for (Machine& machine : machines_) {
+      last_ns = std::max(last_ns, machine.clock.now_ns());
+      machine.executor.occupancy(machine.occupancy);
+    }
+    pass_time_to(last_ns);
+    sum_up();
+    return timeline_ ? timeline_->counters(occupancy_, queue_, last_ns) : Status{};
   }
 
   // ---- Arrivals
 
-  // Submits whatever is due; the time of the next arrival after that.
-  Result<std::optional<std::int64_t>> let_arrive() {
-    for (;;) {
-      DSV4RT_ASSIGN_OR_RETURN(const std::optional<std::int64_t> next_ns, arrivals_.next_time_ns());
-      if (!next_ns || *next_ns > clock_.now_ns()) return next_ns;
-      DSV4RT_RETURN_IF_ERROR(arrive(arrivals_.take()));
+  Machine& route(const Request& request) {
+    if (machines_.size() == 1) return machines_.front();
+    loads_.clear();
+    if (router_.route() == Route::kPrefix) {
+      prompt_.resize(static_cast<std::size_t>(std::max<std::int64_t>(request.input_tokens, 0)));
+      flights_.prompt(request, prompt_);
     }
+    for (const Machine& machine : machines_) {
+      const bool ask = router_.route() == Route::kPrefix;
+      loads_.push_back({.running = machine.scheduler->running(),
+                        .waiting = machine.scheduler->waiting(),
+                        .hit_tokens = ask ? machine.executor.cached_tokens(prompt_) : 0});
+    }
+    return machines_[router_.choose(loads_)];
   }
 
   Status arrive(Arrival arrival) {
@@ -179,14 +317,20 @@ class ReplayRun {
                                      .priority = request.priority,
                                      .arrival_ns = arrival.time_ns};
     const bool lost = arrival.lost;
-    const std::int64_t number = flights_.add({std::move(arrival.request), std::move(record)});
+    // A prompt that no machine takes is not made for the question where it is cached.
+    const bool too_long = request.input_tokens > options_.scheduler.max_context_tokens;
+    Machine& machine = lost || too_long ? machines_.front() : route(request);
+    const auto index = static_cast<std::size_t>(&machine - machines_.data());
+    const std::int64_t number = flights_.add({std::move(arrival.request), std::move(record), index});
     if (lost) {
       return end(number, RequestOutcome::kAborted, arrival.time_ns, "an earlier turn of its session got no answer");
     }
     SchedulerRequest numbered = submitted;
     numbered.id = number;
-    const Status status = scheduler_->submit(numbered);
-    metrics_->queue(*scheduler_);
+    machine.totals.requests += 1;
+    if (!machine.busy()) machine.clock.wait_until(arrival.time_ns);
+    const Status status = machine.scheduler->submit(numbered);
+    metrics_->queue(queues());
     if (status.ok()) return {};
     RequestRecord& rejected = flights_.at(number).record;
     rejected.reason = status.code() == StatusCode::kResourceExhausted                 ? RejectReason::kQueueFull
@@ -200,7 +344,8 @@ class ReplayRun {
     flight.record.outcome = outcome;
     flight.record.end_ns = at_ns;
     flight.record.error = std::move(error);
-    std::string digest = executor_.take_output_digest(number);
+    Machine& machine = machines_[flight.machine];
+    std::string digest = machine.executor.take_output_digest(number);
     if (outcome == RequestOutcome::kFinished && !digest.empty()) {
       flight.record.output_digest = std::move(digest);
       outputs_.add(flight.record);
@@ -208,47 +353,53 @@ class ReplayRun {
     metrics_->ended(flight.record);
     if (requests_) DSV4RT_RETURN_IF_ERROR(requests_->write(flight.record));
     if (timeline_) DSV4RT_RETURN_IF_ERROR(timeline_->request(flight.record));
-    arrivals_.ended(flight.request, clock_.now_ns(), outcome == RequestOutcome::kFinished);
+    arrivals_.ended(flight.request, machine.clock.now_ns(), outcome == RequestOutcome::kFinished);
     flights_.remove(number);
     return {};
   }
 
   // ---- Steps
 
-  Status step() {
-    const std::int64_t begin_ns = clock_.now_ns();
-    DSV4RT_ASSIGN_OR_RETURN(const StepReport report, scheduler_->step());
-    const std::int64_t end_ns = clock_.now_ns();
+  Status step(Machine& machine) {
+    const std::int64_t begin_ns = machine.clock.now_ns();
+    pass_time_to(begin_ns);
+    DSV4RT_ASSIGN_OR_RETURN(const StepReport report, machine.scheduler->step());
+    const std::int64_t end_ns = machine.clock.now_ns();
     if (!report.ran && report.events.empty()) {
       return {StatusCode::kInternal,
-              "replay: " + std::to_string(scheduler_->waiting()) + " requests wait and none can be run"};
+              "replay: " + std::to_string(machine.scheduler->waiting()) + " requests wait and none can be run"};
     }
     for (std::size_t i = 0; i < report.events.size(); ++i) {
       DSV4RT_RETURN_IF_ERROR(handle(report.events[i], i < report.events_before ? begin_ns : end_ns));
     }
-    metrics_->queue(*scheduler_);
     metrics_->step(report, begin_ns, end_ns);
-    if (report.ran) {
-      metrics_->state(begin_ns, end_ns, executor_.step_occupancy(), *scheduler_);
-      if (timeline_) {
-        DSV4RT_RETURN_IF_ERROR(timeline_->step(report, begin_ns, end_ns));
-        DSV4RT_RETURN_IF_ERROR(timeline_->counters(executor_.step_occupancy(), *scheduler_, begin_ns));
-      }
+    machine.totals.busy_ns += end_ns - begin_ns;
+    machine.totals.steps += report.ran ? 1 : 0;
+    if (report.ran) machine.occupancy = machine.executor.step_occupancy();
+    sum_up();
+    metrics_->queue(queue_);
+    if (report.ran && timeline_) {
+      const auto index = static_cast<std::size_t>(&machine - machines_.data());
+      DSV4RT_RETURN_IF_ERROR(timeline_->step(report, begin_ns, end_ns, index));
+      DSV4RT_RETURN_IF_ERROR(timeline_->counters(occupancy_, queue_, begin_ns));
     }
     const std::int64_t steps = metrics_->steps().steps;
     if (steps % options_.progress_steps == 0) report_progress();
-    if (options_.check_every_steps > 0 && steps % options_.check_every_steps == 0) return executor_.check();
+    if (options_.check_every_steps > 0 && steps % options_.check_every_steps == 0) return machine.executor.check();
     return {};
   }
 
   Status handle(const SchedulerEvent& event, std::int64_t at_ns) {
-    RequestRecord& record = flights_.at(event.request).record;
+    Flight& flight = flights_.at(event.request);
+    RequestRecord& record = flight.record;
     switch (event.kind) {
       case SchedulerEvent::Kind::kAdmitted: {
         const bool first_time = !record.was_admitted();
         if (first_time) {
           record.admitted_ns = at_ns;
           record.hit_tokens = event.hit_tokens;
+          machines_[flight.machine].totals.hit_tokens += event.hit_tokens;
+          machines_[flight.machine].totals.admitted_input_tokens += record.input_tokens;
         } else {
           record.resumed_ns = at_ns;
         }
@@ -280,19 +431,21 @@ class ReplayRun {
 
   Status stop_here() {
     stopped_ = true;
-    DSV4RT_ASSIGN_OR_RETURN(const std::span<const SchedulerEvent> events, scheduler_->abort_all());
-    for (const SchedulerEvent& event : events) DSV4RT_RETURN_IF_ERROR(handle(event, clock_.now_ns()));
-    return {};
+    for (Machine& machine : machines_) {
+      DSV4RT_ASSIGN_OR_RETURN(const std::span<const SchedulerEvent> events, machine.scheduler->abort_all());
+      for (const SchedulerEvent& event : events) DSV4RT_RETURN_IF_ERROR(handle(event, machine.clock.now_ns()));
+    }
+    return rest();
   }
 
   void report_progress() {
     if (!options_.on_progress) return;
     ReplayProgress progress{.requests = metrics_->requests(),
-                            .now_ns = clock_.now_ns(),
+                            .now_ns = now_ns(),
                             .steps = metrics_->steps().steps,
-                            .running = scheduler_->running(),
-                            .waiting = scheduler_->waiting()};
-    for (const RoleOccupancy& role : executor_.step_occupancy().roles) {
+                            .running = queue_.running,
+                            .waiting = queue_.waiting + queue_.preempted};
+    for (const RoleOccupancy& role : occupancy_.roles) {
       const double share = static_cast<double>(role.live_blocks) / static_cast<double>(role.total_blocks);
       progress.most_used_share = std::max(progress.most_used_share, share);
     }
@@ -309,9 +462,9 @@ class ReplayRun {
                                          std::to_string(totals.rejected) + " were rejected and " +
                                          std::to_string(totals.aborted) + " aborted"};
     }
-    executor_.occupancy(occupancy_);
-    const std::int64_t now_ns = clock_.now_ns();
-    metrics_->state(now_ns, now_ns, occupancy_, *scheduler_);
+    for (Machine& machine : machines_) machine.executor.occupancy(machine.occupancy);
+    sum_up();
+    metrics_->state(now_ns(), now_ns(), occupancy_, queue_);
     for (const RoleOccupancy& role : occupancy_.roles) {
       if (role.live_blocks == 0 && role.reserved_blocks == 0) continue;
       return {StatusCode::kInternal, "replay: " + std::to_string(role.live_blocks) + " blocks are live and " +
@@ -321,19 +474,30 @@ class ReplayRun {
       return {StatusCode::kInternal,
               "replay: " + std::to_string(occupancy_.live_sequences) + " sequences live after the last request"};
     }
-    return executor_.check();
+    for (const Machine& machine : machines_) DSV4RT_RETURN_IF_ERROR(machine.executor.check());
+    return {};
   }
 
-  ReplayExecutor& executor_;
-  Clock& clock_;
+  // The end of the latest step of any machine.
+  [[nodiscard]] std::int64_t now_ns() const {
+    std::int64_t latest = 0;
+    for (const Machine& machine : machines_) latest = std::max(latest, machine.clock.now_ns());
+    return latest;
+  }
+
+  std::vector<Machine> machines_;
   const ReplayOptions& options_;
+  Router router_;
   Arrivals arrivals_;
   Flights flights_;
-  std::optional<Scheduler> scheduler_;
   std::optional<RunMetrics> metrics_;
   std::optional<RequestWriter> requests_;
   std::optional<TimelineWriter> timeline_;
-  CacheOccupancy occupancy_;
+  CacheOccupancy occupancy_;  // all machines together, as queue_ is, since state_since_ns_
+  QueueState queue_;
+  std::int64_t state_since_ns_ = 0;
+  std::vector<MachineLoad> loads_;
+  std::vector<std::int32_t> prompt_;
   OutputDigest outputs_;
   bool stopped_ = false;
 };
@@ -345,20 +509,22 @@ Status write_texts(const RunSummary& summary, const ReplayOptions& options) {
   return options.summary_file.empty() ? Status{} : write_text_file(options.summary_file, summary_json(summary));
 }
 
-Result<RunSummary> replay(RequestSupply supply, ReplayExecutor& executor, Clock& clock, const ReplayOptions& options) {
+Result<RunSummary> replay(RequestSupply supply, std::vector<Machine> machines, const ReplayOptions& options) {
   DSV4RT_RETURN_IF_ERROR(check_options(options));
   ArrivalOptions arrival_options = options.arrivals;
   arrival_options.seed = options.seed;
   DSV4RT_ASSIGN_OR_RETURN(supply, scaled_supply(std::move(supply), options.length_scale));
   DSV4RT_ASSIGN_OR_RETURN(Arrivals arrivals, Arrivals::create(std::move(supply), arrival_options));
-  return ReplayRun(executor, clock, options, std::move(arrivals)).run();
+  return ReplayRun(std::move(machines), options, std::move(arrivals)).run();
 }
 
 }  // namespace
 
 Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executor, Clock& clock,
                                    const ReplayOptions& options) {
-  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), executor, clock, options));
+  std::vector<Machine> machines;
+  machines.emplace_back(executor, clock);
+  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), std::move(machines), options));
   summary.mode = "real";
   DSV4RT_RETURN_IF_ERROR(write_texts(summary, options));
   return summary;
@@ -382,11 +548,20 @@ Result<RunSummary> run_model(RequestSupply supply, const ModelReplayOptions& opt
   DSV4RT_RETURN_IF_ERROR(adopt_limits(replay_options.scheduler, cache.limits));
   cache.formats.draft_budget_tokens =
       std::max(cache.formats.draft_budget_tokens, replay_options.scheduler.draft_tokens);
-  VirtualClock clock;
+  if (options.machines < 1 || options.machines > kMaxMachines) {
+    return Status{StatusCode::kInvalidArgument, "machines = " + std::to_string(options.machines) + "; accepted: 1 to " +
+                                                    std::to_string(kMaxMachines)};
+  }
   DSV4RT_ASSIGN_OR_RETURN(const StepTimeModel times, StepTimeModel::create(options.table, options.experts));
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<ModelExecutor> executor,
-                          ModelExecutor::create(options.config, cache, times, clock));
-  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), *executor, clock, replay_options));
+  std::deque<VirtualClock> clocks;
+  std::vector<std::unique_ptr<ModelExecutor>> executors;
+  std::vector<Machine> machines;
+  for (std::int32_t i = 0; i < options.machines; ++i) {
+    VirtualClock& clock = clocks.emplace_back();
+    DSV4RT_ASSIGN_OR_RETURN(auto executor, ModelExecutor::create(options.config, cache, times, clock));
+    machines.emplace_back(*executors.emplace_back(std::move(executor)), clock);
+  }
+  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), std::move(machines), replay_options));
   summary.mode = "model";
   summary.eviction = cache.eviction;
   summary.step_times = StepTimeOrigin{

@@ -14,6 +14,7 @@
 #include "replay/clock.h"
 #include "replay/model_executor.h"
 #include "replay/replay_executor.h"
+#include "replay/router.h"
 #include "replay/run_metrics.h"
 #include "replay/run_summary.h"
 #include "replay/scheduler.h"
@@ -33,6 +34,7 @@ struct ReplayProgress {
 struct ReplayOptions {
   SchedulerOptions scheduler;
   ArrivalOptions arrivals;  // its seed is `seed`
+  Route route = Route::kRoundRobin;  // where there are several machines
   double acceptance = 0;    // probability that a draft is right if those before it are
   double length_scale = 1;  // lengths of requests are multiplied by it: length_scale.h
   std::uint64_t seed = 0;
@@ -60,12 +62,15 @@ Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executo
 // Sets limits of the scheduler that are 0 to those of the cache. kInvalidArgument for limits beyond these.
 Status adopt_limits(SchedulerOptions& scheduler, const CacheLimits& cache);
 
+inline constexpr std::int32_t kMaxMachines = 1024;
+
 struct ModelReplayOptions {
   ReplayOptions replay;  // scheduler limits that are 0 are those of `cache`
   ModelConfig config;
   ModelExecutorOptions cache;  // its draft budget is at least the scheduler's draft_tokens
   StepTable table;
   ExpertTimes experts;
+  std::int32_t machines = 1;  // up to kMaxMachines; each with a cache, a queue and limits of its own, all alike
 };
 
 // The replay on a model of a machine, in virtual time.

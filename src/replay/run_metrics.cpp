@@ -155,7 +155,7 @@ void RunMetrics::step(const StepReport& report, std::int64_t begin_ns, std::int6
 }
 
 void RunMetrics::state(std::int64_t begin_ns, std::int64_t end_ns, const CacheOccupancy& occupancy,
-                       const Scheduler& scheduler) {
+                       const QueueState& queue) {
   DSV4RT_CHECK(occupancy.roles.size() == most_live_.size());
   latest_ = occupancy;
   values_.clear();
@@ -166,20 +166,19 @@ void RunMetrics::state(std::int64_t begin_ns, std::int64_t end_ns, const CacheOc
       values_.push_back(static_cast<double>(blocks));
     }
   }
-  const std::int32_t waiting = scheduler.waiting() - scheduler.preempted();
   for (const std::int64_t value :
-       {std::int64_t{occupancy.live_sequences}, occupancy.kept_states, std::int64_t{scheduler.running()},
-        std::int64_t{waiting}, std::int64_t{scheduler.preempted()}}) {
+       {std::int64_t{occupancy.live_sequences}, occupancy.kept_states, std::int64_t{queue.running},
+        std::int64_t{queue.waiting}, std::int64_t{queue.preempted}}) {
     values_.push_back(static_cast<double>(value));
   }
   occupancy_.add(begin_ns, end_ns, values_);
-  const bool recovered = requests_.last_rejected_ns >= 0 && requests_.queue_empty_ns < 0 && waiting == 0;
+  const bool recovered = requests_.last_rejected_ns >= 0 && requests_.queue_empty_ns < 0 && queue.waiting == 0;
   if (recovered) requests_.queue_empty_ns = end_ns;
 }
 
-void RunMetrics::queue(const Scheduler& scheduler) {
-  requests_.most_waiting = std::max(requests_.most_waiting, scheduler.waiting() - scheduler.preempted());
-  requests_.most_preempted = std::max(requests_.most_preempted, scheduler.preempted());
+void RunMetrics::queue(const QueueState& queue) {
+  requests_.most_waiting = std::max(requests_.most_waiting, queue.waiting);
+  requests_.most_preempted = std::max(requests_.most_preempted, queue.preempted);
 }
 
 }  // namespace dsv4rt::replay

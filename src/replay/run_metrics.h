@@ -89,9 +89,9 @@ class RunMetrics {
   void ended(const RequestRecord& record);
   void step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns);
   // After every change of the queue.
-  void queue(const Scheduler& scheduler);
+  void queue(const QueueState& queue);
   // Occupancy from begin to end, and the queue.
-  void state(std::int64_t begin_ns, std::int64_t end_ns, const CacheOccupancy& occupancy, const Scheduler& scheduler);
+  void state(std::int64_t begin_ns, std::int64_t end_ns, const CacheOccupancy& occupancy, const QueueState& queue);
 
   [[nodiscard]] const RequestTotals& requests() const noexcept { return requests_; }
   [[nodiscard]] const StepTotals& steps() const noexcept { return steps_; }

@@ -12,6 +12,7 @@
 #include "replay/arrivals.h"
 #include "replay/output_digest.h"
 #include "replay/replay_executor.h"
+#include "replay/router.h"
 #include "replay/run_metrics.h"
 #include "replay/scheduler.h"
 #include "replay/step_time_model.h"
@@ -23,6 +24,15 @@ struct StepTimeOrigin {
   std::vector<std::pair<std::string, std::string>> provenance;  // the table's
   std::size_t points = 0;
   ExpertTimes experts;
+};
+
+// What one of several machines did.
+struct MachineTotals {
+  std::int64_t requests = 0;  // sent to it, rejected ones included
+  std::int64_t admitted_input_tokens = 0;
+  std::int64_t hit_tokens = 0;  // had by its cache, among these
+  std::int64_t steps = 0;
+  std::int64_t busy_ns = 0;
 };
 
 struct RunSummary {
@@ -42,6 +52,8 @@ struct RunSummary {
   std::optional<PrefixEviction> eviction;    // unset: not known
   std::optional<StepTimeOrigin> step_times;  // set for model runs
   std::optional<EngineOrigin> engine;        // set for real runs
+  std::optional<Route> route{};           // set, and machines with it, for runs of more than one machine
+  std::vector<MachineTotals> machines{};  // limits and memory are those of each
   bool stopped = false;                      // ended by ReplayOptions::stop
   double wall_ms = 0;                        // host time that the replay took
 

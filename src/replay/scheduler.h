@@ -98,6 +98,13 @@ struct StepReport {
   std::span<const SchedulerEvent> events;  // until the next call
 };
 
+// Requests that a scheduler holds.
+struct QueueState {
+  std::int32_t running = 0;
+  std::int32_t waiting = 0;  // preempted ones not counted
+  std::int32_t preempted = 0;
+};
+
 class Scheduler {
  public:
   // kInvalidArgument naming the option, its value and what is accepted.
@@ -117,6 +124,7 @@ class Scheduler {
   // Requests in the queue, preempted ones included; those are at most 2 * max_sequences.
   [[nodiscard]] std::int32_t waiting() const noexcept { return static_cast<std::int32_t>(waiting_.size()); }
   [[nodiscard]] std::int32_t preempted() const noexcept { return preempted_; }
+  [[nodiscard]] QueueState queue() const noexcept { return {running(), waiting() - preempted_, preempted_}; }
 
  private:
   // Who comes first: the smaller one.

@@ -269,6 +269,18 @@ Json occupancy(const OccupancySeries& series) {
   return json;
 }
 
+Json machines(const RunSummary& summary) {
+  Json json = Json::array();
+  for (const MachineTotals& machine : summary.machines) {
+    json.push_back({{"requests", machine.requests},
+                    {"input_admitted", machine.admitted_input_tokens},
+                    {"hit", machine.hit_tokens},
+                    {"steps", machine.steps},
+                    {"busy_ms", to_ms(machine.busy_ns)}});
+  }
+  return json;
+}
+
 Json slowest(const RunMetrics& metrics) {
   Json json = Json::array();
   for (const RequestRecord& record : metrics.slowest()) json.push_back(Json::parse(request_line(record)));
@@ -310,6 +322,10 @@ std::string summary_json(const RunSummary& summary) {
   json["steps"] = steps(summary);
   json["cache"] = cache(summary);
   json["memory"] = memory(summary);
+  if (summary.route) {
+    json["route"] = route_name(*summary.route);
+    json["machines"] = machines(summary);
+  }
   if (summary.engine) json["engine"] = engine(summary);
   if (summary.outputs.requests() > 0) {
     json["outputs"] = {{"requests", summary.outputs.requests()}, {"sha256", summary.outputs.hex()}};

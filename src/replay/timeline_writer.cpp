@@ -121,7 +121,8 @@ Status TimelineWriter::request(const RequestRecord& record) {
   return emit(async_event("e", "request", record, record.end_ns));
 }
 
-Status TimelineWriter::step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns) {
+Status TimelineWriter::step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns,
+                            std::size_t machine) {
   if (!report.ran || !admit(1)) return {};
   const char* const name = report.prefill_sequences == 0  ? "decode"
                            : report.decode_sequences == 0 ? "prefill"
@@ -129,7 +130,7 @@ Status TimelineWriter::step(const StepReport& report, std::int64_t begin_ns, std
   return emit(text_of({{"ph", "X"},
                        {"cat", "step"},
                        {"pid", kSteps},
-                       {"tid", 0},
+                       {"tid", machine},
                        {"name", name},
                        {"ts", to_us(begin_ns)},
                        {"dur", to_us(end_ns - begin_ns)},
@@ -151,15 +152,14 @@ Status TimelineWriter::counter(const std::string& name, std::int64_t at_ns,
   return emit(text_of(event));
 }
 
-Status TimelineWriter::counters(const CacheOccupancy& occupancy, const Scheduler& scheduler, std::int64_t at_ns) {
+Status TimelineWriter::counters(const CacheOccupancy& occupancy, const QueueState& queue, std::int64_t at_ns) {
   for (const RoleOccupancy& role : occupancy.roles) {
     DSV4RT_RETURN_IF_ERROR(counter(std::string(cache_role_name(role.role)) + " blocks", at_ns,
                                    {{"live", role.live_blocks}, {"cached", role.cached_blocks}}));
   }
   DSV4RT_RETURN_IF_ERROR(counter("slots", at_ns, {{"live", occupancy.live_sequences}}));
   DSV4RT_RETURN_IF_ERROR(counter("boundary states", at_ns, {{"kept", occupancy.kept_states}}));
-  return counter("queue", at_ns,
-                 {{"waiting", scheduler.waiting() - scheduler.preempted()}, {"preempted", scheduler.preempted()}});
+  return counter("queue", at_ns, {{"waiting", queue.waiting}, {"preempted", queue.preempted}});
 }
 
 Status TimelineWriter::commit() {

@@ -29,8 +29,9 @@ class TimelineWriter {
   static Result<TimelineWriter> create(const std::filesystem::path& path, std::int64_t max_events);
 
   Status request(const RequestRecord& record);
-  Status step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns);
-  Status counters(const CacheOccupancy& occupancy, const Scheduler& scheduler, std::int64_t at_ns);
+  // On the track of `machine`, counted from 0.
+  Status step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns, std::size_t machine);
+  Status counters(const CacheOccupancy& occupancy, const QueueState& queue, std::int64_t at_ns);
   Status commit();
 
  private:

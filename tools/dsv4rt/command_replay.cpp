@@ -40,6 +40,10 @@ Status run_replay(const ReplayFlags& flags) {
   if (!flags.none.pool_tokens.empty()) serving.pool_tokens = flags.none.pool_tokens;
   if (flags.sweep_given) serving.sweep_pool = flags.none.sweep_pool;
   if (!flags.policy.empty()) serving.policy = flags.policy;
+  if (flags.execute == "real" && serving.machines != 1) {
+    return {StatusCode::kUnsupported,
+            "--machines: --execute real has one engine, on one device; accepted with several: --execute model"};
+  }
   if (flags.execute == "real") return replay_real(flags.log, serving, flags.real, flags.files);
   if (!flags.real.engine.checkpoint.empty()) {
     return {StatusCode::kInvalidArgument,

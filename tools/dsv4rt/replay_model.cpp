@@ -74,6 +74,8 @@ Result<ModelReplayOptions> model_options(const LogFlags& log, const ReplayModelF
     DSV4RT_ASSIGN_OR_RETURN(options.cache.limits.pool_tokens, tokens_of_pool(options, flags.pool));
   }
   DSV4RT_ASSIGN_OR_RETURN(options.replay, serving_options(log, flags, info));
+  options.machines = flags.machines;
+  DSV4RT_ASSIGN_OR_RETURN(options.replay.route, replay::route_from_name(flags.route));
   return options;
 }
 
@@ -129,6 +131,22 @@ void print_memory(const RunSummary& run) {
   std::cout << "\n";
 }
 
+void print_machines(const RunSummary& run) {
+  if (!run.route) return;
+  const double ms = run.duration_ms();
+  TextTable table({"machine", "requests", "hit rate", "steps", "busy"});
+  for (std::size_t i = 0; i < run.machines.size(); ++i) {
+    const replay::MachineTotals& machine = run.machines[i];
+    const auto admitted = static_cast<double>(machine.admitted_input_tokens);
+    table.add_row({std::to_string(i), std::to_string(machine.requests),
+                   admitted > 0 ? fixed(static_cast<double>(machine.hit_tokens) / admitted, 4) : "-",
+                   std::to_string(machine.steps),
+                   ms > 0 ? fixed(replay::to_ms(machine.busy_ns) / ms * 100, 1) + " %" : "-"});
+  }
+  std::cout << "routed " << replay::route_name(*run.route) << " to " << run.machines.size() << " machines\n"
+            << table.to_string();
+}
+
 }  // namespace
 
 Result<PrefixEviction> parse_eviction(const std::string& policy) {
@@ -172,6 +190,7 @@ void print_run(const RunSummary& run) {
   }
   if (run.executor.captured_steps) std::cout << ", " << *run.executor.captured_steps << " of them captured";
   std::cout << "\n";
+  print_machines(run);
   print_memory(run);
   if (run.outputs.requests() > 0) {
     std::cout << "outputs of " << run.outputs.requests() << " requests: sha256 " << run.outputs.hex() << "\n";
@@ -229,6 +248,12 @@ void ReplayModelFlags::add_to(CLI::App& command) {
   command.add_option("--moe-us-per-step", moe_us_per_step, "model: experts' time added to each step");
   command.add_option("--moe-us-per-token", moe_us_per_token, "model: experts' time added for each token");
   command.add_option("--seed", seed, "model: seed of jitter, token ids and drafts")->capture_default_str();
+  command.add_option("--machines", machines, "model: machines that share the requests, each as the other flags say")
+      ->capture_default_str();
+  command
+      .add_option("--route", route,
+                  "model: where a request goes: round-robin, prefix (where most of it is cached) or least-loaded")
+      ->capture_default_str();
   command.add_option("--requests", requests, "model: one JSON line a request");
   command.add_option("--timeline", timeline, "model: Chrome trace JSON, for Perfetto");
   command.add_option("--metrics", metrics, "model: Prometheus text");

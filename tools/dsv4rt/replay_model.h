@@ -41,6 +41,8 @@ struct ReplayModelFlags {
   double moe_us_per_step = 0;
   double moe_us_per_token = 0;
   std::uint64_t seed = 0;
+  std::int32_t machines = 1;
+  std::string route = "prefix";
   std::string requests;
   std::string timeline;
   std::string metrics;
