@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxStructBytes = 4096;
 template <class T>
 inline constexpr std::array<std::size_t, 0> kVersionBytes{};
 template <>
-inline constexpr std::array<std::size_t, 5> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152};
+inline constexpr std::array<std::size_t, 6> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152, 168};
 template <>
 inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104, 136};
 template <>
@@ -40,6 +40,23 @@ template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_stats>{120};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_snapshot_options>{24};
+
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_tensor>{64};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_engine_state>{32};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_role_state>{64};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_state>{96};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_block_shortage>{40};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_config>{144};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_layer_info>{40};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_cache_view>{80};
 
 template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {
@@ -82,7 +99,7 @@ Status write_struct(T* target, std::size_t struct_bytes, const char* name, T val
 // The defaults of EngineOptions as a C struct; struct_size is that of this library.
 dsv4rt_engine_options default_engine_options();
 
-// The engine's options; errors name the field.
+// The engine's options; errors name the field. A null checkpoint stays empty.
 Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given);
 
 // The defaults of PrefixPolicy and of the prefix cache as C structs.
