@@ -45,7 +45,9 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
   if (!stores_window_at_once(step)) {
     DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
   }
-  return run(Stage::kOutput, [&] { return project_output(ops, step, out, ws); });
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kOutput, [&] { return project_output(ops, step, out, ws); }));
+  if (settings_.ranks == nullptr) return {};
+  return run(Stage::kAddRanks, [&] { return add_ranks(step, out, ws); });
 }
 
 // Everything that reads x, in one call so that x is read (and rounded to FP8) once.
@@ -276,10 +278,16 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
   const LinearCall down{.x = ws.o_latent,
                         .x_stride = latent_width,
                         .weight = weights_.wo_b.get(),
-                        .y = out,
+                        .y = settings_.ranks == nullptr ? static_cast<void*>(out) : ws.rank_output,
                         .y_stride = config.hidden_size,
-                        .output = OutputType::kBf16};
+                        .output = settings_.ranks == nullptr ? OutputType::kBf16 : OutputType::kF32};
   return ops.linear(step.counts.tokens, std::span(&down, 1));
+}
+
+// The ranks' outputs are added before they are rounded: with one rank or several, the output is rounded once.
+Status AttentionLayer::add_ranks(const StepView& step, bf16* out, const Workspace& ws) const {
+  return settings_.ranks->all_reduce_sum(ws.rank_output, ElementType::kF32, out, ElementType::kBf16,
+                                         step.counts.tokens * settings_.config.hidden_size, settings_.stream);
 }
 
 }  // namespace dsv4rt

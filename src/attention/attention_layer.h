@@ -5,6 +5,7 @@
 #include "attention/stage_observer.h"
 #include "attention/workspace.h"
 #include "backend/boundary_state.h"
+#include "dsv4rt/communicator.h"
 #include "dsv4rt/model.h"
 
 namespace dsv4rt {
@@ -20,10 +21,13 @@ struct LayerCache {
 
 // Settings that all layers of an engine share.
 struct AttentionSettings {
-  ModelConfig config;
+  ModelConfig config;  // with the heads and groups of this rank (shard_config)
   Profile profile;
   RowFormat row_format = RowFormat::kFp8DsMla;
   IndexKeyFormat index_format = IndexKeyFormat::kMxfp4;
+  // The ranks among which heads and groups are dealt out, whose outputs add up to the layer's; null: one rank.
+  Communicator* ranks = nullptr;
+  void* stream = nullptr;  // Backend::native_stream, for the communicator
 };
 
 // Boundaries inside a step whose states are kept, and where this layer's rows lie in a state. Only overlapping
@@ -65,6 +69,7 @@ class AttentionLayer {
   Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;
+  Status add_ranks(const StepView& step, bf16* out, const Workspace& ws) const;
 
   // Whether the step's window rows enter the ring before attention reads it.
   [[nodiscard]] bool stores_window_at_once(const StepView& step) const;

@@ -17,8 +17,9 @@ enum class Stage : std::uint8_t {
   kAttend,       // attention over window and compressed rows
   kStoreWindow,  // window rows into the ring, where that has to wait for attention
   kOutput,       // output projections
+  kAddRanks,     // the sum over ranks, with tensor parallelism; the last
 };
-inline constexpr int kStageCount = 7;
+inline constexpr int kStageCount = 8;
 
 // "project", "queries", ...
 std::string_view stage_name(Stage stage) noexcept;

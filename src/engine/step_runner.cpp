@@ -93,7 +93,7 @@ Status Engine::Impl::run_captured(const Bf16Bits* x, const LayerHook& hook, std:
   step.layer_done.assign(step.layer_done.size(), true);
   ++graph_stats.replays;
   graph_stats.last_nodes = work->nodes();
-  return {};
+  return watch_ranks();
 }
 
 Result<std::unique_ptr<CapturedWork>> Engine::Impl::capture_layers(const StepHeader& counts, const Bf16Bits* x,
