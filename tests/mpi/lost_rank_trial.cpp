@@ -29,18 +29,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kDeadlineSeconds = 0.5;
-constexpr int kMostSteps = 100000;  // the kill comes long before
+constexpr int kMostSteps = 10000;  // the kill comes long before
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Two heads and a group a rank; all layers of the tiny model.
+// Eight heads and a group a rank; all layers of the tiny model.
 Status write_checkpoint(const std::filesystem::path& directory, std::int32_t ranks) {
   DSV4RT_ASSIGN_OR_RETURN(
       ModelConfig config,
       ModelConfig::from_file(std::filesystem::path(DSV4RT_SOURCE_DIR) / "configs" / "tiny.json"));
-  config.num_attention_heads = 2 * std::int64_t{ranks};
+  config.num_attention_heads = 8 * std::int64_t{ranks};
   config.o_groups = ranks;
   config.o_lora_rank = 128;
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
@@ -53,7 +53,7 @@ EngineOptions options_of(const std::filesystem::path& checkpoint, std::shared_pt
   EngineOptions options;
   options.checkpoint = checkpoint;
   options.threads = 1;
-  options.limits = {.max_sequences = 1, .max_context_tokens = 1000000, .max_step_tokens = 8, .pool_tokens = 65536};
+  options.limits = {.max_sequences = 1, .max_context_tokens = 65536, .max_step_tokens = 8, .pool_tokens = 65536};
   options.parallel.tensor = std::move(ranks);
   options.parallel.create_deadline_seconds = 30;
   return options;
