@@ -57,8 +57,8 @@ else()
   message(STATUS "dsv4rt: CPU only (DSV4RT_CUDA=${DSV4RT_CUDA})")
 endif()
 
-# DSV4RT_HAVE_MPI: whether ranks over MPI are built. Its library is linked: MPI has no stable binary interface that could
-# be loaded when it is asked for.
+# DSV4RT_HAVE_MPI: whether ranks over MPI are built. Its library is linked: MPI has no stable binary interface that
+# could be loaded when it is asked for.
 set(DSV4RT_HAVE_MPI OFF)
 if(NOT DSV4RT_MPI MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "DSV4RT_MPI is '${DSV4RT_MPI}'; it must be AUTO, ON or OFF")
@@ -70,7 +70,7 @@ elseif(DSV4RT_MPI STREQUAL "AUTO")
 endif()
 if(NOT DSV4RT_MPI STREQUAL "OFF" AND MPI_CXX_FOUND)
   set(DSV4RT_HAVE_MPI ON)
-  message(STATUS "dsv4rt: ranks over MPI, ${MPI_CXX_LIBRARY_VERSION_STRING}${MPIEXEC_EXECUTABLE}")
+  message(STATUS "dsv4rt: ranks over MPI, started by ${MPIEXEC_EXECUTABLE}")
 else()
   message(STATUS "dsv4rt: no ranks over MPI (DSV4RT_MPI=${DSV4RT_MPI})")
 endif()

@@ -40,8 +40,8 @@ class Communicator {
 
   // sum[i] = terms[i] of rank 0 + of rank 1 + ..., added in FP32 in the order of the ranks and rounded once: the same
   // bytes on every rank, run after run, however many elements there are. sum may be terms if their types are the same.
-  // `stream`: cudaStream_t that the call is enqueued on, which may be capturing; null with host memory, where the sum is
-  // there on return.
+  // `stream`: cudaStream_t that the call is enqueued on, which may be capturing; null with host memory, where the sum
+  // is there on return.
   virtual Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
                                 std::int64_t elements, void* stream) = 0;
   // all = part of rank 0, of rank 1, ...: [size, bytes]. The two do not overlap.
@@ -72,8 +72,8 @@ struct MpiOptions {
 };
 
 // Collective over the ranks of the given communicator. kUnsupported in builds without MPI; kFailedPrecondition before
-// MPI_Init_thread and after MPI_Finalize; kInvalidArgument for a deadline that is not finite and above 0; kBackendLost when not every rank takes
-// part.
+// MPI_Init_thread and after MPI_Finalize; kInvalidArgument for a deadline that is not finite and above 0; kBackendLost
+// when not every rank takes part.
 DSV4RT_EXPORT Result<std::shared_ptr<Communicator>> create_mpi_communicator(const MpiOptions& options = {});
 
 // Bytes by which the ranks of an NCCL communicator find each other: made by one, given to all by the host.

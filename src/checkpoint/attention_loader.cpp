@@ -236,9 +236,9 @@ class LayerLoader {
     return part.rows == matrix.out_features && part.columns == matrix.in_features;
   }
 
-  // Bytes of part of a stored array, made readable: `rows` rows from `first_row`, and of each `count` of its `row_bytes`
-  // bytes from `first`. Rows are read where they lie; of columns an own copy is made, with few rows in memory at a time.
-  // Empty after a report.
+  // Bytes of part of a stored array, made readable: `rows` rows from `first_row`, and of each `count` of its
+  // `row_bytes` bytes from `first`. Rows are read where they lie; of columns an own copy is made, with few rows in
+  // memory at a time. Empty after a report.
   std::span<const std::byte> read_part(const TensorView& view, std::int64_t row_bytes, std::int64_t first_row,
                                        std::int64_t rows, std::int64_t first, std::int64_t count) {
     constexpr std::int64_t kBandBytes = std::int64_t{4} << 20;
@@ -277,8 +277,8 @@ class LayerLoader {
     const std::int64_t block_columns = scale_columns(out.encoding);
     if (!whole && part.columns != out.in_features && part.columns % block_columns != 0) {
       report(StatusCode::kUnsupported, view.name,
-             std::to_string(out.in_features) + " columns, which are " + std::to_string(part.columns) +
-                 " for each of " + std::to_string(shard_.size) + " ranks",
+             std::to_string(out.in_features) + " columns, which are " + std::to_string(part.columns) + " for each of " +
+                 std::to_string(shard_.size) + " ranks",
              "a multiple of " + std::to_string(block_columns) + " columns a rank: so many share a scale");
       return;
     }

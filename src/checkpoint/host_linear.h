@@ -25,8 +25,8 @@ enum class ActivationRounding : std::uint8_t {
 // copy) lives. BF16 weights are 2-byte aligned; nothing else is more than byte-aligned.
 // Rows may be a slice of the stored matrix (the groups of wo_a): first_row says where it starts,
 // so that block scales are found by the row of the whole matrix.
-// Of a matrix that ranks share (TensorShard) it is the rank's part: `weight` and `scale` then hold the rank's rows, from
-// a multiple of 128 on, or its columns, and `stored` says what the part was taken from.
+// Of a matrix that ranks share (TensorShard) it is the rank's part: `weight` and `scale` then hold the rank's rows,
+// from a multiple of 128 on, or its columns, and `stored` says what the part was taken from.
 struct HostLinear {
   // A matrix as the checkpoint has it. Of its bytes only the pages of a sampled digest can be read.
   struct Stored {

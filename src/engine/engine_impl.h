@@ -29,7 +29,7 @@ struct Engine::Impl {
   EngineOptions options;
   ModelConfig config;              // restricted to the loaded layers
   TensorShard shard;               // this engine among the ranks
-  AttentionSettings settings;      // of the shard
+  AttentionSettings settings;      // what the operations of this rank see
   LayerSchedule schedule;          // layer 0 of it is options.first_layer of the model
   std::vector<LayerId> layer_ids;  // numbering of the model
   CacheLayout layout;
@@ -118,8 +118,8 @@ struct Engine::Impl {
   }
   // Latches when the communicator has lost its ranks since the last call.
   void note_lost_ranks();
-  // From now on every call answers kFaulted with this cause; kBackendLost if that is what it is. Returns what the present call answers: the cause
-  // itself if it is kFaulted or kInternal, otherwise kFaulted.
+  // From now on every call answers kFaulted with this cause; kBackendLost if that is what it is. Returns what the
+  // present call answers: the cause itself if it is kFaulted or kInternal, otherwise kFaulted.
   Status latch(Status cause) noexcept;
   // Device faults and broken invariants latch, a shortage or a refusal does not. Returns `status`.
   Status latch_if_broken(Status status) noexcept;

@@ -7,8 +7,8 @@ namespace {
 
 Status not_even(const char* key, std::int64_t total, std::int32_t ranks) {
   return {StatusCode::kInvalidArgument,
-          "tensor parallelism: " + std::string(key) + " = " + std::to_string(total) + " over " +
-              std::to_string(ranks) + " ranks; accepted: numbers of ranks that divide num_attention_heads and o_groups"};
+          "tensor parallelism: " + std::string(key) + " = " + std::to_string(total) + " over " + std::to_string(ranks) +
+              " ranks; accepted: numbers of ranks that divide num_attention_heads and o_groups"};
 }
 
 }  // namespace

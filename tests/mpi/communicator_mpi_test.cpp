@@ -67,8 +67,7 @@ TEST(MpiCommunicator, AddsBf16InPlace) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = to_bf16(term(ranks->rank(), static_cast<std::int64_t>(i)));
   }
-  ASSERT_OK(
-      ranks->all_reduce_sum(values.data(), ElementType::kBf16, values.data(), ElementType::kBf16, 1000, nullptr));
+  ASSERT_OK(ranks->all_reduce_sum(values.data(), ElementType::kBf16, values.data(), ElementType::kBf16, 1000, nullptr));
   for (std::size_t i = 0; i < values.size(); ++i) {
     float sum = 0;
     for (std::int32_t rank = 0; rank < ranks->size(); ++rank) {
@@ -132,8 +131,8 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
   std::vector<float> values(1000, 1.0F);
   if (!absent) {
     const auto begin = std::chrono::steady_clock::now();
-    const Status lost = ranks->all_reduce_sum(values.data(), ElementType::kF32, values.data(), ElementType::kF32, 1000,
-                                              nullptr);
+    const Status lost =
+        ranks->all_reduce_sum(values.data(), ElementType::kF32, values.data(), ElementType::kF32, 1000, nullptr);
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
     EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
     EXPECT_NE(lost.message().find("all_reduce_sum: not every rank took part within 0.3 s"), std::string::npos)

@@ -15,9 +15,8 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <vector>
-
 #include <unistd.h>
+#include <vector>
 
 #include "base/try.h"
 #include "checkpoint/synthetic_checkpoint.h"
@@ -37,16 +36,14 @@ double seconds_since(Clock::time_point begin) {
 
 // Eight heads and a group a rank; all layers of the tiny model.
 Status write_checkpoint(const std::filesystem::path& directory, std::int32_t ranks) {
-  DSV4RT_ASSIGN_OR_RETURN(
-      ModelConfig config,
-      ModelConfig::from_file(std::filesystem::path(DSV4RT_SOURCE_DIR) / "configs" / "tiny.json"));
+  DSV4RT_ASSIGN_OR_RETURN(ModelConfig config,
+                          ModelConfig::from_file(std::filesystem::path(DSV4RT_SOURCE_DIR) / "configs" / "tiny.json"));
   config.num_attention_heads = 8 * std::int64_t{ranks};
   config.o_groups = ranks;
   config.o_lora_rank = 128;
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
-  return write_synthetic_checkpoint(
-      directory, config, schedule.layers(),
-      {.encoding = WeightEncoding::kFp8Block128, .seed = 7, .max_shard_bytes = 0});
+  return write_synthetic_checkpoint(directory, config, schedule.layers(),
+                                    {.encoding = WeightEncoding::kFp8Block128, .seed = 7, .max_shard_bytes = 0});
 }
 
 EngineOptions options_of(const std::filesystem::path& checkpoint, std::shared_ptr<Communicator> ranks) {

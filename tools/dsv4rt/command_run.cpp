@@ -128,12 +128,10 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
   report["index_format"] = index_key_format_name(inspector.index_format());
   report["deterministic"] = inspector.deterministic();
   report["memory_bytes"] = engine.memory().total_bytes;
-  report["memory_parts"] = {{"weights", engine.memory().weight_bytes},
-                            {"cache", engine.memory().cache.total_bytes},
-                            {"workspace", engine.memory().workspace_bytes},
-                            {"scratch", engine.memory().scratch_bytes},
-                            {"exchange", engine.memory().exchange_bytes},
-                            {"graphs", engine.memory().graph_bytes}};
+  report["memory_parts"] = {
+      {"weights", engine.memory().weight_bytes},      {"cache", engine.memory().cache.total_bytes},
+      {"workspace", engine.memory().workspace_bytes}, {"scratch", engine.memory().scratch_bytes},
+      {"exchange", engine.memory().exchange_bytes},   {"graphs", engine.memory().graph_bytes}};
   for (std::size_t i = 0; i < run.layers.size(); ++i) {
     const LayerRun& layer = run.layers[i];
     Json json;
@@ -222,11 +220,10 @@ Status run(RunFlags& flags) {
   ProgressLine progress("run", "tokens");
   const TraceRunOptions steps{
       .chunk_tokens = flags.chunk, .decode_from = flags.decode_from, .token_ids = flags.prefixes.token_ids()};
-  DSV4RT_ASSIGN_OR_RETURN(
-      const TraceRun run,
-      run_trace(*engine, trace, steps, [&](std::int64_t done, std::int64_t total) {
-        if (flags.ranks.speaks()) progress.update(done, total);
-      }));
+  DSV4RT_ASSIGN_OR_RETURN(const TraceRun run,
+                          run_trace(*engine, trace, steps, [&](std::int64_t done, std::int64_t total) {
+                            if (flags.ranks.speaks()) progress.update(done, total);
+                          }));
   std::vector<LayerCheck> checks;
   if (flags.check) {
     TraceTolerance tolerance = default_tolerance(*engine);

@@ -91,17 +91,17 @@ Status Ranks::meet(const std::string& backend) {
                           create_mpi_communicator({.communicator = nullptr, .deadline_seconds = deadline_seconds_}));
   if (backend != "cuda") return {};
   DSV4RT_ASSIGN_OR_RETURN(const NcclUniqueId id, share_nccl_id(*communicator_));
-  DSV4RT_ASSIGN_OR_RETURN(communicator_, create_nccl_communicator({.rank = rank_,
-                                                                   .size = started,
-                                                                   .id = id,
-                                                                   .device = device_,
-                                                                   .deadline_seconds = deadline_seconds_}));
+  DSV4RT_ASSIGN_OR_RETURN(
+      communicator_,
+      create_nccl_communicator(
+          {.rank = rank_, .size = started, .id = id, .device = device_, .deadline_seconds = deadline_seconds_}));
   return {};
 }
 #else
 Status Ranks::meet(const std::string&) {
-  return {StatusCode::kUnsupported, "--tp: this build has no MPI to start ranks with; accepted: 1, or a build with "
-                                    "DSV4RT_MPI=ON (Debian: libopenmpi-dev)"};
+  return {StatusCode::kUnsupported,
+          "--tp: this build has no MPI to start ranks with; accepted: 1, or a build with "
+          "DSV4RT_MPI=ON (Debian: libopenmpi-dev)"};
 }
 #endif
 

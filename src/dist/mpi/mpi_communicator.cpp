@@ -1,9 +1,9 @@
 // Every collective works on memory of the communicator: a request that never completes cannot be cancelled, and MPI may
 // touch its buffers later. Such memory is left behind when the communicator is lost.
 //
-// The order of a sum: MPI_SUM promises none and knows no BF16. The ranks' terms are gathered as they are and added here,
-// in the order of the ranks, so that the bytes are the same everywhere and always. Terms of layers are FP32: BF16 ones
-// would be rounded before they are added, which with n ranks costs as much precision as n roundings.
+// The order of a sum: MPI_SUM promises none and knows no BF16. The ranks' terms are gathered as they are and added
+// here, in the order of the ranks, so that the bytes are the same everywhere and always. Terms of layers are FP32: BF16
+// ones would be rounded before they are added, once for every rank.
 #include "dist/mpi/mpi_communicator.h"
 
 #include <algorithm>
@@ -144,8 +144,7 @@ class MpiCommunicator final : public Communicator {
     DSV4RT_RETURN_IF_ERROR(check_gather(part, all, bytes));
     for (std::int64_t first = 0; first < bytes; first += kPartBytes) {
       const std::int64_t count = std::min(kPartBytes, bytes - first);
-      DSV4RT_RETURN_IF_ERROR(
-          gather_part(call, static_cast<const std::byte*>(part) + first, count, deadline_seconds));
+      DSV4RT_RETURN_IF_ERROR(gather_part(call, static_cast<const std::byte*>(part) + first, count, deadline_seconds));
       for (std::int32_t rank = 0; rank < size_; ++rank) {
         std::memcpy(static_cast<std::byte*>(all) + rank * bytes + first, staging_.data() + rank * count,
                     static_cast<std::size_t>(count));
@@ -206,18 +205,17 @@ Result<std::shared_ptr<Communicator>> make_mpi_communicator(const MpiOptions& op
   if (hosts != MPI_ERRHANDLER_NULL) MPI_Errhandler_free(&hosts);
   if (!made) {
     static_cast<void>(copy.release());
-    return Status{StatusCode::kBackendLost,
-                  code != MPI_SUCCESS ? "mpi: MPI_Comm_idup: " + error_text(code)
-                                      : "mpi: not every rank took part in making a communicator within " +
-                                            seconds_text(options.deadline_seconds)};
+    return Status{StatusCode::kBackendLost, code != MPI_SUCCESS
+                                                ? "mpi: MPI_Comm_idup: " + error_text(code)
+                                                : "mpi: not every rank took part in making a communicator within " +
+                                                      seconds_text(options.deadline_seconds)};
   }
   MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(*copy, &rank);
   MPI_Comm_size(*copy, &size);
-  return std::shared_ptr<Communicator>(
-      std::make_shared<MpiCommunicator>(*copy, rank, size, options.deadline_seconds));
+  return std::shared_ptr<Communicator>(std::make_shared<MpiCommunicator>(*copy, rank, size, options.deadline_seconds));
 }
 
 }  // namespace dsv4rt

@@ -23,8 +23,9 @@ Result<MpiSession> MpiSession::start() {
     MPI_Query_thread(&provided);
   }
   if (provided < MPI_THREAD_FUNNELED) {
-    return Status{StatusCode::kUnsupported, "mpi: initialised for MPI_THREAD_SINGLE; accepted: MPI_THREAD_SERIALIZED, "
-                                            "or MPI_THREAD_FUNNELED if the main thread alone uses the engine"};
+    return Status{StatusCode::kUnsupported,
+                  "mpi: initialised for MPI_THREAD_SINGLE; accepted: MPI_THREAD_SERIALIZED, "
+                  "or MPI_THREAD_FUNNELED if the main thread alone uses the engine"};
   }
   // Failures are for the caller to handle.
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -142,8 +142,8 @@ Status NcclCommunicator::connect() {
 }
 
 Status NcclCommunicator::lose(const std::string& why) {
-  Status status = lost_.lose("rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) +
-                             " (nccl): " + why);
+  Status status =
+      lost_.lose("rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) + " (nccl): " + why);
   if (comm_ != nullptr) end(nccl_.ncclCommAbort, std::chrono::duration<double>(0));
   return status;
 }
@@ -192,8 +192,9 @@ Status NcclCommunicator::all_reduce_sum(const void* terms, ElementType terms_typ
   DSV4RT_RETURN_IF_ERROR(lost_.status());
   DSV4RT_RETURN_IF_ERROR(check_sum(terms, terms_type, sum, sum_type, elements));
   if (scratch_elements_ < std::min(elements, kPartElements)) {
-    return {StatusCode::kFailedPrecondition, "all_reduce_sum: " + std::to_string(elements) + " elements, but memory for " +
-                                                 std::to_string(scratch_elements_) + " was reserved"};
+    return {StatusCode::kFailedPrecondition, "all_reduce_sum: " + std::to_string(elements) +
+                                                 " elements, but memory for " + std::to_string(scratch_elements_) +
+                                                 " was reserved"};
   }
   DSV4RT_ON_DEVICE(*device_);
   const auto enqueued_on = static_cast<cudaStream_t>(stream);

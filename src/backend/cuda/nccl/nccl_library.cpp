@@ -46,8 +46,8 @@ Result<Nccl> load_nccl() {
   int version = 0;
   if (nccl.ncclGetVersion(&version) != ncclSuccess || version < kOldestVersion) {
     return Status{StatusCode::kUnsupported, std::string("nccl: ") + kLibrary + " is version " +
-                                                std::to_string(version) + "; accepted: " +
-                                                std::to_string(kOldestVersion) + " (2.14) or later"};
+                                                std::to_string(version) +
+                                                "; accepted: " + std::to_string(kOldestVersion) + " (2.14) or later"};
   }
   return nccl;
 }
