@@ -67,6 +67,14 @@ struct ParallelOptions {
   // one rank. The engine is the communicator's only user; "mpi" goes with backend "cpu", "nccl" with "cuda".
   std::shared_ptr<Communicator> tensor;
 
+  // Context parallelism over the communicator's ranks, for long prompts: the rows of a step of context_min_tokens and
+  // more are dealt out, each rank projects and attends for its own, and all exchange what the cache is written from and
+  // the outputs. Every rank holds all weights and a whole cache, makes the same calls with the same x, and gets the
+  // same outputs; outputs and cache bytes are those of one rank. Shorter steps are computed by every rank. Long steps
+  // run eagerly. Null: none. Not together with `tensor` (kUnsupported).
+  std::shared_ptr<Communicator> context;
+  std::int32_t context_min_tokens = 256;
+
   // How long create() waits for the other ranks, which may take longer to read their weights.
   double create_deadline_seconds = 300;
 };
@@ -168,7 +176,7 @@ struct EngineMemory {
   std::int64_t weight_bytes = 0;     // size of the weights that the backend has packed
   std::int64_t workspace_bytes = 0;  // what a step's operations hand to each other
   std::int64_t scratch_bytes = 0;    // what the largest single operation needs for itself
-  std::int64_t exchange_bytes = 0;   // what the sum over ranks takes (Communicator::scratch_bytes); 0 with one
+  std::int64_t exchange_bytes = 0;   // what exchanges between ranks take (Communicator::scratch_bytes); 0 with one
   std::int64_t graph_bytes = 0;      // most that captured graphs take, by GraphOptions::max_bytes; 0 without capture
   std::int64_t total_bytes = 0;
 };

@@ -17,7 +17,7 @@ enum class Stage : std::uint8_t {
   kAttend,       // attention over window and compressed rows
   kStoreWindow,  // window rows into the ring, where that has to wait for attention
   kOutput,       // output projections
-  kAddRanks,     // the sum over ranks, with tensor parallelism; the last
+  kExchange,     // the end of a layer of several ranks: the sum of their outputs, or the rows of each
 };
 inline constexpr int kStageCount = 8;
 

@@ -123,7 +123,7 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
     DSV4RT_RETURN_IF_ERROR(
         engine.forward_layer(step, layer, engine.layer_input.as<Bf16Bits>(), engine.layer_output.as<Bf16Bits>()));
     DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(engine.backend->download(out, engine.layer_output.data(), bytes)));
-    return engine.settings.ranks == nullptr ? Status{} : engine.latch_if_broken(engine.settings.ranks->state());
+    return engine.peers == nullptr ? Status{} : engine.latch_if_broken(engine.peers->state());
   });
 }
 
@@ -159,7 +159,7 @@ Status Engine::synchronize() {
     }
     DSV4RT_RETURN_IF_ERROR(impl_->latch_if_broken(impl_->backend->synchronize()));
     // Work that was given up ends too.
-    return impl_->settings.ranks == nullptr ? Status{} : impl_->latch_if_broken(impl_->settings.ranks->state());
+    return impl_->peers == nullptr ? Status{} : impl_->latch_if_broken(impl_->peers->state());
   });
 }
 

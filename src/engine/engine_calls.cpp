@@ -79,12 +79,12 @@ Status Engine::Impl::latch_if_broken(Status status) noexcept {
 }
 
 void Engine::Impl::note_lost_ranks() {
-  if (settings.ranks == nullptr || !latched.ok()) return;
-  static_cast<void>(latch_if_broken(settings.ranks->state()));
+  if (peers == nullptr || !latched.ok()) return;
+  static_cast<void>(latch_if_broken(peers->state()));
 }
 
 Status Engine::Impl::watch_ranks() {
-  return settings.ranks == nullptr ? Status{} : latch_if_broken(settings.ranks->watch(settings.stream));
+  return peers == nullptr ? Status{} : latch_if_broken(peers->watch(settings.stream));
 }
 
 Status Engine::Impl::of_exception(const char* name, const std::exception_ptr& thrown) noexcept {

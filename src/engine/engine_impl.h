@@ -29,6 +29,7 @@ struct Engine::Impl {
   EngineOptions options;
   ModelConfig config;              // restricted to the loaded layers
   TensorShard shard;               // this engine among the ranks
+  Communicator* peers = nullptr;   // the other ranks, whatever they share; null: one rank
   AttentionSettings settings;      // what the operations of this rank see
   LayerSchedule schedule;          // layer 0 of it is options.first_layer of the model
   std::vector<LayerId> layer_ids;  // numbering of the model

@@ -109,12 +109,22 @@ std::string describe(const EngineMemory& memory) {
 
 Status Engine::Impl::load(const EngineOptions& requested) {
   options = requested;
-  const std::shared_ptr<Communicator>& ranks = options.parallel.tensor;
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.tensor != nullptr && parallel.context != nullptr) {
+    return {StatusCode::kUnsupported, "parallel: tensor and context are both given; accepted: one of them"};
+  }
+  Communicator* const ranks = parallel.tensor != nullptr ? parallel.tensor.get() : parallel.context.get();
   if (ranks == nullptr) return load_rank();
-  DSV4RT_RETURN_IF_ERROR(check_deadline("parallel.create_deadline_seconds", options.parallel.create_deadline_seconds));
+  DSV4RT_RETURN_IF_ERROR(check_deadline("parallel.create_deadline_seconds", parallel.create_deadline_seconds));
+  if (parallel.context_min_tokens < 1) {
+    return {
+        StatusCode::kInvalidArgument,
+        "parallel.context_min_tokens: " + std::to_string(parallel.context_min_tokens) + "; accepted: 1 or more tokens"};
+  }
   DSV4RT_RETURN_IF_ERROR(ranks->state());
-  shard = {.rank = ranks->rank(), .size = ranks->size()};
-  if (shard.size == 1) return load_rank();
+  if (ranks->size() == 1) return load_rank();
+  peers = ranks;
+  if (parallel.tensor != nullptr) shard = {.rank = ranks->rank(), .size = ranks->size()};
   Status own;
   try {
     own = load_rank();
@@ -145,13 +155,14 @@ Status Engine::Impl::agree(const Status& own) {
         std::to_string(limits.max_sequences) + " " + std::to_string(limits.max_context_tokens) + " " +
         std::to_string(limits.max_step_tokens) + " " + std::to_string(limits.pool_tokens) + " " +
         std::to_string(limits.boundary_states) + " " + std::to_string(options.graphs.max_graphs) + " " +
-        std::to_string(options.graphs.max_tokens);
+        std::to_string(options.graphs.max_tokens) + (settings.context != nullptr ? " context " : " tensor ") +
+        std::to_string(options.parallel.context_min_tokens);
     digest.update(std::as_bytes(std::span(text)));
     mine.digest = digest.finish();
   }
-  std::vector<Greeting> all(static_cast<std::size_t>(shard.size));
-  Status status = options.parallel.tensor->all_gather_host(&mine, all.data(), std::int64_t{sizeof(Greeting)},
-                                                           options.parallel.create_deadline_seconds);
+  std::vector<Greeting> all(static_cast<std::size_t>(peers->size()));
+  Status status = peers->all_gather_host(&mine, all.data(), std::int64_t{sizeof(Greeting)},
+                                         options.parallel.create_deadline_seconds);
   if (!own.ok()) return own;
   DSV4RT_RETURN_IF_ERROR(status);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -161,7 +172,7 @@ Status Engine::Impl::agree(const Status& own) {
             "rank " + std::to_string(rank) + " of " + std::to_string(all.size()) +
                 (code == StatusCode::kOk ? " was created for another checkpoint, or with other options"
                                          : " could not be created: " + std::string(status_code_name(code))) +
-                " (seen by rank " + std::to_string(shard.rank) + ")"};
+                " (seen by rank " + std::to_string(peers->rank()) + ")"};
   }
   return {};
 }
@@ -203,14 +214,14 @@ Status Engine::Impl::load_rank() {
       load_attention_weights(checkpoint, config, specs,
                              options.allow_non_finite_weights ? NonFinite::kAllowed : NonFinite::kRefused, shard));
   DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
-  if (shard.size > 1) {
-    Communicator& ranks = *options.parallel.tensor;
-    if (ranks.uses_host_memory() != backend->uses_host_memory()) {
-      return {StatusCode::kInvalidArgument, "parallel.tensor: a communicator over " + printable(ranks.transport()) +
+  if (peers != nullptr) {
+    if (peers->uses_host_memory() != backend->uses_host_memory()) {
+      return {StatusCode::kInvalidArgument, "parallel: a communicator over " + printable(peers->transport()) +
                                                 " with backend " + printable(backend->name()) +
                                                 "; accepted: mpi with cpu, nccl with cuda"};
     }
-    settings.ranks = &ranks;
+    (options.parallel.tensor != nullptr ? settings.ranks : settings.context) = peers;
+    settings.context_min_tokens = options.parallel.context_min_tokens;
     settings.stream = backend->native_stream();
   }
   for (const HostAttentionWeights& weights : host) {
@@ -274,8 +285,9 @@ Status Engine::Impl::plan_and_allocate() {
   memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
-  const std::int64_t rank_elements = max_tokens * config.hidden_size;
-  if (settings.ranks != nullptr) memory.exchange_bytes = settings.ranks->scratch_bytes(rank_elements);
+  // Sums take memory, rows that are exchanged none.
+  const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
+  if (peers != nullptr) memory.exchange_bytes = peers->scratch_bytes(rank_elements);
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
                        memory.exchange_bytes + memory.graph_bytes;
@@ -311,7 +323,7 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
   workspace = workspace_at(shape, workspace_memory.data());
   DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(static_cast<std::size_t>(memory.scratch_bytes)));
-  if (settings.ranks != nullptr) DSV4RT_RETURN_IF_ERROR(settings.ranks->reserve(rank_elements));
+  if (peers != nullptr) DSV4RT_RETURN_IF_ERROR(peers->reserve(rank_elements));
   DSV4RT_ASSIGN_OR_RETURN(layer_input, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer input"));
   DSV4RT_ASSIGN_OR_RETURN(layer_output, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer output"));
   if (options.check_outputs) {

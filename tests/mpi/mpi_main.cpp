@@ -1,7 +1,7 @@
 // Runs the tests of a program on every rank. Rank 0 prints as usual, the others what fails. What a test expects of all
 // ranks it has to ask them: each rank's process ends with the result of its own expectations.
 #include <cstdio>
-#include <memory>
+#include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -14,15 +14,19 @@ namespace {
 class FailuresOfRank final : public testing::EmptyTestEventListener {
  public:
   explicit FailuresOfRank(int rank) : rank_(rank) {}
+  void OnTestStart(const testing::TestInfo& test) override {
+    test_ = std::string(test.test_suite_name()) + "." + test.name();
+  }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::fprintf(stderr, "rank %d: %s:%d: %s.%s: %s\n", rank_, result.file_name(), result.line_number(),
-                 test->test_suite_name(), test->name(), result.message());
+    const char* file = result.file_name();
+    std::fprintf(stderr, "rank %d: %s:%d: %s: %s\n", rank_, file == nullptr ? "?" : file, result.line_number(),
+                 test_.c_str(), result.message());
   }
 
  private:
   int rank_;
+  std::string test_;  // GoogleTest holds its lock while it reports, and may not be asked
 };
 
 MpiSession session;

@@ -33,19 +33,29 @@ void Ranks::add_to(CLI::App& command) {
       .add_option("--tp", tensor_ranks_,
                   "Tensor parallelism over so many processes, which mpirun starts: mpirun -n N dsv4rt ... --tp N")
       ->capture_default_str();
+  command
+      .add_option("--cp", context_ranks_,
+                  "Context parallelism over so many processes: they share the rows of steps of 256 tokens and more")
+      ->capture_default_str();
   command.add_option("--rank-deadline", deadline_seconds_, "Seconds after which a rank that does not come is lost")
       ->capture_default_str();
 }
 
 Status Ranks::join(const std::string& backend) {
-  if (tensor_ranks_ < 1) {
-    return {StatusCode::kInvalidArgument, "--tp: " + std::to_string(tensor_ranks_) + "; accepted: 1 or more processes"};
+  for (const auto& [flag, ranks] : {std::pair("--tp", tensor_ranks_), std::pair("--cp", context_ranks_)}) {
+    if (ranks >= 1) continue;
+    return {StatusCode::kInvalidArgument,
+            std::string(flag) + ": " + std::to_string(ranks) + "; accepted: 1 or more processes"};
   }
-  return tensor_ranks_ == 1 ? Status{} : meet(backend);
+  if (tensor_ranks_ > 1 && context_ranks_ > 1) {
+    return {StatusCode::kInvalidArgument, "--tp and --cp: accepted: one of them above 1"};
+  }
+  if (tensor_ranks_ > 1) return meet("--tp", tensor_ranks_, backend);
+  return context_ranks_ > 1 ? meet("--cp", context_ranks_, backend) : Status{};
 }
 
 void Ranks::apply(EngineOptions& options) const {
-  options.parallel.tensor = communicator_;
+  (context_ranks_ > 1 ? options.parallel.context : options.parallel.tensor) = communicator_;
   if (communicator_ != nullptr && options.backend == "cuda") options.device = device_;
 }
 
@@ -74,7 +84,7 @@ Result<NcclUniqueId> share_nccl_id(Communicator& mpi) {
 
 }  // namespace
 
-Status Ranks::meet(const std::string& backend) {
+Status Ranks::meet(const char* flag, std::int32_t wanted, const std::string& backend) {
   DSV4RT_ASSIGN_OR_RETURN(MpiSession mpi, MpiSession::start());
   const std::int32_t started = mpi.size();
   rank_ = mpi.rank();
@@ -82,10 +92,10 @@ Status Ranks::meet(const std::string& backend) {
   session_ = std::make_unique<Session>(Session{std::move(mpi)});
   if (started > 1) set_log_label("rank " + std::to_string(rank_));
   if (rank_ != 0) std::cout.rdbuf(nullptr);
-  if (started != tensor_ranks_) {
-    return {StatusCode::kInvalidArgument, "--tp: " + std::to_string(tensor_ranks_) + ", but mpirun has started " +
-                                              std::to_string(started) + (started == 1 ? " process" : " processes") +
-                                              "; accepted: mpirun -n " + std::to_string(tensor_ranks_)};
+  if (started != wanted) {
+    return {StatusCode::kInvalidArgument,
+            std::string(flag) + ": " + std::to_string(wanted) + ", but mpirun has started " + std::to_string(started) +
+                (started == 1 ? " process" : " processes") + "; accepted: mpirun -n " + std::to_string(wanted)};
   }
   DSV4RT_ASSIGN_OR_RETURN(communicator_,
                           create_mpi_communicator({.communicator = nullptr, .deadline_seconds = deadline_seconds_}));
@@ -98,10 +108,10 @@ Status Ranks::meet(const std::string& backend) {
   return {};
 }
 #else
-Status Ranks::meet(const std::string&) {
-  return {StatusCode::kUnsupported,
-          "--tp: this build has no MPI to start ranks with; accepted: 1, or a build with "
-          "DSV4RT_MPI=ON (Debian: libopenmpi-dev)"};
+Status Ranks::meet(const char* flag, std::int32_t, const std::string&) {
+  return {StatusCode::kUnsupported, std::string(flag) +
+                                        ": this build has no MPI to start ranks with; accepted: 1, or a build with "
+                                        "DSV4RT_MPI=ON (Debian: libopenmpi-dev)"};
 }
 #endif
 

@@ -1,4 +1,4 @@
-// The ranks of a command that mpirun has started several times: --tp.
+// The ranks of a command that mpirun has started several times: --tp or --cp.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class Ranks {
 
   void add_to(CLI::App& command);
 
-  // Meets the other ranks where --tp asks for some: from now on log lines name the rank, and all but rank 0 print no
-  // results. kInvalidArgument when mpirun has started another number of processes; kUnsupported without MPI, or NCCL
-  // with backend cuda; kBackendLost when not every rank comes.
+  // Meets the other ranks where --tp or --cp asks for some: from now on log lines name the rank, and all but rank 0
+  // print no results. kInvalidArgument when mpirun has started another number of processes; kUnsupported without MPI,
+  // or NCCL with backend cuda; kBackendLost when not every rank comes.
   Status join(const std::string& backend);
   // Gives the communicator to an engine, and with backend cuda the device: one for each rank of a machine.
   void apply(EngineOptions& options) const;
@@ -33,9 +33,10 @@ class Ranks {
 
  private:
   struct Session;  // MPI of the process
-  Status meet(const std::string& backend);
+  Status meet(const char* flag, std::int32_t wanted, const std::string& backend);
 
   std::int32_t tensor_ranks_ = 1;
+  std::int32_t context_ranks_ = 1;
   double deadline_seconds_ = 10;
   std::int32_t rank_ = 0;
   std::int32_t device_ = 0;

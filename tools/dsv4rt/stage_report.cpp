@@ -30,9 +30,9 @@ void print_table(const std::vector<StageTime>& times) {
   }
   // One rank has nothing to add up.
   const bool ranks = std::any_of(by_tokens.begin(), by_tokens.end(), [](const auto& entry) {
-    return entry.second.stages[static_cast<std::size_t>(Stage::kAddRanks)] > 0;
+    return entry.second.stages[static_cast<std::size_t>(Stage::kExchange)] > 0;
   });
-  const int stages = ranks ? kStageCount : static_cast<int>(Stage::kAddRanks);
+  const int stages = ranks ? kStageCount : static_cast<int>(Stage::kExchange);
   std::vector<std::string> header{"tokens", "layers", "steps"};
   for (int stage = 0; stage < stages; ++stage) {
     header.push_back(std::string(stage_name(static_cast<Stage>(stage))) + " us");
