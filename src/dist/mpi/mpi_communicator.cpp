@@ -20,6 +20,7 @@
 
 #include "base/try.h"
 #include "dist/check_collective.h"
+#include "dist/exchange_memory.h"
 #include "dist/lost_state.h"
 #include "dist/sum_in_rank_order.h"
 
@@ -28,8 +29,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bytes of a rank that one collective moves; longer ones go in parts.
-constexpr std::int64_t kPartBytes = std::int64_t{1} << 20;
 // A rank that waits gives its processor to the others first, and sleeps when it has waited for long.
 constexpr int kEagerPolls = 2000;
 constexpr auto kPause = std::chrono::microseconds(50);
@@ -80,7 +79,7 @@ class MpiCommunicator final : public Communicator {
         rank_(rank),
         size_(size),
         deadline_seconds_(deadline_seconds),
-        staging_(static_cast<std::size_t>(kPartBytes) * static_cast<std::size_t>(size)) {}
+        staging_(static_cast<std::size_t>(kMpiPartBytes) * static_cast<std::size_t>(size)) {}
   ~MpiCommunicator() override {
     if (lost_.lost()) return;  // freeing would wait for the ranks that are gone
     int finalised = 0;
@@ -94,7 +93,7 @@ class MpiCommunicator final : public Communicator {
   [[nodiscard]] bool uses_host_memory() const noexcept override { return true; }
 
   // The staging memory is there from the beginning and serves sums of any length.
-  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t) const override { return kPartBytes * size_; }
+  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t) const override { return mpi_exchange_bytes(size_); }
   Status reserve(std::int64_t) override { return lost_.status(); }
 
   Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
@@ -102,7 +101,7 @@ class MpiCommunicator final : public Communicator {
     DSV4RT_RETURN_IF_ERROR(lost_.status());
     DSV4RT_RETURN_IF_ERROR(check_sum(terms, terms_type, sum, sum_type, elements));
     const std::int64_t term_bytes = element_bytes(terms_type);
-    const std::int64_t most = kPartBytes / term_bytes;
+    const std::int64_t most = kMpiPartBytes / term_bytes;
     for (std::int64_t first = 0; first < elements; first += most) {
       const std::int64_t count = std::min(most, elements - first);
       const auto* part = static_cast<const std::byte*>(terms) + first * term_bytes;
@@ -124,8 +123,8 @@ class MpiCommunicator final : public Communicator {
   Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void*) override {
     DSV4RT_RETURN_IF_ERROR(lost_.status());
     DSV4RT_RETURN_IF_ERROR(check_broadcast(data, bytes, root, size_));
-    for (std::int64_t first = 0; first < bytes; first += kPartBytes) {
-      const std::int64_t count = std::min(kPartBytes, bytes - first);
+    for (std::int64_t first = 0; first < bytes; first += kMpiPartBytes) {
+      const std::int64_t count = std::min(kMpiPartBytes, bytes - first);
       auto* at = static_cast<std::byte*>(data) + first;
       if (rank_ == root) std::memcpy(staging_.data(), at, static_cast<std::size_t>(count));
       MPI_Request request = MPI_REQUEST_NULL;
@@ -142,8 +141,8 @@ class MpiCommunicator final : public Communicator {
   Status gather(const char* call, const void* part, void* all, std::int64_t bytes, double deadline_seconds) {
     DSV4RT_RETURN_IF_ERROR(lost_.status());
     DSV4RT_RETURN_IF_ERROR(check_gather(part, all, bytes));
-    for (std::int64_t first = 0; first < bytes; first += kPartBytes) {
-      const std::int64_t count = std::min(kPartBytes, bytes - first);
+    for (std::int64_t first = 0; first < bytes; first += kMpiPartBytes) {
+      const std::int64_t count = std::min(kMpiPartBytes, bytes - first);
       DSV4RT_RETURN_IF_ERROR(gather_part(call, static_cast<const std::byte*>(part) + first, count, deadline_seconds));
       for (std::int32_t rank = 0; rank < size_; ++rank) {
         std::memcpy(static_cast<std::byte*>(all) + rank * bytes + first, staging_.data() + rank * count,

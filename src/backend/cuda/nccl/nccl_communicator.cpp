@@ -1,6 +1,6 @@
 // The order of a sum: NCCL's depends on algorithm, protocol, number of elements and place in the buffer. The ranks'
 // terms are gathered and added by a kernel in the order of the ranks, so that a token's bytes depend neither on its
-// neighbours nor on the run. Long sums go in parts of kPartElements, which changes nothing either.
+// neighbours nor on the run. Long sums go in parts of kNcclPartElements, which changes nothing either.
 //
 // A lost rank: calls on the host poll against the deadline, work on the device is watched by a thread (DeadlineWatch).
 // Whoever finds out first aborts the communicator, which ends its kernels, so that nobody waits on the stream for ever.
@@ -26,6 +26,7 @@
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "base/try.h"
 #include "dist/check_collective.h"
+#include "dist/exchange_memory.h"
 #include "dist/lost_state.h"
 
 namespace dsv4rt::cuda {
@@ -33,8 +34,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// 16 MiB of FP32 terms a rank: 1024 tokens of 4096 values.
-constexpr std::int64_t kPartElements = std::int64_t{4} << 20;
 constexpr auto kPause = std::chrono::microseconds(50);
 
 Clock::time_point after(double seconds) {
@@ -56,7 +55,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] bool uses_host_memory() const noexcept override { return false; }
 
   [[nodiscard]] std::int64_t scratch_bytes(std::int64_t elements) const override {
-    return std::min(elements, kPartElements) * options_.size * std::int64_t{sizeof(float)};
+    return nccl_exchange_bytes(elements, options_.size);
   }
   Status reserve(std::int64_t elements) override;
 
@@ -170,7 +169,7 @@ Status NcclCommunicator::enqueue(const char* call, const std::function<ncclResul
 Status NcclCommunicator::reserve(std::int64_t elements) {
   DSV4RT_RETURN_IF_ERROR(lost_.status());
   DSV4RT_ON_DEVICE(*device_);
-  const std::int64_t wanted = std::min(elements, kPartElements);
+  const std::int64_t wanted = std::min(elements, kNcclPartElements);
   if (wanted <= scratch_elements_) return {};
   const auto bytes = static_cast<std::size_t>(scratch_bytes(wanted));
   DSV4RT_CUDA_TRY(cudaFree(scratch_));
@@ -191,7 +190,7 @@ Status NcclCommunicator::all_reduce_sum(const void* terms, ElementType terms_typ
                                         std::int64_t elements, void* stream) {
   DSV4RT_RETURN_IF_ERROR(lost_.status());
   DSV4RT_RETURN_IF_ERROR(check_sum(terms, terms_type, sum, sum_type, elements));
-  if (scratch_elements_ < std::min(elements, kPartElements)) {
+  if (scratch_elements_ < std::min(elements, kNcclPartElements)) {
     return {StatusCode::kFailedPrecondition, "all_reduce_sum: " + std::to_string(elements) +
                                                  " elements, but memory for " + std::to_string(scratch_elements_) +
                                                  " was reserved"};
@@ -199,8 +198,8 @@ Status NcclCommunicator::all_reduce_sum(const void* terms, ElementType terms_typ
   DSV4RT_ON_DEVICE(*device_);
   const auto enqueued_on = static_cast<cudaStream_t>(stream);
   const ncclDataType_t type = terms_type == ElementType::kF32 ? ncclFloat32 : ncclBfloat16;
-  for (std::int64_t first = 0; first < elements; first += kPartElements) {
-    const std::int64_t count = std::min(kPartElements, elements - first);
+  for (std::int64_t first = 0; first < elements; first += kNcclPartElements) {
+    const std::int64_t count = std::min(kNcclPartElements, elements - first);
     const auto* part = static_cast<const std::byte*>(terms) + first * element_bytes(terms_type);
     DSV4RT_RETURN_IF_ERROR(enqueue("all_reduce_sum", [&] {
       return nccl_.ncclAllGather(part, scratch_, static_cast<std::size_t>(count), type, comm_, enqueued_on);
