@@ -8,6 +8,7 @@ packages=(
   build-essential cmake ninja-build ccache pkg-config python3 git
   libspdlog-dev nlohmann-json3-dev libssl-dev libcli11-dev
   libgtest-dev librapidcheck-dev libbenchmark-dev
+  libopenmpi-dev openmpi-bin
 )
 for option in "$@"; do
   case "$option" in

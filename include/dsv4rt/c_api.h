@@ -49,8 +49,9 @@ enum {
   DSV4RT_FAILED_PRECONDITION = 6,
   DSV4RT_STALE_HANDLE = 7,
   DSV4RT_MISMATCH = 8,
-  DSV4RT_FAULTED = 9,   // the device failed, now or earlier, or a defect was met: destroy the engine
-  DSV4RT_INTERNAL = 10  // a defect of the library; calls that follow are DSV4RT_FAULTED
+  DSV4RT_FAULTED = 9,       // the device failed, now or earlier, or a defect was met: destroy the engine
+  DSV4RT_INTERNAL = 10,     // a defect of the library; calls that follow are DSV4RT_FAULTED
+  DSV4RT_BACKEND_LOST = 11  // other ranks failed or did not answer in time; calls that follow say so too
 };
 
 // BF16 as its 16 bits.

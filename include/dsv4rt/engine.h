@@ -5,10 +5,10 @@
 //
 // Failures: no call throws, whatever a hook, a sink or the host's memory does. Unless it says otherwise, a call that
 // fails has changed nothing, be it misuse (kInvalidArgument, kFailedPrecondition, kStaleHandle) or a shortage
-// (kResourceExhausted: blocks, slots, or memory of the host). Only a device fault (kFaulted) and a defect of the
-// library (kInternal) latch the engine: it can then only be destroyed, and every call but config, layers, memory,
-// input, stream, graph_stats, non_finite_entries, prefix_unit_tokens and prefix_stats answers kFaulted with the first
-// cause as its text.
+// (kResourceExhausted: blocks, slots, or memory of the host). Only a device fault (kFaulted), a defect of the
+// library (kInternal) and the loss of other ranks (kBackendLost, ParallelOptions) latch the engine: it can then only be
+// destroyed, and every call but config, layers, memory, input, stream, graph_stats, non_finite_entries,
+// prefix_unit_tokens and prefix_stats answers kFaulted, or kBackendLost, with the first cause as its text.
 //
 // Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
 // synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
@@ -36,6 +36,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4rt/communicator.h"
 #include "dsv4rt/engine_state.h"
 #include "dsv4rt/export.h"
 #include "dsv4rt/memory_checkpoint.h"
@@ -57,6 +58,27 @@ struct GraphOptions {
   // Memory that the graphs kept may take together, as estimated from their nodes (20 KiB each); the least recently
   // used ones leave before it is passed. Part of the memory plan. The newest graph is kept even if it is larger.
   std::int64_t max_bytes = std::int64_t{1} << 30;
+};
+
+// Several engines, one in each process (rank), that run every step together. docs/distributed.md.
+struct ParallelOptions {
+  // Tensor parallelism over the communicator's ranks: each holds an equal part of the query heads and output groups and
+  // a whole cache, whose bytes are the same on every rank; layers end with a sum over the ranks. Every rank makes the
+  // same calls with the same x and gets the same outputs. The number of ranks divides num_attention_heads and o_groups,
+  // and a rank's columns of wo_b are whole blocks of scales (kInvalidArgument and kUnsupported with the numbers). Null:
+  // one rank. The engine is the communicator's only user; "mpi" goes with backend "cpu", "nccl" with "cuda".
+  std::shared_ptr<Communicator> tensor;
+
+  // Context parallelism over the communicator's ranks, for long prompts: the rows of a step of context_min_tokens and
+  // more are dealt out, each rank projects and attends for its own, and all exchange what the cache is written from and
+  // the outputs. Every rank holds all weights and a whole cache, makes the same calls with the same x, and gets the
+  // same outputs; outputs and cache bytes are those of one rank. Shorter steps are computed by every rank. Long steps
+  // run eagerly. Null: none. Not together with `tensor` (kUnsupported).
+  std::shared_ptr<Communicator> context;
+  std::int32_t context_min_tokens = 256;
+
+  // How long create() waits for the other ranks, which may take longer to read their weights.
+  double create_deadline_seconds = 300;
 };
 
 struct EngineOptions {
@@ -101,6 +123,8 @@ struct EngineOptions {
   // runs the step or creates the engine; when outputs are not finite (check_outputs); and by the destructor when it
   // finds cache overwritten (poison_freed_blocks). It must not change the engine; what it throws is dropped.
   std::function<void(std::string_view)> on_warning;
+
+  ParallelOptions parallel;
 
   // CPU threads; 0: as many as the machine offers. Results do not depend on it.
   std::int32_t threads = 0;
@@ -154,6 +178,7 @@ struct EngineMemory {
   std::int64_t weight_bytes = 0;     // size of the weights that the backend has packed
   std::int64_t workspace_bytes = 0;  // what a step's operations hand to each other
   std::int64_t scratch_bytes = 0;    // what the largest single operation needs for itself
+  std::int64_t exchange_bytes = 0;   // what exchanges between ranks take (Communicator::scratch_bytes); 0 with one
   std::int64_t graph_bytes = 0;      // most that captured graphs take, by GraphOptions::max_bytes; 0 without capture
   std::int64_t total_bytes = 0;
 };

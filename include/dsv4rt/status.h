@@ -29,6 +29,7 @@ enum class StatusCode : std::int32_t {
   kMismatch = 8,            // a comparison with recorded values failed
   kFaulted = 9,             // the device failed, or an earlier failure latched the engine
   kInternal = 10,           // a defect of the library
+  kBackendLost = 11,        // other ranks of a communicator failed or did not answer in time; a new one may be made
 };
 
 // "invalid argument", "bad input", ...: a stable lower-case name for logs and JSON.

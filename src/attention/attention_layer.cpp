@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "attention/context_split.h"
 #include "base/check.h"
 #include "base/try.h"
 
@@ -33,19 +34,114 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
     observer->end(stage);
     return status;
   };
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(for_rows(step, x, out, ws, [&](const StepView& rows, const bf16* in, bf16*, const auto& w) {
+      return project(ops, rows, in, w);
+    }));
+    return divided(step) ? share_projections(step, ws) : Status{};
+  }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] {
+    return for_rows(step, x, out, ws, [&](const StepView& rows, const bf16*, bf16*, const auto& w) {
+      return project_queries(ops, rows, w);
+    });
+  }));
   if (cache_written != nullptr) *cache_written = true;
   DSV4RT_RETURN_IF_ERROR(run(Stage::kWriteKv, [&]() -> Status {
     DSV4RT_RETURN_IF_ERROR(write_kv(ops, step, ws));
     return keep == nullptr || keep->captures.empty() ? Status{} : keep_boundaries(ops, *keep, ws);
   }));
-  if (spec_.indexer) DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] { return indexer_topk(ops, step, ws); }));
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
+  if (spec_.indexer) {
+    DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] {
+      return for_rows(step, x, out, ws, [&](const StepView& rows, const bf16*, bf16*, const auto& w) {
+        return indexer_topk(ops, rows, w);
+      });
+    }));
+  }
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] {
+    return for_rows(step, x, out, ws,
+                    [&](const StepView& rows, const bf16*, bf16*, const auto& w) { return attend(ops, rows, w); });
+  }));
   if (!stores_window_at_once(step)) {
     DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
   }
-  return run(Stage::kOutput, [&] { return project_output(ops, step, out, ws); });
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kOutput, [&] {
+    return for_rows(step, x, out, ws, [&](const StepView& rows, const bf16*, bf16* to, const auto& w) {
+      return project_output(ops, rows, to, w);
+    });
+  }));
+  if (settings_.ranks != nullptr) return run(Stage::kExchange, [&] { return add_ranks(step, out, ws); });
+  if (!divided(step)) return {};
+  return run(Stage::kExchange,
+             [&] { return share_rows(step, out, settings_.config.hidden_size * std::int64_t{sizeof(bf16)}); });
+}
+
+bool AttentionLayer::divided(const StepView& step) const noexcept {
+  return settings_.context != nullptr && step.counts.tokens >= settings_.context_min_tokens;
+}
+
+template <class Work>
+Status AttentionLayer::for_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
+                                const Work& work) const {
+  if (!divided(step)) return work(step, x, out, ws);
+  const ContextSplit split(step.counts.tokens, settings_.context->size());
+  for (const RowRange rows : split.of_rank(settings_.context->rank())) {
+    if (rows.count == 0) continue;
+    const std::int64_t first = rows.first * settings_.config.hidden_size;
+    DSV4RT_RETURN_IF_ERROR(work(rows_of_step(step, rows), x + first, out + first, rows_of_workspace(ws, rows.first)));
+  }
+  return {};
+}
+
+// Rows stay where they are: each piece goes from its owner to all others.
+Status AttentionLayer::share_rows(const StepView& step, void* rows, std::int64_t row_bytes) const {
+  const ContextSplit split(step.counts.tokens, settings_.context->size());
+  for (std::int32_t index = 0; index < split.pieces(); ++index) {
+    const RowRange piece = split.piece(index);
+    if (piece.count == 0) continue;
+    DSV4RT_RETURN_IF_ERROR(settings_.context->broadcast(static_cast<std::byte*>(rows) + piece.first * row_bytes,
+                                                        piece.count * row_bytes, split.owner(index), settings_.stream));
+  }
+  return {};
+}
+
+Status AttentionLayer::share_projections(const StepView& step, const Workspace& ws) const {
+  DSV4RT_RETURN_IF_ERROR(share_rows(step, ws.kv, kHeadDim * std::int64_t{sizeof(bf16)}));
+  const auto share_compressor = [&](const CompressorWeights& weights, float* kv, float* score) -> Status {
+    const std::int64_t row_bytes = weights.wkv->out_features() * std::int64_t{sizeof(float)};
+    DSV4RT_RETURN_IF_ERROR(share_rows(step, kv, row_bytes));
+    return share_rows(step, score, row_bytes);
+  };
+  if (weights_.compressor) {
+    DSV4RT_RETURN_IF_ERROR(share_compressor(*weights_.compressor, ws.compressor_kv, ws.compressor_score));
+  }
+  if (!weights_.indexer) return {};
+  return share_compressor(weights_.indexer->compressor, ws.index_kv, ws.index_score);
+}
+
+// Row `first` of every array becomes row 0, but for staged rows, which tokens look up by their row of the step.
+Workspace AttentionLayer::rows_of_workspace(Workspace ws, std::int32_t first) const {
+  const ModelConfig& config = settings_.config;
+  const std::int64_t row = first;
+  ws.q_latent += row * config.q_lora_rank;
+  ws.q += row * config.num_attention_heads * kHeadDim;
+  ws.kv += row * kHeadDim;
+  if (weights_.compressor) {
+    const std::int64_t width = weights_.compressor->wkv->out_features();
+    ws.compressor_kv += row * width;
+    ws.compressor_score += row * width;
+  }
+  if (weights_.indexer) {
+    const std::int64_t width = weights_.indexer->compressor.wkv->out_features();
+    ws.index_kv += row * width;
+    ws.index_score += row * width;
+    ws.index_q += row * config.index_n_heads * kIndexHeadDim;
+    ws.index_head_weight += row * config.index_n_heads;
+    ws.topk_indices += row * config.index_topk;
+    ws.topk_count += row;
+  }
+  ws.o += row * config.num_attention_heads * kHeadDim;
+  ws.o_latent += row * config.o_groups * config.o_lora_rank;
+  return ws;
 }
 
 // Everything that reads x, in one call so that x is read (and rounded to FP8) once.
@@ -276,10 +372,16 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
   const LinearCall down{.x = ws.o_latent,
                         .x_stride = latent_width,
                         .weight = weights_.wo_b.get(),
-                        .y = out,
+                        .y = settings_.ranks == nullptr ? static_cast<void*>(out) : ws.rank_output,
                         .y_stride = config.hidden_size,
-                        .output = OutputType::kBf16};
+                        .output = settings_.ranks == nullptr ? OutputType::kBf16 : OutputType::kF32};
   return ops.linear(step.counts.tokens, std::span(&down, 1));
+}
+
+// The ranks' outputs are added before they are rounded: with one rank or several, the output is rounded once.
+Status AttentionLayer::add_ranks(const StepView& step, bf16* out, const Workspace& ws) const {
+  return settings_.ranks->all_reduce_sum(ws.rank_output, ElementType::kF32, out, ElementType::kBf16,
+                                         step.counts.tokens * settings_.config.hidden_size, settings_.stream);
 }
 
 }  // namespace dsv4rt

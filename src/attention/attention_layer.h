@@ -5,6 +5,7 @@
 #include "attention/stage_observer.h"
 #include "attention/workspace.h"
 #include "backend/boundary_state.h"
+#include "dsv4rt/communicator.h"
 #include "dsv4rt/model.h"
 
 namespace dsv4rt {
@@ -20,10 +21,17 @@ struct LayerCache {
 
 // Settings that all layers of an engine share.
 struct AttentionSettings {
-  ModelConfig config;
+  ModelConfig config;  // with the heads and groups of this rank (shard_config)
   Profile profile;
   RowFormat row_format = RowFormat::kFp8DsMla;
   IndexKeyFormat index_format = IndexKeyFormat::kMxfp4;
+  // The ranks among which heads and groups are dealt out, whose outputs add up to the layer's; null: one rank.
+  Communicator* ranks = nullptr;
+  // The ranks over which the rows of long steps are dealt out (ContextSplit); null: none. Steps of fewer rows than
+  // context_min_tokens are computed by every rank.
+  Communicator* context = nullptr;
+  std::int32_t context_min_tokens = 0;
+  void* stream = nullptr;  // Backend::native_stream, for the communicator
 };
 
 // Boundaries inside a step whose states are kept, and where this layer's rows lie in a state. Only overlapping
@@ -65,6 +73,16 @@ class AttentionLayer {
   Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;
+  // Rows of the step, one part or this rank's; `work` gets the step, x, out and workspace of each part.
+  template <class Work>
+  Status for_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws, const Work& work) const;
+  [[nodiscard]] bool divided(const StepView& step) const noexcept;
+  // Every rank's rows of [T, row_bytes] reach all.
+  Status share_rows(const StepView& step, void* rows, std::int64_t row_bytes) const;
+  // What the cache is written from.
+  Status share_projections(const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] Workspace rows_of_workspace(Workspace ws, std::int32_t first) const;
+  Status add_ranks(const StepView& step, bf16* out, const Workspace& ws) const;
 
   // Whether the step's window rows enter the ring before attention reads it.
   [[nodiscard]] bool stores_window_at_once(const StepView& step) const;

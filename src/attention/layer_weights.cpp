@@ -48,10 +48,12 @@ std::int64_t LayerWeights::bytes() const {
   return total;
 }
 
-Result<LayerWeights> upload_layer_weights(Backend& backend, const ModelConfig& config,
-                                          const HostAttentionWeights& host) {
+Result<LayerWeights> upload_layer_weights(Backend& backend, const ModelConfig& config, const HostAttentionWeights& host,
+                                          const TensorShard& shard) {
   LayerWeights weights;
-  DSV4RT_ASSIGN_OR_RETURN(weights.attn_sink, upload_vector(backend, host.attn_sink, "attn_sink"));
+  const auto heads = static_cast<std::size_t>(config.num_attention_heads);
+  const auto sinks = host.attn_sink.subspan(static_cast<std::size_t>(shard.rank) * heads, heads);
+  DSV4RT_ASSIGN_OR_RETURN(weights.attn_sink, upload_vector(backend, sinks, "attn_sink"));
   DSV4RT_ASSIGN_OR_RETURN(weights.wq_a, backend.pack_linear(host.wq_a));
   DSV4RT_ASSIGN_OR_RETURN(weights.q_norm, upload_vector(backend, host.q_norm, "q_norm"));
   DSV4RT_ASSIGN_OR_RETURN(weights.wq_b, backend.pack_linear(host.wq_b));

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "checkpoint/attention_weights.h"
+#include "model/tensor_shard.h"
 
 namespace dsv4rt {
 
@@ -24,7 +25,7 @@ struct IndexerWeights {
 };
 
 struct LayerWeights {
-  Buffer attn_sink;                                 // float [h]
+  Buffer attn_sink;                                 // float [h]; of several ranks, h and g are the rank's
   std::unique_ptr<PackedLinear> wq_a;               // d -> r
   Buffer q_norm;                                    // bf16 [r]
   std::unique_ptr<PackedLinear> wq_b;               // r -> h * 512
@@ -41,8 +42,8 @@ struct LayerWeights {
   [[nodiscard]] std::int64_t bytes() const;
 };
 
-// Packs and uploads; the host views are not needed afterwards.
-Result<LayerWeights> upload_layer_weights(Backend& backend, const ModelConfig& config,
-                                          const HostAttentionWeights& host);
+// Packs and uploads; the host views are not needed afterwards. `config` and `host` are the rank's (shard_config).
+Result<LayerWeights> upload_layer_weights(Backend& backend, const ModelConfig& config, const HostAttentionWeights& host,
+                                          const TensorShard& shard = {});
 
 }  // namespace dsv4rt

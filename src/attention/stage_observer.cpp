@@ -18,6 +18,8 @@ std::string_view stage_name(Stage stage) noexcept {
       return "store window";
     case Stage::kOutput:
       return "output";
+    case Stage::kExchange:
+      return "exchange";
   }
   return "?";
 }

@@ -17,8 +17,9 @@ enum class Stage : std::uint8_t {
   kAttend,       // attention over window and compressed rows
   kStoreWindow,  // window rows into the ring, where that has to wait for attention
   kOutput,       // output projections
+  kExchange,     // the end of a layer of several ranks: the sum of their outputs, or the rows of each
 };
-inline constexpr int kStageCount = 7;
+inline constexpr int kStageCount = 8;
 
 // "project", "queries", ...
 std::string_view stage_name(Stage stage) noexcept;

@@ -45,14 +45,16 @@ Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   ws.topk_count = carver.take<std::int32_t>(tokens);
   ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
   ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
+  ws.rank_output = carver.take<float>(tokens * shape.rank_output_width);
   return ws;
 }
 
 }  // namespace
 
 WorkspaceShape WorkspaceShape::of(const ModelConfig& config, const LayerSchedule& schedule, RowFormat row_format,
-                                  std::int32_t max_tokens) {
+                                  std::int32_t max_tokens, std::int32_t ranks) {
   WorkspaceShape shape;
+  shape.rank_output_width = ranks > 1 ? config.hidden_size : 0;
   shape.max_tokens = max_tokens;
   shape.q_lora_rank = config.q_lora_rank;
   shape.heads = config.num_attention_heads;

@@ -18,10 +18,12 @@ struct WorkspaceShape {
   std::int64_t index_width = 0;       // indexer compressor, 0 without any
   std::int64_t index_heads = 0;       // 0 without indexer
   std::int64_t top_k = 0;
+  std::int64_t rank_output_width = 0;  // d with tensor parallelism, 0 without
   RowFormat row_format = RowFormat::kFp8DsMla;
 
+  // `config` is the rank's part (shard_config) of `ranks` ranks.
   static WorkspaceShape of(const ModelConfig& config, const LayerSchedule& schedule, RowFormat row_format,
-                           std::int32_t max_tokens);
+                           std::int32_t max_tokens, std::int32_t ranks = 1);
 };
 
 // Views into one buffer; T rows each.
@@ -41,6 +43,7 @@ struct Workspace {
   std::int32_t* topk_count = nullptr;    // [T]
   bf16* o = nullptr;                     // [T, h, 512]
   bf16* o_latent = nullptr;              // [T, output_rank]
+  float* rank_output = nullptr;          // [T, rank_output_width]: what this rank adds to the layer's output
 };
 
 std::size_t workspace_bytes(const WorkspaceShape& shape);

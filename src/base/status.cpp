@@ -26,6 +26,8 @@ std::string_view status_code_name(StatusCode code) noexcept {
       return "faulted";
     case StatusCode::kInternal:
       return "internal";
+    case StatusCode::kBackendLost:
+      return "backend lost";
   }
   return "unknown";
 }

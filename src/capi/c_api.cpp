@@ -23,7 +23,8 @@ static_assert(equals(DSV4RT_OK, StatusCode::kOk) && equals(DSV4RT_INVALID_ARGUME
               equals(DSV4RT_RESOURCE_EXHAUSTED, StatusCode::kResourceExhausted) &&
               equals(DSV4RT_FAILED_PRECONDITION, StatusCode::kFailedPrecondition) &&
               equals(DSV4RT_STALE_HANDLE, StatusCode::kStaleHandle) && equals(DSV4RT_MISMATCH, StatusCode::kMismatch) &&
-              equals(DSV4RT_FAULTED, StatusCode::kFaulted) && equals(DSV4RT_INTERNAL, StatusCode::kInternal));
+              equals(DSV4RT_FAULTED, StatusCode::kFaulted) && equals(DSV4RT_INTERNAL, StatusCode::kInternal) &&
+              equals(DSV4RT_BACKEND_LOST, StatusCode::kBackendLost));
 static_assert(equals(DSV4RT_ROLE_SWA_KV, CacheRole::kSwaKv) && equals(DSV4RT_ROLE_CSA_KV, CacheRole::kCsaKv) &&
               equals(DSV4RT_ROLE_INDEX_K, CacheRole::kIndexK) && equals(DSV4RT_ROLE_HCA_KV, CacheRole::kHcaKv) &&
               equals(DSV4RT_ROLE_CSA_STATE, CacheRole::kCsaState) &&
@@ -100,7 +101,7 @@ int32_t dsv4rt_c_api_version(void) {
 }
 
 const char* dsv4rt_status_name(dsv4rt_status status) {
-  if (status < DSV4RT_OK || status > DSV4RT_INTERNAL) return "unknown";
+  if (status < DSV4RT_OK || status > DSV4RT_BACKEND_LOST) return "unknown";
   return dsv4rt::status_code_name(static_cast<StatusCode>(status)).data();  // a string literal
 }
 

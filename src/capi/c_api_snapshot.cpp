@@ -29,7 +29,7 @@ Status run_sink(dsv4rt_engine& handle, dsv4rt_snapshot_sink sink, void* user_dat
     return {StatusCode::kInvalidArgument, "the sink threw an exception of unknown type"};
   }
   if (status == DSV4RT_OK) return {};
-  if (status < DSV4RT_OK || status > DSV4RT_INTERNAL) {
+  if (status < DSV4RT_OK || status > DSV4RT_BACKEND_LOST) {
     return {StatusCode::kInvalidArgument, "the sink returned " + std::to_string(status) + ", which is no status"};
   }
   const auto code = static_cast<StatusCode>(status);

@@ -110,7 +110,7 @@ Status run_hook(dsv4rt_engine& handle, const LayerOutput& layer, Call&& call) {
     return failed(StatusCode::kInvalidArgument, "threw an exception of unknown type");
   }
   if (status == DSV4RT_OK) return {};
-  if (status < DSV4RT_OK || status > DSV4RT_INTERNAL) {
+  if (status < DSV4RT_OK || status > DSV4RT_BACKEND_LOST) {
     return failed(StatusCode::kInvalidArgument, "returned " + std::to_string(status) + ", which is no status");
   }
   const auto code = static_cast<StatusCode>(status);

@@ -20,6 +20,7 @@
 #include "checkpoint/tensor_source.h"
 #include "dsv4rt/model.h"
 #include "dsv4rt/status.h"
+#include "model/tensor_shard.h"
 
 namespace dsv4rt {
 
@@ -29,10 +30,13 @@ enum class NonFinite : std::uint8_t { kRefused, kAllowed };
 // lists every problem of every layer, a line each: name, what was found, what is expected. Its code is
 // kNotFound when tensors are only missing, kUnsupported when only dtypes are not offered, otherwise
 // kBadInput (also for a file that has changed since it was opened); kResourceExhausted without memory; those of
-// check_attention_dimensions and detect_naming.
+// check_attention_dimensions, detect_naming and shard_config. Of a rank of several only its parts of the matrices that
+// ranks share are kept in memory; `config` is the whole model's. kUnsupported where a rank's columns of wo_b are no
+// multiple of those that share a scale.
 Result<std::vector<HostAttentionWeights>> load_attention_weights(const TensorSource& source, const ModelConfig& config,
                                                                  std::span<const LayerSpec> layers,
-                                                                 NonFinite vectors = NonFinite::kRefused);
+                                                                 NonFinite vectors = NonFinite::kRefused,
+                                                                 const TensorShard& shard = {});
 
 // The same for one layer.
 Result<HostAttentionWeights> load_attention_weights(const TensorSource& source, const ModelConfig& config,

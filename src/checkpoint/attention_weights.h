@@ -27,7 +27,8 @@ struct HostIndexer {
 };
 
 // Shapes: d hidden, h heads, r q_lora_rank, g o_groups, l o_lora_rank. Matrices live as long as the
-// TensorSource; everything else as long as this object or a copy of it.
+// TensorSource; everything else as long as this object or a copy of it. Of several ranks (TensorShard), wq_b, wo_a and
+// wo_b are the rank's parts, with its h and g; attn_sink is whole.
 struct HostAttentionWeights {
   LayerSpec spec;
   std::span<const float> attn_sink;          // [h]

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -24,7 +25,17 @@ enum class ActivationRounding : std::uint8_t {
 // copy) lives. BF16 weights are 2-byte aligned; nothing else is more than byte-aligned.
 // Rows may be a slice of the stored matrix (the groups of wo_a): first_row says where it starts,
 // so that block scales are found by the row of the whole matrix.
+// Of a matrix that ranks share (TensorShard) it is the rank's part: `weight` and `scale` then hold the rank's rows,
+// from a multiple of 128 on, or its columns, and `stored` says what the part was taken from.
 struct HostLinear {
+  // A matrix as the checkpoint has it. Of its bytes only the pages of a sampled digest can be read.
+  struct Stored {
+    std::int64_t out_features = 0;
+    std::int64_t in_features = 0;
+    std::span<const std::byte> weight;
+    std::span<const std::byte> scale;
+  };
+
   std::string name;  // tensor name, for messages
   WeightEncoding encoding = WeightEncoding::kBf16;
   ActivationRounding activation = ActivationRounding::kNone;
@@ -36,6 +47,7 @@ struct HostLinear {
   float global_scale = 1.0F;          // kNvfp4: weight_scale_2
   // kNvfp4: input_scale, the global scale of inputs for a product of NVFP4 with NVFP4; 0: the checkpoint has none
   float input_scale = 0.0F;
+  std::optional<Stored> stored;  // only of a rank's part
 
   // The same matrix restricted to rows [first, first + count) of this one.
   [[nodiscard]] HostLinear rows(std::int64_t first, std::int64_t count) const {

@@ -15,11 +15,7 @@ class SampledDigest {
 
   void add_bytes(std::span<const std::byte> bytes) {
     add_number(static_cast<std::int64_t>(bytes.size()));
-    if (bytes.size() <= kPages * kPageBytes) return hash_.update(bytes);
-    for (std::size_t page = 0; page < kPages; ++page) {
-      const std::size_t first = (bytes.size() - kPageBytes) / (kPages - 1) * page;
-      hash_.update(page + 1 == kPages ? bytes.last(kPageBytes) : bytes.subspan(first, kPageBytes));
-    }
+    for (const auto page : sampled_pages(bytes)) hash_.update(page);
   }
 
   template <class Value>
@@ -30,12 +26,14 @@ class SampledDigest {
   void add(const HostLinear& linear) {
     add_bytes(std::as_bytes(std::span(linear.name.data(), linear.name.size())));
     for (const std::int64_t number :
-         {static_cast<std::int64_t>(linear.encoding), static_cast<std::int64_t>(linear.activation), linear.out_features,
-          linear.in_features, linear.first_row}) {
+         {static_cast<std::int64_t>(linear.encoding), static_cast<std::int64_t>(linear.activation),
+          linear.stored ? linear.stored->out_features : linear.out_features,
+          linear.stored ? linear.stored->in_features : linear.in_features,
+          linear.stored ? std::int64_t{0} : linear.first_row}) {
       add_number(number);
     }
-    add_bytes(linear.weight);
-    add_bytes(linear.scale);
+    add_bytes(linear.stored ? linear.stored->weight : linear.weight);
+    add_bytes(linear.stored ? linear.stored->scale : linear.scale);
     const float scales[] = {linear.global_scale, linear.input_scale};
     add_values(std::span<const float>(scales));
   }
@@ -69,6 +67,16 @@ class SampledDigest {
 };
 
 }  // namespace
+
+std::vector<std::span<const std::byte>> sampled_pages(std::span<const std::byte> bytes) {
+  if (bytes.size() <= kPages * kPageBytes) return {bytes};
+  std::vector<std::span<const std::byte>> pages;
+  for (std::size_t page = 0; page < kPages; ++page) {
+    const std::size_t first = (bytes.size() - kPageBytes) / (kPages - 1) * page;
+    pages.push_back(page + 1 == kPages ? bytes.last(kPageBytes) : bytes.subspan(first, kPageBytes));
+  }
+  return pages;
+}
 
 Sha256::Digest sampled_weights_digest(std::span<const HostAttentionWeights> layers) {
   SampledDigest digest;

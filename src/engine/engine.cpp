@@ -62,7 +62,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
 }
 
 const ModelConfig& Engine::config() const noexcept {
-  return impl_->settings.config;
+  return impl_->config;
 }
 std::span<const LayerId> Engine::layers() const noexcept {
   return impl_->layer_ids;
@@ -142,7 +142,8 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
     DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(engine.backend->upload(engine.layer_input.data(), x, bytes)));
     DSV4RT_RETURN_IF_ERROR(
         engine.forward_layer(step, layer, engine.layer_input.as<Bf16Bits>(), engine.layer_output.as<Bf16Bits>()));
-    return engine.latch_if_broken(engine.backend->download(out, engine.layer_output.data(), bytes));
+    DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(engine.backend->download(out, engine.layer_output.data(), bytes)));
+    return engine.peers == nullptr ? Status{} : engine.latch_if_broken(engine.peers->state());
   });
 }
 
@@ -176,7 +177,9 @@ Status Engine::synchronize() {
       return {StatusCode::kFailedPrecondition,
               "synchronize: a step is being recorded; waiting would end the recording"};
     }
-    return impl_->latch_if_broken(impl_->backend->synchronize());
+    DSV4RT_RETURN_IF_ERROR(impl_->latch_if_broken(impl_->backend->synchronize()));
+    // Work that was given up ends too.
+    return impl_->peers == nullptr ? Status{} : impl_->latch_if_broken(impl_->peers->state());
   });
 }
 
@@ -250,7 +253,7 @@ Status Engine::Impl::no_step_outstanding(const char* operation) const {
 }
 
 SnapshotIdentity Engine::Impl::snapshot_identity() const {
-  return dsv4rt::snapshot_identity(options.profile, settings.config, options.first_layer, weights_digest);
+  return dsv4rt::snapshot_identity(options.profile, config, options.first_layer, weights_digest);
 }
 
 // Before the first layer: the metadata reaches the backend, tables and shared blocks are updated. Tables may be half
@@ -310,6 +313,7 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   } else if (cache_written) {
     step.spoiled_by = local;
   }
+  if (status.ok()) return watch_ranks();
   return latch_if_broken(std::move(status));
 }
 

@@ -60,8 +60,8 @@ Status call_out(bool& flag, const std::string_view who, const Call& call) {
 
 Status Engine::Impl::latch(Status cause) noexcept {
   if (!latched.ok()) return cause;  // the first cause is the one to tell
-  if (cause.code() == StatusCode::kFaulted) {
-    latched = status_of_parts(StatusCode::kFaulted, {cause.message()}, "engine latched");
+  if (cause.code() == StatusCode::kFaulted || cause.code() == StatusCode::kBackendLost) {
+    latched = status_of_parts(cause.code(), {cause.message()}, "engine latched");
     return cause;
   }
   latched = status_of_parts(StatusCode::kFaulted,
@@ -73,13 +73,23 @@ Status Engine::Impl::latch(Status cause) noexcept {
 }
 
 Status Engine::Impl::latch_if_broken(Status status) noexcept {
-  const bool broken = status.code() == StatusCode::kFaulted || status.code() == StatusCode::kInternal;
+  const bool broken = status.code() == StatusCode::kFaulted || status.code() == StatusCode::kInternal ||
+                      status.code() == StatusCode::kBackendLost;
   return broken ? latch(std::move(status)) : status;
+}
+
+void Engine::Impl::note_lost_ranks() {
+  if (peers == nullptr || !latched.ok()) return;
+  static_cast<void>(latch_if_broken(peers->state()));
+}
+
+Status Engine::Impl::watch_ranks() {
+  return peers == nullptr ? Status{} : latch_if_broken(peers->watch(settings.stream));
 }
 
 Status Engine::Impl::of_exception(const char* name, const std::exception_ptr& thrown) noexcept {
   // Out of memory for the answer of a latched engine, or while something latched it.
-  if (!latched.ok()) return status_of_parts(StatusCode::kFaulted, {latched.message()}, "engine latched");
+  if (!latched.ok()) return status_of_parts(latched.code(), {latched.message()}, "engine latched");
   try {
     std::rethrow_exception(thrown);
   } catch (const std::bad_alloc&) {

@@ -22,12 +22,16 @@
 #include "engine/output_watch.h"
 #include "engine/sequence_snapshot.h"
 #include "engine/stage_ranges.h"
+#include "model/tensor_shard.h"
 
 namespace dsv4rt {
 
 struct Engine::Impl {
   EngineOptions options;
-  AttentionSettings settings;          // config restricted to the loaded layers
+  ModelConfig config;                  // restricted to the loaded layers
+  TensorShard shard;                   // this engine among the ranks
+  Communicator* peers = nullptr;       // the other ranks, whatever they share; null: one rank
+  AttentionSettings settings;          // what the operations of this rank see
   LayerSchedule schedule;              // layer 0 of it is options.first_layer of the model
   std::vector<LayerId> layer_ids;      // numbering of the model
   std::vector<LayerSpec> layer_specs;  // the same layers, in that numbering
@@ -80,6 +84,14 @@ struct Engine::Impl {
   Result<std::vector<LayerSpec>> choose_layers(ModelConfig full);
   Status load_weights(const TensorSource& source, std::span<const LayerSpec> specs);
   Status plan_and_allocate();
+  // With the ranks of the options, if any; `memory_checkpoint`: null for the directory of the options.
+  Status load_with_ranks(const MemoryCheckpoint* memory_checkpoint);
+  // Everything that only this rank can fail at.
+  Status load_rank(const MemoryCheckpoint* memory_checkpoint);
+  Status load_directory();
+  Status load_tensors(const MemoryCheckpoint& checkpoint);
+  // Whether every rank came here with the same options and weights: kFailedPrecondition naming a rank that did not.
+  Status agree(const Status& own);
   void identify_prefixes();
   Status start_step();
   // Runs one layer of the step, or records it with the counts of `view` while capturing.
@@ -106,6 +118,7 @@ struct Engine::Impl {
   template <class Body>
   auto call(const char* name, Use use, Body&& body) noexcept -> std::invoke_result_t<Body> {
     try {
+      note_lost_ranks();
       if (!latched.ok()) return latched;
       if (use == Use::kChange && calling_out) return changed_from_within(name);
       auto result = body();
@@ -115,8 +128,10 @@ struct Engine::Impl {
       return of_exception(name, std::current_exception());
     }
   }
-  // From now on every call answers kFaulted with this cause. Returns what the present call answers: the cause
-  // itself if it is kFaulted or kInternal, otherwise kFaulted.
+  // Latches when the communicator has lost its ranks since the last call.
+  void note_lost_ranks();
+  // From now on every call answers kFaulted with this cause; kBackendLost if that is what it is. Returns what the
+  // present call answers: the cause itself if it is kFaulted or kInternal, otherwise kFaulted.
   Status latch(Status cause) noexcept;
   // Device faults and broken invariants latch, a shortage or a refusal does not. Returns `status`.
   Status latch_if_broken(Status status) noexcept;
@@ -151,6 +166,8 @@ struct Engine::Impl {
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
   // A layer of the schedule in the model's numbering.
   [[nodiscard]] LayerId model_layer(LayerId layer) const { return layer_ids.at(static_cast<std::size_t>(layer.value)); }
+  // After work was enqueued: somebody sees to the deadline of other ranks; kBackendLost when they are lost.
+  Status watch_ranks();
   void clear_step() noexcept;
   // After an operation of the manager that frees: checks and poisons what became free, with the rings of the
   // slots that lost their content. The operation is done by then, so any failure latches.

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <new>
 #include <string>
+#include <vector>
 
 #include "attention/step_shapes.h"
 #include "backend/cpu/cpu_backend.h"
@@ -18,6 +21,7 @@
 #include "checkpoint/finite_weights.h"
 #include "checkpoint/memory_tensors.h"
 #include "checkpoint/weights_digest.h"
+#include "dist/check_collective.h"
 #include "engine/engine_impl.h"
 #include "engine/restrict_layers.h"
 #include "engine/step_workspace.h"
@@ -94,7 +98,8 @@ void add_role(std::vector<CacheRole>& roles, CacheRole role) {
 std::string memory_text(const EngineMemory& memory) {
   std::string text = "weights " + std::to_string(memory.weight_bytes) + " B, workspace " +
                      std::to_string(memory.workspace_bytes) + " B, scratch " + std::to_string(memory.scratch_bytes) +
-                     " B, graphs " + std::to_string(memory.graph_bytes) + " B";
+                     " B, exchange " + std::to_string(memory.exchange_bytes) + " B, graphs " +
+                     std::to_string(memory.graph_bytes) + " B";
   for (const PlannedRegion& region : memory.cache.regions) {
     text += ", " + std::string(cache_role_name(region.role)) + " " + std::to_string(region.total_bytes) + " B";
   }
@@ -105,6 +110,88 @@ std::string memory_text(const EngineMemory& memory) {
 
 Status Engine::Impl::load(const EngineOptions& requested) {
   options = requested;
+  return load_with_ranks(nullptr);
+}
+
+Status Engine::Impl::load(const EngineOptions& requested, const MemoryCheckpoint& checkpoint) {
+  options = requested;
+  return load_with_ranks(&checkpoint);
+}
+
+Status Engine::Impl::load_with_ranks(const MemoryCheckpoint* memory_checkpoint) {
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.tensor != nullptr && parallel.context != nullptr) {
+    return {StatusCode::kUnsupported, "parallel: tensor and context are both given; accepted: one of them"};
+  }
+  Communicator* const ranks = parallel.tensor != nullptr ? parallel.tensor.get() : parallel.context.get();
+  if (ranks == nullptr) return load_rank(memory_checkpoint);
+  DSV4RT_RETURN_IF_ERROR(check_deadline("parallel.create_deadline_seconds", parallel.create_deadline_seconds));
+  if (parallel.context_min_tokens < 1) {
+    return {
+        StatusCode::kInvalidArgument,
+        "parallel.context_min_tokens: " + std::to_string(parallel.context_min_tokens) + "; accepted: 1 or more tokens"};
+  }
+  DSV4RT_RETURN_IF_ERROR(ranks->state());
+  if (ranks->size() == 1) return load_rank(memory_checkpoint);
+  peers = ranks;
+  if (parallel.tensor != nullptr) shard = {.rank = ranks->rank(), .size = ranks->size()};
+  Status own;
+  try {
+    own = load_rank(memory_checkpoint);
+  } catch (const std::bad_alloc&) {  // the other ranks are told of it
+    own = {StatusCode::kResourceExhausted, "no host memory"};
+  }
+  return agree(own);
+}
+
+// Ranks that differ would give wrong sums, or wait for each other.
+Status Engine::Impl::agree(const Status& own) {
+  struct Greeting {
+    std::int32_t code = 0;
+    Sha256::Digest digest{};
+  };
+  Greeting mine{.code = static_cast<std::int32_t>(own.code()), .digest = {}};
+  if (own.ok()) {
+    const SnapshotIdentity identity = snapshot_identity();
+    const CacheLimits& limits = options.limits;
+    Sha256 digest;
+    digest.update(identity.config);
+    digest.update(identity.weights);
+    const std::string text =
+        identity.profile + " " + options.backend + " " + std::to_string(options.deterministic ? 1 : 0) + " " +
+        std::string(row_format_name(settings.row_format)) + " " +
+        std::string(index_key_format_name(settings.index_format)) + " " + std::to_string(options.csa_rows_per_block) +
+        " " + std::to_string(options.hca_rows_per_block) + " " + std::to_string(options.draft_budget_tokens) + " " +
+        std::to_string(limits.max_sequences) + " " + std::to_string(limits.max_context_tokens) + " " +
+        std::to_string(limits.max_step_tokens) + " " + std::to_string(limits.pool_tokens) + " " +
+        std::to_string(limits.boundary_states) + " " + std::to_string(options.graphs.max_graphs) + " " +
+        std::to_string(options.graphs.max_tokens) + (settings.context != nullptr ? " context " : " tensor ") +
+        std::to_string(options.parallel.context_min_tokens);
+    digest.update(std::as_bytes(std::span(text)));
+    mine.digest = digest.finish();
+  }
+  std::vector<Greeting> all(static_cast<std::size_t>(peers->size()));
+  Status status = peers->all_gather_host(&mine, all.data(), std::int64_t{sizeof(Greeting)},
+                                         options.parallel.create_deadline_seconds);
+  if (!own.ok()) return own;
+  DSV4RT_RETURN_IF_ERROR(status);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].code == 0 && all[rank].digest == mine.digest) continue;
+    const auto code = static_cast<StatusCode>(all[rank].code);
+    return {StatusCode::kFailedPrecondition,
+            "rank " + std::to_string(rank) + " of " + std::to_string(all.size()) +
+                (code == StatusCode::kOk ? " was created for another checkpoint, or with other options"
+                                         : " could not be created: " + std::string(status_code_name(code))) +
+                " (seen by rank " + std::to_string(peers->rank()) + ")"};
+  }
+  return {};
+}
+
+Status Engine::Impl::load_rank(const MemoryCheckpoint* memory_checkpoint) {
+  return memory_checkpoint == nullptr ? load_directory() : load_tensors(*memory_checkpoint);
+}
+
+Status Engine::Impl::load_directory() {
   if (options.checkpoint.empty()) {
     return {StatusCode::kInvalidArgument, "checkpoint: empty; a directory is required"};
   }
@@ -115,8 +202,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   return load_weights(checkpoint, specs);
 }
 
-Status Engine::Impl::load(const EngineOptions& requested, const MemoryCheckpoint& checkpoint) {
-  options = requested;
+Status Engine::Impl::load_tensors(const MemoryCheckpoint& checkpoint) {
   if (!options.checkpoint.empty()) {
     return {StatusCode::kInvalidArgument, "checkpoint: " + quote(options.checkpoint.native()) +
                                               "; accepted with tensors in memory: none, since they take its place"};
@@ -158,9 +244,10 @@ Status Engine::Impl::check_options() {
 
 Result<std::vector<LayerSpec>> Engine::Impl::choose_layers(ModelConfig full) {
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule full_schedule, LayerSchedule::create(full));
-  DSV4RT_ASSIGN_OR_RETURN(settings.config, restrict_layers(std::move(full), options.first_layer, options.layer_count));
-  DSV4RT_ASSIGN_OR_RETURN(schedule, LayerSchedule::create(settings.config));
-  for (std::int64_t i = 0; i < settings.config.num_hidden_layers; ++i) {
+  DSV4RT_ASSIGN_OR_RETURN(config, restrict_layers(std::move(full), options.first_layer, options.layer_count));
+  DSV4RT_ASSIGN_OR_RETURN(settings.config, shard_config(config, shard));
+  DSV4RT_ASSIGN_OR_RETURN(schedule, LayerSchedule::create(config));
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layer_ids.emplace_back(static_cast<std::int32_t>(options.first_layer + i));
   }
 
@@ -173,11 +260,21 @@ Result<std::vector<LayerSpec>> Engine::Impl::choose_layers(ModelConfig full) {
 Status Engine::Impl::load_weights(const TensorSource& source, std::span<const LayerSpec> specs) {
   // Weights are read and checked first: a broken checkpoint is reported before memory is taken.
   DSV4RT_ASSIGN_OR_RETURN(
-      const std::vector<HostAttentionWeights> host,
-      load_attention_weights(source, settings.config, specs,
-                             options.allow_non_finite_weights ? NonFinite::kAllowed : NonFinite::kRefused));
+      std::vector<HostAttentionWeights> host,
+      load_attention_weights(source, config, specs,
+                             options.allow_non_finite_weights ? NonFinite::kAllowed : NonFinite::kRefused, shard));
   if (backend == nullptr) {
     DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  }
+  if (peers != nullptr) {
+    if (peers->uses_host_memory() != backend->uses_host_memory()) {
+      return {StatusCode::kInvalidArgument, "parallel: a communicator over " + printable(peers->transport()) +
+                                                " with backend " + printable(backend->name()) +
+                                                "; accepted: mpi with cpu, nccl with cuda"};
+    }
+    (options.parallel.tensor != nullptr ? settings.ranks : settings.context) = peers;
+    settings.context_min_tokens = options.parallel.context_min_tokens;
+    settings.stream = backend->native_stream();
   }
   for (const HostAttentionWeights& weights : host) {
     memory.weight_bytes += layer_weight_bytes(*backend, weights);
@@ -196,13 +293,14 @@ Status Engine::Impl::load_weights(const TensorSource& source, std::span<const La
         return {finite.code(), shown(source.source_name()) + ": " + finite.message()};
       }
     }
-    DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));
+    DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i], shard));
     const LayerSpec& spec = schedule.layers()[i];
     const Buffer& frequencies = spec.rope == RopeChoice::kPlain ? plain_frequencies : compressed_frequencies;
     layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
                         frequencies.as<float>());
     // As its packed form takes memory, so that a layer is in memory twice only while it is packed.
     drop_matrices(source, host[i]);
+    host[i] = {};
   }
   step.layer_done.resize(layers.size());
   return {};
@@ -233,14 +331,18 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(memory.cache, plan_memory(settings.config, schedule, layout, options.limits));
 
   const std::int32_t max_tokens = options.limits.max_step_tokens;
-  const WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens);
+  const WorkspaceShape shape =
+      WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
+  // Sums take memory, rows that are exchanged none.
+  const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
+  if (peers != nullptr) memory.exchange_bytes = peers->scratch_bytes(rank_elements);
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
-                       memory.graph_bytes;
+                       memory.exchange_bytes + memory.graph_bytes;
   if (options.memory_limit_bytes > 0 && memory.total_bytes > options.memory_limit_bytes) {
     return {StatusCode::kResourceExhausted,
             "memory plan of " + std::to_string(memory.total_bytes) + " B exceeds the limit of " +
@@ -273,6 +375,7 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(workspace_memory, backend->allocate(workspace_bytes(shape), "workspace"));
   workspace = workspace_at(shape, workspace_memory.data());
   DSV4RT_RETURN_IF_ERROR(backend->reserve_scratch(static_cast<std::size_t>(memory.scratch_bytes)));
+  if (peers != nullptr) DSV4RT_RETURN_IF_ERROR(peers->reserve(rank_elements));
   DSV4RT_ASSIGN_OR_RETURN(layer_input, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer input"));
   DSV4RT_ASSIGN_OR_RETURN(layer_output, backend->allocate(static_cast<std::size_t>(hidden_bytes), "layer output"));
   if (options.check_outputs) {

@@ -39,6 +39,8 @@ StepHeader captured_counts(const StepHeader& counts, std::int32_t draft_budget) 
 bool Engine::Impl::captures(std::span<const StepEntry> entries) const {
   const std::int64_t most = std::min(options.graphs.max_tokens, options.limits.max_step_tokens);
   const std::int64_t tokens = sum_of_tokens(entries);
+  // Padding may make a step one that is dealt out.
+  if (settings.context != nullptr && 2 * tokens > settings.context_min_tokens) return false;
   return backend->can_capture() && options.graphs.max_graphs > 0 && tokens > 0 && tokens <= most;
 }
 
@@ -93,7 +95,7 @@ Status Engine::Impl::run_captured(const Bf16Bits* x, const LayerHook& hook, std:
   step.layer_done.assign(step.layer_done.size(), true);
   ++graph_stats.replays;
   graph_stats.last_nodes = work->nodes();
-  return {};
+  return watch_ranks();
 }
 
 Result<std::unique_ptr<CapturedWork>> Engine::Impl::capture_layers(const StepHeader& counts, const Bf16Bits* x,

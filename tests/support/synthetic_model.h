@@ -23,6 +23,8 @@ struct SyntheticModel {
   // Instead of the config's; 0: as it says.
   std::int64_t heads = 0;
   std::int64_t index_heads = 0;
+  std::int64_t o_groups = 0;
+  std::int64_t o_lora_rank = 0;
 
   // Directory of the checkpoint; written at first use, removed when the program ends.
   [[nodiscard]] const std::filesystem::path& directory() const {
@@ -30,13 +32,16 @@ struct SyntheticModel {
     static std::map<std::string, std::filesystem::path> made;
     const std::string name = config + "-" + std::to_string(first_layer) + "-" + std::to_string(layer_count) + "-" +
                              std::to_string(static_cast<int>(encoding)) + "-" + std::to_string(heads) + "-" +
-                             std::to_string(index_heads);
+                             std::to_string(index_heads) + "-" + std::to_string(o_groups) + "-" +
+                             std::to_string(o_lora_rank);
     const auto [entry, is_new] = made.try_emplace(name, root / name);
     if (is_new) {
       const auto path = std::filesystem::path(DSV4RT_SOURCE_DIR) / "configs" / (config + ".json");
       ModelConfig model = ModelConfig::from_file(path).value();
       if (heads > 0) model.num_attention_heads = heads;
       if (index_heads > 0) model.index_n_heads = index_heads;
+      if (o_groups > 0) model.o_groups = o_groups;
+      if (o_lora_rank > 0) model.o_lora_rank = o_lora_rank;
       const LayerSchedule schedule = LayerSchedule::create(model).value();
       const auto layers =
           schedule.layers().subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layer_count));

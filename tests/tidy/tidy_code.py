@@ -3,8 +3,8 @@
 import re
 
 # A module may include itself and modules of a lower rank; two of the same rank do not see each other.
-RANK = {"base": 0, "model": 1, "layout": 1, "step": 1, "checkpoint": 2, "cache": 3, "backend": 4, "attention": 5,
-        "engine": 6, "capi": 7, "replay": 7, "report": 7}
+RANK = {"base": 0, "model": 1, "layout": 1, "step": 1, "dist": 1, "checkpoint": 2, "cache": 3, "backend": 4,
+        "attention": 5, "engine": 6, "capi": 7, "replay": 7, "report": 7}
 
 STANDARD_HEADERS = set("""
 algorithm any array atomic barrier bit bitset charconv chrono compare complex concepts condition_variable coroutine

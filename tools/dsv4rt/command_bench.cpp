@@ -15,6 +15,7 @@
 #include "command.h"
 #include "engine_flags.h"
 #include "outputs.h"
+#include "ranks.h"
 #include "stage_report.h"
 #include "step_table_report.h"
 #include "text_table.h"
@@ -28,6 +29,7 @@ namespace {
 
 struct BenchFlags {
   EngineFlags engine;
+  Ranks ranks;
   LayerBenchOptions bench;
   std::vector<std::string> whole_step;
   std::vector<std::string> whole_prefill;
@@ -43,6 +45,15 @@ struct BenchFlags {
 double floor_bandwidth(const BenchFlags& flags) {
   if (flags.bandwidth_gb_per_s > 0) return flags.bandwidth_gb_per_s;
   return flags.engine.backend == "cuda" ? 4300.0 : 0.0;
+}
+
+Result<std::unique_ptr<StageTimer>> start_stages(const BenchFlags& flags, Engine& engine) {
+  return flags.ranks.speaks() ? flags.stages.start(engine) : std::unique_ptr<StageTimer>();
+}
+
+Status write_report(const nlohmann::ordered_json& report, const BenchFlags& flags) {
+  if (flags.json.empty() || !flags.ranks.speaks()) return {};
+  return write_json_report(report, flags.json, flags.outputs.existing());
 }
 
 // How the outputs compared in a check are the same.
@@ -118,10 +129,11 @@ Status bench_whole_step(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(options.checkpoint / "config.json"));
   leave_room_for_steps(shapes, bench, config.max_position_embeddings);
+  flags.ranks.apply(options);
   options.limits = step_bench_limits(shapes, bench);
   options.draft_budget_tokens = 1;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, start_stages(flags, *engine));
 
   const auto layers = static_cast<std::int64_t>(engine->layers().size());
   const double bandwidth = floor_bandwidth(flags);
@@ -161,14 +173,15 @@ Status bench_whole_step(const BenchFlags& flags) {
     }
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
+  return write_report(report, flags);
 }
 
 Status bench_each_layer(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  flags.ranks.apply(options);
   options.limits = bench_limits(flags.bench);
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, start_stages(flags, *engine));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerBenchResult> results, bench_layers(*engine, flags.bench));
 
   EngineInspector inspector(*engine);
@@ -197,7 +210,7 @@ Status bench_each_layer(const BenchFlags& flags) {
               << closeness(inspector) << "\n";
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
+  return write_report(report, flags);
 }
 
 // Prefill of whole prompts; the floor is that of an H200's tensor cores, measured 1480 and 800 TFLOP/s.
@@ -213,9 +226,10 @@ Status bench_whole_prefill(const BenchFlags& flags) {
     }
   }
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  flags.ranks.apply(options);
   options.limits = {.max_sequences = 1, .max_context_tokens = longest, .max_step_tokens = longest, .pool_tokens = 0};
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
+  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, start_stages(flags, *engine));
   TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio", "halves differ"});
   nlohmann::ordered_json report;
   for (const auto& [tokens, context] : shapes) {
@@ -244,7 +258,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
               << (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") << "\n";
   }
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return flags.json.empty() ? Status{} : write_json_report(report, flags.json, flags.outputs.existing());
+  return write_report(report, flags);
 }
 
 Status bench_step_table(const BenchFlags& flags) {
@@ -261,8 +275,12 @@ Status bench_step_table(const BenchFlags& flags) {
   return write_step_table(options, grid, flags.revision, flags.step_table);
 }
 
-Status bench(const BenchFlags& flags) {
+Status bench(BenchFlags& flags) {
   DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
+  DSV4RT_RETURN_IF_ERROR(flags.ranks.join(flags.engine.backend));
+  if (!flags.step_table.empty() && flags.ranks.several()) {
+    return {StatusCode::kInvalidArgument, "--step-table: accepted without --tp: the table is of one device"};
+  }
   if (!flags.step_table.empty()) return bench_step_table(flags);
   if (!flags.whole_step.empty() && !flags.whole_prefill.empty()) {
     return {StatusCode::kInvalidArgument, "--whole-step and --whole-prefill: accepted: one of them, or --step-table"};
@@ -278,6 +296,7 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand("bench", "Time prefill and decode of every layer on random input");
   flags->engine.add_to(*command);
+  flags->ranks.add_to(*command);
   command->add_option("--prefill", flags->bench.prefill_tokens, "Tokens of one prefill step")->capture_default_str();
   command->add_option("--repeats", flags->bench.prefill_repeats, "Prefill repetitions; the median counts")
       ->capture_default_str();

@@ -9,13 +9,17 @@
 #if defined(DSV4RT_HAVE_CUDA)
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "base/arithmetic.h"
 #include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
 #include "cache/memory_plan.h"
+#include "checkpoint/expected_tensors.h"
 #include "command.h"
+#include "dist/exchange_memory.h"
 #include "dsv4rt/engine.h"
 #include "engine/step_workspace.h"
+#include "model/tensor_shard.h"
 #include "outputs.h"
 #include "replay/memory_plan_json.h"
 #include "text_table.h"
@@ -37,6 +41,7 @@ struct PlanFlags {
   std::int32_t max_step_tokens = 2048;
   std::int64_t pool_tokens = 0;
   std::int32_t prefix_states = 0;
+  std::int32_t tensor_ranks = 1;
   CacheFormats formats;
   std::string json;
   Outputs outputs;
@@ -47,13 +52,42 @@ struct StepMemory {
   std::int64_t workspace_bytes = 0;
   std::int64_t scratch_bytes = 0;
   std::int64_t graph_bytes = 0;
+  std::int64_t exchange_bytes = 0;  // with several ranks
 
-  [[nodiscard]] std::int64_t total_bytes() const { return workspace_bytes + scratch_bytes + graph_bytes; }
+  [[nodiscard]] std::int64_t total_bytes() const {
+    return workspace_bytes + scratch_bytes + graph_bytes + exchange_bytes;
+  }
 };
+
+// Attention weights of an FP8 checkpoint, as they are stored.
+struct WeightBytes {
+  std::int64_t of_model = 0;
+  std::int64_t of_rank = 0;
+};
+
+WeightBytes weight_bytes(const ModelConfig& config, const LayerSchedule& schedule, std::int32_t ranks) {
+  WeightBytes bytes;
+  for (const LayerSpec& layer : schedule.layers()) {
+    for (const AttentionTensorSpec& tensor : attention_tensor_specs(config, layer)) {
+      std::int64_t values = 1;
+      for (const std::int64_t size : tensor.shape) values *= size;
+      std::int64_t stored = values * (tensor.kind == AttentionTensorKind::kFloatVector ? 4 : 2);
+      if (tensor.kind == AttentionTensorKind::kQuantizedLinear) {
+        stored = values + ceil_div<std::int64_t>(tensor.shape[0], 128) * ceil_div<std::int64_t>(tensor.shape[1], 128);
+      }
+      const bool shared = tensor.tensor == AttentionTensor::kWqB || tensor.tensor == AttentionTensor::kWoA ||
+                          tensor.tensor == AttentionTensor::kWoB;
+      bytes.of_model += stored;
+      bytes.of_rank += shared ? stored / ranks : stored;
+    }
+  }
+  return bytes;
+}
 
 struct WholePlan {
   MemoryPlan cache;
   StepMemory steps;
+  WeightBytes weights;
   std::optional<std::int64_t> cache_bytes;  // what --memory leaves for the cache
 };
 
@@ -96,6 +130,12 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
   json["workspace_bytes"] = whole.steps.workspace_bytes;
   json["scratch_bytes"] = whole.steps.scratch_bytes;
   json["graph_bytes"] = whole.steps.graph_bytes;
+  if (flags.tensor_ranks > 1) {
+    json["tensor_parallel"] = {{"ranks", flags.tensor_ranks},
+                               {"exchange_bytes", whole.steps.exchange_bytes},
+                               {"fp8_weight_bytes", whole.weights.of_model},
+                               {"fp8_weight_bytes_of_a_rank", whole.weights.of_rank}};
+  }
   json["other_bytes"] = other_bytes;
   json["total_bytes"] = plan.total_bytes + whole.steps.total_bytes() + other_bytes;
   return json;
@@ -129,6 +169,13 @@ void print_prefix_costs(const WholePlan& whole) {
             << table.to_string();
 }
 
+std::string ranks_line(const WholePlan& whole, const PlanFlags& flags) {
+  if (flags.tensor_ranks == 1) return "";
+  return "each of " + std::to_string(flags.tensor_ranks) + " ranks takes all of this, exchange " +
+         bytes_text(whole.steps.exchange_bytes) + " and, of an FP8 checkpoint's " + bytes_text(whole.weights.of_model) +
+         " of attention weights, " + bytes_text(whole.weights.of_rank) + "\n";
+}
+
 void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
   const MemoryPlan& plan = whole.cache;
   TextTable table({"role", "layers", "B/token", "B/sequence", "blocks/layer", "total bytes", "total"});
@@ -152,7 +199,7 @@ void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t oth
             << ": workspace " << bytes_text(whole.steps.workspace_bytes) << ", scratch "
             << bytes_text(whole.steps.scratch_bytes) << ", graphs at most " << bytes_text(whole.steps.graph_bytes)
             << "\n"
-            << "total" << (other_bytes > 0 ? " with other memory: " : " without weights: ")
+            << ranks_line(whole, flags) << "total" << (other_bytes > 0 ? " with other memory: " : " without weights: ")
             << bytes_text(plan.total_bytes + whole.steps.total_bytes() + other_bytes) << "\n";
   if (plan.limits.boundary_states > 0) print_prefix_costs(whole);
 }
@@ -162,8 +209,13 @@ Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config,
                               RowFormat rows, const CacheLimits& limits) {
   const StepShapes shapes = step_shapes(config, schedule, limits);
   StepMemory memory;
-  memory.workspace_bytes =
-      step_workspace_bytes(WorkspaceShape::of(config, schedule, rows, limits.max_step_tokens), config);
+  memory.workspace_bytes = step_workspace_bytes(
+      WorkspaceShape::of(config, schedule, rows, limits.max_step_tokens, flags.tensor_ranks), config);
+  if (flags.tensor_ranks > 1) {
+    memory.exchange_bytes = flags.backend == "cuda"
+                                ? nccl_exchange_bytes(limits.max_step_tokens * config.hidden_size, flags.tensor_ranks)
+                                : mpi_exchange_bytes(flags.tensor_ranks);
+  }
   if (flags.backend == "cpu") {
     DSV4RT_ASSIGN_OR_RETURN(const auto backend,
                             create_cpu_backend({.threads = flags.threads, .max_isa = {}, .on_warning = {}}));
@@ -196,14 +248,16 @@ Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
       .max_step_tokens = flags.max_step_tokens,
       .pool_tokens = flags.pool_tokens,
       .boundary_states = flags.prefix_states};
+  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig rank_config, shard_config(config, {.rank = 0, .size = flags.tensor_ranks}));
   WholePlan plan;
+  plan.weights = weight_bytes(config, schedule, flags.tensor_ranks);
   if (flags.memory.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(plan.cache, plan_memory(config, schedule, layout, limits));
-    DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, config, schedule, formats.rows, limits));
+    DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, rank_config, schedule, formats.rows, limits));
     return plan;
   }
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t memory_bytes, parse_byte_size("--memory", flags.memory));
-  DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, config, schedule, formats.rows, limits));
+  DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, rank_config, schedule, formats.rows, limits));
   DSV4RT_ASSIGN_OR_RETURN(
       plan.cache, fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes + plan.steps.total_bytes()));
   plan.cache_bytes = memory_bytes - other_bytes - plan.steps.total_bytes();
@@ -246,6 +300,10 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   command
       ->add_option("--prefix-states", flags->prefix_states,
                    "Boundary states of a prefix cache; also prints what states at intervals cost and what then fits")
+      ->capture_default_str();
+  command
+      ->add_option("--tp", flags->tensor_ranks,
+                   "Plan a rank of so many with tensor parallelism; also prints its weights")
       ->capture_default_str();
   command->add_option("--draft", flags->formats.draft_budget_tokens, "Draft tokens a step may reject")
       ->capture_default_str();

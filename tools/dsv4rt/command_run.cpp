@@ -14,6 +14,7 @@
 #include "engine_flags.h"
 #include "outputs.h"
 #include "prefix_report.h"
+#include "ranks.h"
 #include "stage_report.h"
 #include "text_table.h"
 #include "tools/lib/attention_trace.h"
@@ -27,6 +28,7 @@ using Json = nlohmann::ordered_json;
 
 struct RunFlags {
   EngineFlags engine;
+  Ranks ranks;
   std::string trace;
   std::int64_t chunk = 0;
   std::int64_t decode_from = -1;
@@ -126,11 +128,10 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
   report["index_format"] = index_key_format_name(inspector.index_format());
   report["deterministic"] = inspector.deterministic();
   report["memory_bytes"] = engine.memory().total_bytes;
-  report["memory_parts"] = {{"weights", engine.memory().weight_bytes},
-                            {"cache", engine.memory().cache.total_bytes},
-                            {"workspace", engine.memory().workspace_bytes},
-                            {"scratch", engine.memory().scratch_bytes},
-                            {"graphs", engine.memory().graph_bytes}};
+  report["memory_parts"] = {
+      {"weights", engine.memory().weight_bytes},      {"cache", engine.memory().cache.total_bytes},
+      {"workspace", engine.memory().workspace_bytes}, {"scratch", engine.memory().scratch_bytes},
+      {"exchange", engine.memory().exchange_bytes},   {"graphs", engine.memory().graph_bytes}};
   for (std::size_t i = 0; i < run.layers.size(); ++i) {
     const LayerRun& layer = run.layers[i];
     Json json;
@@ -194,6 +195,7 @@ Status run(RunFlags& flags) {
   if (flags.chunk < 0) {
     return {StatusCode::kInvalidArgument, "--chunk: " + std::to_string(flags.chunk) + "; accepted: 0 or more tokens"};
   }
+  DSV4RT_RETURN_IF_ERROR(flags.ranks.join(flags.engine.backend));
   DSV4RT_ASSIGN_OR_RETURN(const AttentionTrace trace, open_trace(flags));
   if (flags.decode_from > trace.tokens()) {
     return {StatusCode::kInvalidArgument, "--decode-from: " + std::to_string(flags.decode_from) +
@@ -201,22 +203,27 @@ Status run(RunFlags& flags) {
                                               " tokens"};
   }
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, engine_options(flags, trace));
+  flags.ranks.apply(options);
   DSV4RT_RETURN_IF_ERROR(flags.prefixes.prepare(trace, options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const EngineMemory& memory = engine->memory();
-  spdlog::info("{} layers, {} planned ({} weights, {} cache, {} workspace, {} scratch, {} graphs)",
+  spdlog::info("{} layers, {} planned ({} weights, {} cache, {} workspace, {} scratch, {} exchange, {} graphs)",
                engine->layers().size(), human(memory.total_bytes), human(memory.weight_bytes),
                human(memory.cache.total_bytes), human(memory.workspace_bytes), human(memory.scratch_bytes),
-               human(memory.graph_bytes));
+               human(memory.exchange_bytes), human(memory.graph_bytes));
 
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, flags.stages.start(*engine));
+  std::unique_ptr<StageTimer> stage_timer;
+  if (flags.ranks.speaks()) {
+    DSV4RT_ASSIGN_OR_RETURN(stage_timer, flags.stages.start(*engine));
+  }
   ProgressLine progress("run", "tokens");
   const TraceRunOptions steps{
       .chunk_tokens = flags.chunk, .decode_from = flags.decode_from, .token_ids = flags.prefixes.token_ids()};
-  DSV4RT_ASSIGN_OR_RETURN(
-      const TraceRun run,
-      run_trace(*engine, trace, steps, [&](std::int64_t done, std::int64_t total) { progress.update(done, total); }));
+  DSV4RT_ASSIGN_OR_RETURN(const TraceRun run,
+                          run_trace(*engine, trace, steps, [&](std::int64_t done, std::int64_t total) {
+                            if (flags.ranks.speaks()) progress.update(done, total);
+                          }));
   std::vector<LayerCheck> checks;
   if (flags.check) {
     TraceTolerance tolerance = default_tolerance(*engine);
@@ -238,7 +245,9 @@ Status run(RunFlags& flags) {
   Json report = report_json(*engine, run, checks, digests);
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
   const Status compared = flags.prefixes.replay(*engine, trace, steps, run, report, flags.json == "-");
-  if (!flags.json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json, flags.outputs.existing()));
+  if (!flags.json.empty() && flags.ranks.speaks()) {
+    DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json, flags.outputs.existing()));
+  }
   DSV4RT_RETURN_IF_ERROR(compared);
   DSV4RT_RETURN_IF_ERROR(report_mismatches(checks));
   return flags.prefixes.result();
@@ -250,6 +259,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "Feed an attention trace through the layers and compare");
   flags->engine.add_to(*command);
+  flags->ranks.add_to(*command);
   command->add_option("--trace", flags->trace, "Attention trace (safetensors)")->required();
   command->add_option("--chunk", flags->chunk, "Prefill tokens per step; 0: the whole prompt")->capture_default_str();
   command->add_option("--decode-from", flags->decode_from,

@@ -9,7 +9,6 @@
 #include <string>
 
 #include <CLI/CLI.hpp>
-#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -17,6 +16,7 @@
 #include "command.h"
 #include "dsv4rt/version.h"
 #include "exit_codes.h"
+#include "log_lines.h"
 #include "memory_reserve.h"
 #include "outputs.h"
 
@@ -31,26 +31,12 @@ void add_log_level(CLI::App& app, std::string& level) {
       ->capture_default_str();
 }
 
-// The text of a log line, which may quote what came from outside.
-class PrintableText final : public spdlog::custom_flag_formatter {
- public:
-  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    const std::string text = printable_lines({message.payload.data(), message.payload.size()});
-    out.append(text.data(), text.data() + text.size());
-  }
-  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override {
-    return std::make_unique<PrintableText>();
-  }
-};
-
 void set_up_log(const std::string& level) {
   const char* const no_color = std::getenv("NO_COLOR");
   const bool plain = no_color != nullptr && *no_color != '\0';
   spdlog::set_default_logger(
       spdlog::stderr_color_st("dsv4rt", plain ? spdlog::color_mode::never : spdlog::color_mode::automatic));
-  auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<PrintableText>('*').set_pattern("%^%l%$: %*");
-  spdlog::set_formatter(std::move(formatter));
+  set_log_label("");
   spdlog::set_level(spdlog::level::from_str(level));
 }
 

@@ -1,5 +1,6 @@
 #include "stage_report.h"
 
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <map>
@@ -27,8 +28,13 @@ void print_table(const std::vector<StageTime>& times) {
     sums.layers.insert(time.layer);
     sums.steps = time.steps;
   }
+  // One rank has nothing to add up.
+  const bool ranks = std::any_of(by_tokens.begin(), by_tokens.end(), [](const auto& entry) {
+    return entry.second.stages[static_cast<std::size_t>(Stage::kExchange)] > 0;
+  });
+  const int stages = ranks ? kStageCount : static_cast<int>(Stage::kExchange);
   std::vector<std::string> header{"tokens", "layers", "steps"};
-  for (int stage = 0; stage < kStageCount; ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     header.push_back(std::string(stage_name(static_cast<Stage>(stage))) + " us");
   }
   header.emplace_back("sum us");
@@ -37,7 +43,8 @@ void print_table(const std::vector<StageTime>& times) {
     std::vector<std::string> cells{std::to_string(tokens), std::to_string(sums.layers.size()),
                                    std::to_string(sums.steps)};
     double sum = 0;
-    for (const double microseconds : sums.stages) {
+    for (int stage = 0; stage < stages; ++stage) {
+      const double microseconds = sums.stages[static_cast<std::size_t>(stage)];
       cells.push_back(fixed(microseconds, 1));
       sum += microseconds;
     }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "attention/context_split.h"
 #include "base/try.h"
 #include "engine/engine_impl.h"
 
@@ -135,6 +136,25 @@ Result<std::vector<float>> EngineInspector::window_values(LayerId layer, Sequenc
   return values;
 }
 
+// With context parallelism ranks select for their own rows: every rank asks, and gets those of all.
+Status EngineInspector::share_selection(std::int32_t tokens) {
+  const AttentionSettings& settings = impl_.settings;
+  if (settings.context == nullptr || tokens < settings.context_min_tokens) return {};
+  const ContextSplit split(tokens, settings.context->size());
+  for (std::int32_t index = 0; index < split.pieces(); ++index) {
+    const RowRange piece = split.piece(index);
+    if (piece.count == 0) continue;
+    const std::int64_t top_k = settings.config.index_topk;
+    DSV4RT_RETURN_IF_ERROR(settings.context->broadcast(impl_.workspace.topk_indices + piece.first * top_k,
+                                                       piece.count * top_k * std::int64_t{sizeof(std::int32_t)},
+                                                       split.owner(index), settings.stream));
+    DSV4RT_RETURN_IF_ERROR(settings.context->broadcast(impl_.workspace.topk_count + piece.first,
+                                                       piece.count * std::int64_t{sizeof(std::int32_t)},
+                                                       split.owner(index), settings.stream));
+  }
+  return {};
+}
+
 Result<TopkRows> EngineInspector::last_selection(LayerId layer, std::int32_t tokens) {
   DSV4RT_ASSIGN_OR_RETURN(const std::size_t local, impl_.local_layer(layer));
   if (!impl_.schedule.layers()[local].indexer) return no_such_role(layer, CacheRole::kIndexK);
@@ -143,6 +163,7 @@ Result<TopkRows> EngineInspector::last_selection(LayerId layer, std::int32_t tok
   const auto count = static_cast<std::size_t>(tokens);
   selection.rows.resize(count * static_cast<std::size_t>(selection.top_k));
   selection.counts.resize(count);
+  DSV4RT_RETURN_IF_ERROR(share_selection(tokens));
   DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.rows.data(), impl_.workspace.topk_indices,
                                                  selection.rows.size() * sizeof(std::int32_t)));
   DSV4RT_RETURN_IF_ERROR(impl_.backend->download(selection.counts.data(), impl_.workspace.topk_count,

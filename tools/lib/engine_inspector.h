@@ -80,6 +80,7 @@ class EngineInspector {
   Engine::Impl& impl_;
 
  private:
+  Status share_selection(std::int32_t tokens);
   Status digest_pool(int pool, SequenceId sequence, std::int64_t length, Sha256& digest);
   Status digest_ring(int slot_spec, SequenceId sequence, std::int64_t length, Sha256& digest);
 };

@@ -12,7 +12,7 @@ namespace dsv4rt {
 namespace {
 
 constexpr int kFirstCode = 0;
-constexpr int kLastCode = static_cast<int>(StatusCode::kInternal);
+constexpr int kLastCode = static_cast<int>(StatusCode::kBackendLost);
 
 TEST(Status, DefaultIsOkAndHasNoMessage) {
   const Status status;
@@ -53,6 +53,7 @@ TEST(Status, CodesKeepTheirNumbers) {
   EXPECT_EQ(static_cast<int>(StatusCode::kMismatch), 8);
   EXPECT_EQ(static_cast<int>(StatusCode::kFaulted), 9);
   EXPECT_EQ(static_cast<int>(StatusCode::kInternal), 10);
+  EXPECT_EQ(static_cast<int>(StatusCode::kBackendLost), 11);
 }
 
 TEST(Result, HoldsAValue) {

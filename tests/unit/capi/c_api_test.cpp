@@ -143,7 +143,8 @@ TEST_F(CApiTest, SaysItsVersionAndNamesStatuses) {
   EXPECT_STREQ(dsv4rt_status_name(DSV4RT_STALE_HANDLE), "stale handle");
   EXPECT_STREQ(dsv4rt_status_name(DSV4RT_INTERNAL), "internal");
   EXPECT_STREQ(dsv4rt_status_name(-1), "unknown");
-  EXPECT_STREQ(dsv4rt_status_name(DSV4RT_INTERNAL + 1), "unknown");
+  EXPECT_STREQ(dsv4rt_status_name(DSV4RT_BACKEND_LOST), "backend lost");
+  EXPECT_STREQ(dsv4rt_status_name(DSV4RT_BACKEND_LOST + 1), "unknown");
 }
 
 TEST_F(CApiTest, DefaultsAreThoseOfTheEngine) {

@@ -17,6 +17,7 @@ namespace {
 bool has_stage(const LayerSpec& spec, Stage stage, std::int32_t tokens) {
   if (stage == Stage::kStoreWindow) return tokens > 1;
   if (stage == Stage::kIndexerTopk) return spec.indexer;
+  if (stage == Stage::kExchange) return false;
   return true;
 }
 

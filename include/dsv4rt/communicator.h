@@ -1,0 +1,98 @@
+// Communicator: how engines of several processes (ranks) exchange what each has computed.
+//
+// An engine takes one by EngineOptions::parallel. Two are offered: over MPI for host memory (backend "cpu") and over
+// NCCL for device memory (backend "cuda"); a host may bring its own. docs/distributed.md.
+//
+// Every rank makes the same calls in the same order. A call that fails with kBackendLost has lost the communicator: a
+// rank failed, or did not take part within the deadline. Every later call answers the same with the first cause, and
+// neither a call nor the destructor waits for the lost rank again. A new communicator of the ranks that are left can be
+// made in the same process.
+//
+// Threads: one thread at a time; state() from any.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "dsv4rt/export.h"
+#include "dsv4rt/status.h"
+
+namespace dsv4rt {
+
+enum class ElementType : std::uint8_t { kBf16, kF32 };
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual std::string_view transport() const noexcept = 0;  // "mpi", "nccl", ...
+  [[nodiscard]] virtual std::int32_t rank() const noexcept = 0;           // 0 to size - 1
+  [[nodiscard]] virtual std::int32_t size() const noexcept = 0;
+  // Whether the pointers given to the collectives are host memory; device memory of the engine's device otherwise.
+  [[nodiscard]] virtual bool uses_host_memory() const noexcept = 0;
+
+  // Memory that sums of up to `elements` elements take, and taking it, once, before the first. Sums take none of their
+  // own: they may be captured.
+  [[nodiscard]] virtual std::int64_t scratch_bytes(std::int64_t elements) const = 0;
+  virtual Status reserve(std::int64_t elements) = 0;
+
+  // sum[i] = terms[i] of rank 0 + of rank 1 + ..., added in FP32 in the order of the ranks and rounded once: the same
+  // bytes on every rank, run after run, however many elements there are. sum may be terms if their types are the same.
+  // `stream`: cudaStream_t that the call is enqueued on, which may be capturing; null with host memory, where the sum
+  // is there on return.
+  virtual Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
+                                std::int64_t elements, void* stream) = 0;
+  // all = part of rank 0, of rank 1, ...: [size, bytes]. The two do not overlap.
+  virtual Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) = 0;
+  virtual Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) = 0;
+
+  // all_gather of few bytes of host memory, which waits for every rank, by a deadline of its own: for agreeing on
+  // something before work begins.
+  virtual Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) = 0;
+
+  // Tells that collectives were enqueued on the stream, directly or by launching a graph: from now on somebody else
+  // sees to the deadline. Nothing to do where calls wait.
+  virtual Status watch(void* stream) {
+    static_cast<void>(stream);
+    return {};
+  }
+  // Ok, or kBackendLost with the first cause.
+  [[nodiscard]] virtual Status state() const = 0;
+};
+
+struct MpiOptions {
+  // MPI_Comm* of a communicator of the host, which is duplicated; null: MPI_COMM_WORLD. The host
+  // initialises MPI (MPI_THREAD_SERIALIZED; MPI_THREAD_FUNNELED if the main thread alone uses the engine), and
+  // finalises it after the communicator, unless that is lost.
+  const void* communicator = nullptr;
+  // How long a collective waits for the other ranks. Longer than ranks may be apart in their work.
+  double deadline_seconds = 10;
+};
+
+// Collective over the ranks of the given communicator. kUnsupported in builds without MPI; kFailedPrecondition before
+// MPI_Init_thread and after MPI_Finalize; kInvalidArgument for a deadline that is not finite and above 0; kBackendLost
+// when not every rank takes part.
+DSV4RT_EXPORT Result<std::shared_ptr<Communicator>> create_mpi_communicator(const MpiOptions& options = {});
+
+// Bytes by which the ranks of an NCCL communicator find each other: made by one, given to all by the host.
+using NcclUniqueId = std::array<std::byte, 128>;
+
+struct NcclOptions {
+  std::int32_t rank = 0;
+  std::int32_t size = 1;
+  NcclUniqueId id{};
+  std::int32_t device = 0;  // CUDA ordinal of this rank: that of its engine
+  // How long a step may stay on the device beyond the one before it, the wait for other ranks included. Longer than the
+  // longest step.
+  double deadline_seconds = 10;
+};
+
+// NCCL (libnccl.so.2, 2.14 or later) is loaded when it is asked for, never linked. kUnsupported in builds without it,
+// and where it is not installed, saying what to install; kInvalidArgument for ranks, devices and deadlines that do not
+// exist; kBackendLost when not every rank takes part.
+DSV4RT_EXPORT Result<NcclUniqueId> create_nccl_unique_id();
+DSV4RT_EXPORT Result<std::shared_ptr<Communicator>> create_nccl_communicator(const NcclOptions& options);
+
+}  // namespace dsv4rt

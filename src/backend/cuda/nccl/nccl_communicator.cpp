@@ -1,0 +1,316 @@
+// The order of a sum: NCCL's depends on algorithm, protocol, number of elements and place in the buffer. The ranks'
+// terms are gathered and added by a kernel in the order of the ranks, so that a token's bytes depend neither on its
+// neighbours nor on the run. Long sums go in parts of kNcclPartElements, which changes nothing either.
+//
+// A lost rank: calls on the host poll against the deadline, work on the device is watched by a thread (DeadlineWatch).
+// Whoever finds out first aborts the communicator, which ends its kernels, so that nobody waits on the stream for ever.
+#include "backend/cuda/nccl/nccl_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/device/current_device.h"
+#include "backend/cuda/device/handles.h"
+#include "backend/cuda/nccl/deadline_watch.h"
+#include "backend/cuda/nccl/nccl_library.h"
+#include "backend/cuda/nccl/sum_ranks.h"
+#include "base/try.h"
+#include "dist/check_collective.h"
+#include "dist/exchange_memory.h"
+#include "dist/lost_state.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPause = std::chrono::microseconds(50);
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const Nccl& nccl, std::unique_ptr<const CudaDevice> device, const NcclOptions& options)
+      : nccl_(nccl), device_(std::move(device)), options_(options) {}
+  ~NcclCommunicator() override;
+
+  // Meets the other ranks.
+  Status connect();
+
+  [[nodiscard]] std::string_view transport() const noexcept override { return "nccl"; }
+  [[nodiscard]] std::int32_t rank() const noexcept override { return options_.rank; }
+  [[nodiscard]] std::int32_t size() const noexcept override { return options_.size; }
+  [[nodiscard]] bool uses_host_memory() const noexcept override { return false; }
+
+  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t elements) const override {
+    return nccl_exchange_bytes(elements, options_.size);
+  }
+  Status reserve(std::int64_t elements) override;
+
+  Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
+                        std::int64_t elements, void* stream) override;
+  Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) override;
+  Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override;
+  Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override;
+  Status watch(void* stream) override;
+  [[nodiscard]] Status state() const override { return lost_.status(); }
+
+ private:
+  // Runs an NCCL call on the communicator and waits until it has been enqueued.
+  Status enqueue(const char* call, const std::function<ncclResult_t()>& work);
+  // Waits until what is under way on the host is done. The caller holds comm_mutex_.
+  Status settle(const char* call, ncclResult_t result, double deadline_seconds);
+  Status lose(const std::string& why);
+  // Ends the communicator in the background: it may wait for graphs that hold it, or for ranks.
+  void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait);
+
+  const Nccl nccl_;
+  const std::unique_ptr<const CudaDevice> device_;
+  const NcclOptions options_;
+  LostState lost_;
+  std::mutex comm_mutex_;  // the watch aborts what the engine's thread uses
+  ncclComm_t comm_ = nullptr;
+  void* scratch_ = nullptr;
+  std::int64_t scratch_elements_ = 0;
+  std::optional<DeadlineWatch> watch_;  // gone first
+};
+
+NcclCommunicator::~NcclCommunicator() {
+  watch_.reset();
+  const CurrentDevice current(*device_);
+  static_cast<void>(cudaFree(scratch_));
+  const std::lock_guard lock(comm_mutex_);
+  // Ranks end together; one that does not is not waited for.
+  if (comm_ != nullptr) end(nccl_.ncclCommDestroy, std::chrono::duration<double>(options_.deadline_seconds));
+}
+
+void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) {
+  std::promise<void> ended;
+  std::future<void> done = ended.get_future();
+  std::thread([how, comm = std::exchange(comm_, nullptr), ordinal = device_->ordinal(),
+               promise = std::move(ended)]() mutable {
+    static_cast<void>(cudaSetDevice(ordinal));
+    static_cast<void>(how(comm));
+    promise.set_value();
+  }).detach();
+  static_cast<void>(done.wait_for(wait));
+}
+
+Status NcclCommunicator::connect() {
+  DSV4RT_ON_DEVICE(*device_);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclUniqueId id;
+  static_assert(sizeof(id) == sizeof(options_.id));
+  std::memcpy(&id, options_.id.data(), sizeof(id));
+  const std::lock_guard lock(comm_mutex_);
+  const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm_, options_.size, id, options_.rank, &config);
+  if (result == ncclInvalidArgument || result == ncclInvalidUsage) {
+    return {StatusCode::kInvalidArgument, std::string("nccl: ncclCommInitRankConfig: ") +
+                                              nccl_.ncclGetErrorString(result) + ": " +
+                                              nccl_.ncclGetLastError(nullptr)};
+  }
+  DSV4RT_RETURN_IF_ERROR(settle("ncclCommInitRankConfig", result, options_.deadline_seconds));
+  watch_.emplace(
+      *device_, options_.deadline_seconds,
+      [this]() -> std::string {
+        const std::lock_guard held(comm_mutex_);
+        if (comm_ == nullptr) return {};
+        ncclResult_t state = ncclSuccess;
+        if (nccl_.ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return {};
+        if (state == ncclSuccess || state == ncclInProgress) return {};
+        return std::string(nccl_.ncclGetErrorString(state)) + ": " + nccl_.ncclGetLastError(comm_);
+      },
+      [this](const std::string& why) {
+        const std::lock_guard held(comm_mutex_);
+        static_cast<void>(lose(why));
+      });
+  return {};
+}
+
+Status NcclCommunicator::lose(const std::string& why) {
+  Status status =
+      lost_.lose("rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) + " (nccl): " + why);
+  if (comm_ != nullptr) end(nccl_.ncclCommAbort, std::chrono::duration<double>(0));
+  return status;
+}
+
+Status NcclCommunicator::settle(const char* call, ncclResult_t result, double deadline_seconds) {
+  const Clock::time_point end_of_wait = after(deadline_seconds);
+  while (result == ncclInProgress) {
+    if (Clock::now() >= end_of_wait) {
+      return lose(std::string(call) + ": not every rank took part within " + std::to_string(deadline_seconds) + " s");
+    }
+    std::this_thread::sleep_for(kPause);
+    if (const ncclResult_t asked = nccl_.ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) result = asked;
+  }
+  if (result == ncclSuccess) return {};
+  return lose(std::string(call) + ": " + nccl_.ncclGetErrorString(result) + ": " + nccl_.ncclGetLastError(comm_));
+}
+
+Status NcclCommunicator::enqueue(const char* call, const std::function<ncclResult_t()>& work) {
+  const std::lock_guard lock(comm_mutex_);
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  return settle(call, work(), options_.deadline_seconds);
+}
+
+Status NcclCommunicator::reserve(std::int64_t elements) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_ON_DEVICE(*device_);
+  const std::int64_t wanted = std::min(elements, kNcclPartElements);
+  if (wanted <= scratch_elements_) return {};
+  const auto bytes = static_cast<std::size_t>(scratch_bytes(wanted));
+  DSV4RT_CUDA_TRY(cudaFree(scratch_));
+  scratch_ = nullptr;
+  scratch_elements_ = 0;
+  if (const cudaError_t error = cudaMalloc(&scratch_, bytes); error == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return {StatusCode::kResourceExhausted,
+            "sums over ranks: " + std::to_string(bytes) + " B of device memory that are not there"};
+  } else {
+    DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(error));
+  }
+  scratch_elements_ = wanted;
+  return {};
+}
+
+Status NcclCommunicator::all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
+                                        std::int64_t elements, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_RETURN_IF_ERROR(check_sum(terms, terms_type, sum, sum_type, elements));
+  if (scratch_elements_ < std::min(elements, kNcclPartElements)) {
+    return {StatusCode::kFailedPrecondition, "all_reduce_sum: " + std::to_string(elements) +
+                                                 " elements, but memory for " + std::to_string(scratch_elements_) +
+                                                 " was reserved"};
+  }
+  DSV4RT_ON_DEVICE(*device_);
+  const auto enqueued_on = static_cast<cudaStream_t>(stream);
+  const ncclDataType_t type = terms_type == ElementType::kF32 ? ncclFloat32 : ncclBfloat16;
+  for (std::int64_t first = 0; first < elements; first += kNcclPartElements) {
+    const std::int64_t count = std::min(kNcclPartElements, elements - first);
+    const auto* part = static_cast<const std::byte*>(terms) + first * element_bytes(terms_type);
+    DSV4RT_RETURN_IF_ERROR(enqueue("all_reduce_sum", [&] {
+      return nccl_.ncclAllGather(part, scratch_, static_cast<std::size_t>(count), type, comm_, enqueued_on);
+    }));
+    DSV4RT_RETURN_IF_ERROR(launch_sum_ranks(scratch_, options_.size, terms_type,
+                                            static_cast<std::byte*>(sum) + first * element_bytes(sum_type), sum_type,
+                                            count, enqueued_on));
+  }
+  return {};
+}
+
+Status NcclCommunicator::all_gather(const void* part, void* all, std::int64_t bytes, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_RETURN_IF_ERROR(check_gather(part, all, bytes));
+  DSV4RT_ON_DEVICE(*device_);
+  return enqueue("all_gather", [&] {
+    return nccl_.ncclAllGather(part, all, static_cast<std::size_t>(bytes), ncclUint8, comm_,
+                               static_cast<cudaStream_t>(stream));
+  });
+}
+
+Status NcclCommunicator::broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_RETURN_IF_ERROR(check_broadcast(data, bytes, root, options_.size));
+  DSV4RT_ON_DEVICE(*device_);
+  return enqueue("broadcast", [&] {
+    return nccl_.ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, comm_,
+                               static_cast<cudaStream_t>(stream));
+  });
+}
+
+Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_RETURN_IF_ERROR(check_deadline("all_gather_host: deadline_seconds", deadline_seconds));
+  DSV4RT_RETURN_IF_ERROR(check_gather(part, all, bytes));
+  if (bytes == 0) return {};
+  DSV4RT_ON_DEVICE(*device_);
+  DSV4RT_ASSIGN_OR_RETURN(const Stream stream, create_stream());
+  const auto part_bytes = static_cast<std::size_t>(bytes);
+  const std::size_t all_bytes = part_bytes * static_cast<std::size_t>(options_.size);
+  void* staging = nullptr;  // [size, bytes], then the part
+  DSV4RT_CUDA_TRY(cudaMalloc(&staging, all_bytes + part_bytes));
+  void* own = static_cast<std::byte*>(staging) + all_bytes;
+  const auto exchange = [&]() -> Status {
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(own, part, part_bytes, cudaMemcpyHostToDevice, stream.get()));
+    DSV4RT_RETURN_IF_ERROR(enqueue("all_gather_host", [&] {
+      return nccl_.ncclAllGather(own, staging, part_bytes, ncclUint8, comm_, stream.get());
+    }));
+    const Clock::time_point end_of_wait = after(deadline_seconds);
+    cudaError_t ready = cudaErrorNotReady;
+    while ((ready = cudaStreamQuery(stream.get())) == cudaErrorNotReady) {
+      if (Clock::now() >= end_of_wait) {
+        const std::lock_guard lock(comm_mutex_);
+        return lose("all_gather_host: not every rank took part within " + std::to_string(deadline_seconds) + " s");
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+    DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(ready));
+    DSV4RT_CUDA_TRY(cudaMemcpyAsync(all, staging, all_bytes, cudaMemcpyDeviceToHost, stream.get()));
+    return DSV4RT_CUDA_STATUS(cudaStreamSynchronize(stream.get()));
+  };
+  Status status = exchange();
+  // Given up work may still run: its memory stays where it is.
+  if (status.code() != StatusCode::kBackendLost) static_cast<void>(cudaFree(staging));
+  return status;
+}
+
+Status NcclCommunicator::watch(void* stream) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_ON_DEVICE(*device_);
+  return watch_->mark(static_cast<cudaStream_t>(stream));
+}
+
+Status check_options(const NcclOptions& options) {
+  DSV4RT_RETURN_IF_ERROR(check_deadline("nccl: deadline_seconds", options.deadline_seconds));
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return {StatusCode::kInvalidArgument, "nccl: rank " + std::to_string(options.rank) + " of " +
+                                              std::to_string(options.size) +
+                                              "; accepted: 0 up to the number of ranks, which is 1 or more"};
+  }
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) {
+    return {StatusCode::kUnsupported, std::string("nccl: no usable CUDA device: ") + cudaGetErrorString(error)};
+  }
+  if (options.device >= 0 && options.device < devices) return {};
+  return {StatusCode::kInvalidArgument, "nccl: device " + std::to_string(options.device) +
+                                            "; this machine has devices 0 to " + std::to_string(devices - 1) +
+                                            ", one for each rank on it"};
+}
+
+}  // namespace
+
+Result<NcclUniqueId> make_nccl_unique_id() {
+  DSV4RT_ASSIGN_OR_RETURN(const Nccl nccl, load_nccl());
+  ncclUniqueId id;
+  if (const ncclResult_t result = nccl.ncclGetUniqueId(&id); result != ncclSuccess) {
+    return Status{StatusCode::kFaulted, std::string("nccl: ncclGetUniqueId: ") + nccl.ncclGetErrorString(result) +
+                                            ": " + nccl.ncclGetLastError(nullptr)};
+  }
+  NcclUniqueId bytes;
+  std::memcpy(bytes.data(), &id, bytes.size());
+  return bytes;
+}
+
+Result<std::shared_ptr<Communicator>> make_nccl_communicator(const NcclOptions& options) {
+  DSV4RT_ASSIGN_OR_RETURN(const Nccl nccl, load_nccl());
+  DSV4RT_RETURN_IF_ERROR(check_options(options));
+  DSV4RT_ASSIGN_OR_RETURN(std::unique_ptr<const CudaDevice> device, CudaDevice::create(options.device));
+  auto made = std::make_shared<NcclCommunicator>(nccl, std::move(device), options);
+  DSV4RT_RETURN_IF_ERROR(made->connect());
+  return std::shared_ptr<Communicator>(std::move(made));
+}
+
+}  // namespace dsv4rt::cuda

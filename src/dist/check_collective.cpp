@@ -1,0 +1,55 @@
+#include "dist/check_collective.h"
+
+#include <string>
+
+namespace dsv4rt {
+namespace {
+
+Status check_count(const char* call, const char* what, std::int64_t count) {
+  if (count >= 0) return {};
+  return {StatusCode::kInvalidArgument,
+          std::string(call) + ": " + what + " = " + std::to_string(count) + "; accepted: 0 or more"};
+}
+
+Status null_argument(const char* call, const char* name) {
+  return {StatusCode::kInvalidArgument, std::string(call) + ": " + name + " is null"};
+}
+
+}  // namespace
+
+Status check_deadline(const char* what, double seconds) {
+  if (seconds > 0 && seconds <= kLongestDeadlineSeconds) return {};
+  return {StatusCode::kInvalidArgument, std::string(what) + ": " + std::to_string(seconds) +
+                                            "; accepted: above 0, at most " +
+                                            std::to_string(static_cast<int>(kLongestDeadlineSeconds)) + " seconds"};
+}
+
+Status check_sum(const void* terms, ElementType terms_type, const void* sum, ElementType sum_type,
+                 std::int64_t elements) {
+  if (Status status = check_count("all_reduce_sum", "elements", elements); !status.ok()) return status;
+  if (elements == 0) return {};
+  if (terms == nullptr) return null_argument("all_reduce_sum", "terms");
+  if (sum == nullptr) return null_argument("all_reduce_sum", "sum");
+  if (terms == sum && terms_type != sum_type) {
+    return {StatusCode::kInvalidArgument, "all_reduce_sum: terms and sum are one buffer of two types"};
+  }
+  return {};
+}
+
+Status check_gather(const void* part, const void* all, std::int64_t bytes) {
+  if (Status status = check_count("all_gather", "bytes", bytes); !status.ok()) return status;
+  if (bytes == 0) return {};
+  if (part == nullptr) return null_argument("all_gather", "part");
+  return all == nullptr ? null_argument("all_gather", "all") : Status{};
+}
+
+Status check_broadcast(const void* data, std::int64_t bytes, std::int32_t root, std::int32_t size) {
+  if (Status status = check_count("broadcast", "bytes", bytes); !status.ok()) return status;
+  if (root < 0 || root >= size) {
+    return {StatusCode::kInvalidArgument,
+            "broadcast: root = " + std::to_string(root) + "; accepted: 0 to " + std::to_string(size - 1)};
+  }
+  return bytes > 0 && data == nullptr ? null_argument("broadcast", "data") : Status{};
+}
+
+}  // namespace dsv4rt

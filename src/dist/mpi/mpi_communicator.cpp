@@ -1,0 +1,220 @@
+// Every collective works on memory of the communicator: a request that never completes cannot be cancelled, and MPI may
+// touch its buffers later. Such memory is left behind when the communicator is lost.
+//
+// The order of a sum: MPI_SUM promises none and knows no BF16. The ranks' terms are gathered as they are and added
+// here, in the order of the ranks, so that the bytes are the same everywhere and always. Terms of layers are FP32: BF16
+// ones would be rounded before they are added, once for every rank.
+#include "dist/mpi/mpi_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mpi.h>
+#include <sched.h>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/try.h"
+#include "dist/check_collective.h"
+#include "dist/exchange_memory.h"
+#include "dist/lost_state.h"
+#include "dist/sum_in_rank_order.h"
+
+namespace dsv4rt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A rank that waits gives its processor to the others first, and sleeps when it has waited for long.
+constexpr int kEagerPolls = 2000;
+constexpr auto kPause = std::chrono::microseconds(50);
+
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return "error " + std::to_string(code);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+std::string seconds_text(double seconds) {
+  std::string text = std::to_string(seconds);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// Whether it completed before `end`. `code` is what MPI_Test gave last.
+bool wait_until(MPI_Request& request, Clock::time_point end, int& code) {
+  for (int polls = 0;; ++polls) {
+    int done = 0;
+    code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || done != 0) return code == MPI_SUCCESS;
+    if (Clock::now() >= end) return false;
+    if (polls < kEagerPolls) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+// Keeps memory that MPI may still read and write, for as long as the process lives.
+void leave_behind(std::vector<std::byte> memory) {
+  static auto* const left = new std::vector<std::vector<std::byte>>();
+  left->push_back(std::move(memory));
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(MPI_Comm comm, std::int32_t rank, std::int32_t size, double deadline_seconds)
+      : comm_(comm),
+        rank_(rank),
+        size_(size),
+        deadline_seconds_(deadline_seconds),
+        staging_(static_cast<std::size_t>(kMpiPartBytes) * static_cast<std::size_t>(size)) {}
+  ~MpiCommunicator() override {
+    if (lost_.lost()) return;  // freeing would wait for the ranks that are gone
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (finalised == 0) MPI_Comm_free(&comm_);
+  }
+
+  [[nodiscard]] std::string_view transport() const noexcept override { return "mpi"; }
+  [[nodiscard]] std::int32_t rank() const noexcept override { return rank_; }
+  [[nodiscard]] std::int32_t size() const noexcept override { return size_; }
+  [[nodiscard]] bool uses_host_memory() const noexcept override { return true; }
+
+  // The staging memory is there from the beginning and serves sums of any length.
+  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t) const override { return mpi_exchange_bytes(size_); }
+  Status reserve(std::int64_t) override { return lost_.status(); }
+
+  Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
+                        std::int64_t elements, void*) override {
+    DSV4RT_RETURN_IF_ERROR(lost_.status());
+    DSV4RT_RETURN_IF_ERROR(check_sum(terms, terms_type, sum, sum_type, elements));
+    const std::int64_t term_bytes = element_bytes(terms_type);
+    const std::int64_t most = kMpiPartBytes / term_bytes;
+    for (std::int64_t first = 0; first < elements; first += most) {
+      const std::int64_t count = std::min(most, elements - first);
+      const auto* part = static_cast<const std::byte*>(terms) + first * term_bytes;
+      DSV4RT_RETURN_IF_ERROR(gather_part("all_reduce_sum", part, count * term_bytes, deadline_seconds_));
+      sum_in_rank_order(staging_.data(), static_cast<std::size_t>(count * term_bytes), size_, terms_type,
+                        static_cast<std::byte*>(sum) + first * element_bytes(sum_type), sum_type, count);
+    }
+    return {};
+  }
+
+  Status all_gather(const void* part, void* all, std::int64_t bytes, void*) override {
+    return gather("all_gather", part, all, bytes, deadline_seconds_);
+  }
+  Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override {
+    DSV4RT_RETURN_IF_ERROR(check_deadline("all_gather_host: deadline_seconds", deadline_seconds));
+    return gather("all_gather_host", part, all, bytes, deadline_seconds);
+  }
+
+  Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void*) override {
+    DSV4RT_RETURN_IF_ERROR(lost_.status());
+    DSV4RT_RETURN_IF_ERROR(check_broadcast(data, bytes, root, size_));
+    for (std::int64_t first = 0; first < bytes; first += kMpiPartBytes) {
+      const std::int64_t count = std::min(kMpiPartBytes, bytes - first);
+      auto* at = static_cast<std::byte*>(data) + first;
+      if (rank_ == root) std::memcpy(staging_.data(), at, static_cast<std::size_t>(count));
+      MPI_Request request = MPI_REQUEST_NULL;
+      const int code = MPI_Ibcast(staging_.data(), static_cast<int>(count), MPI_BYTE, root, comm_, &request);
+      DSV4RT_RETURN_IF_ERROR(complete("broadcast", code, request, deadline_seconds_));
+      if (rank_ != root) std::memcpy(at, staging_.data(), static_cast<std::size_t>(count));
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status state() const override { return lost_.status(); }
+
+ private:
+  Status gather(const char* call, const void* part, void* all, std::int64_t bytes, double deadline_seconds) {
+    DSV4RT_RETURN_IF_ERROR(lost_.status());
+    DSV4RT_RETURN_IF_ERROR(check_gather(part, all, bytes));
+    for (std::int64_t first = 0; first < bytes; first += kMpiPartBytes) {
+      const std::int64_t count = std::min(kMpiPartBytes, bytes - first);
+      DSV4RT_RETURN_IF_ERROR(gather_part(call, static_cast<const std::byte*>(part) + first, count, deadline_seconds));
+      for (std::int32_t rank = 0; rank < size_; ++rank) {
+        std::memcpy(static_cast<std::byte*>(all) + rank * bytes + first, staging_.data() + rank * count,
+                    static_cast<std::size_t>(count));
+      }
+    }
+    return {};
+  }
+
+  // staging_ = [size, bytes].
+  Status gather_part(const char* call, const void* part, std::int64_t bytes, double deadline_seconds) {
+    std::memcpy(staging_.data() + rank_ * bytes, part, static_cast<std::size_t>(bytes));
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, staging_.data(), static_cast<int>(bytes),
+                                    MPI_BYTE, comm_, &request);
+    return complete(call, code, request, deadline_seconds);
+  }
+
+  Status complete(const char* call, int code, MPI_Request& request, double deadline_seconds) {
+    if (code == MPI_SUCCESS && wait_until(request, after(deadline_seconds), code)) return {};
+    const std::string who = "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " (mpi): " + call + ": ";
+    leave_behind(std::move(staging_));
+    if (code != MPI_SUCCESS) return lost_.lose(who + error_text(code));
+    return lost_.lose(who + "not every rank took part within " + seconds_text(deadline_seconds));
+  }
+
+  MPI_Comm comm_;
+  std::int32_t rank_;
+  std::int32_t size_;
+  double deadline_seconds_;
+  std::vector<std::byte> staging_;
+  LostState lost_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> make_mpi_communicator(const MpiOptions& options) {
+  DSV4RT_RETURN_IF_ERROR(check_deadline("mpi: deadline_seconds", options.deadline_seconds));
+  int initialised = 0;
+  int finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (initialised == 0 || finalised != 0) {
+    return Status{StatusCode::kFailedPrecondition,
+                  finalised != 0 ? "mpi: MPI_Finalize was called before" : "mpi: MPI_Init_thread was not called"};
+  }
+  const MPI_Comm given =
+      options.communicator == nullptr ? MPI_COMM_WORLD : *static_cast<const MPI_Comm*>(options.communicator);
+  // The copy takes over how errors are handled, and gives the host its own back.
+  MPI_Errhandler hosts = MPI_ERRHANDLER_NULL;
+  MPI_Comm_get_errhandler(given, &hosts);
+  MPI_Comm_set_errhandler(given, MPI_ERRORS_RETURN);
+  // Left behind when not every rank comes: MPI writes to it later.
+  auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code = MPI_Comm_idup(given, copy.get(), &request);
+  const bool made = code == MPI_SUCCESS && wait_until(request, after(options.deadline_seconds), code);
+  MPI_Comm_set_errhandler(given, hosts);
+  if (hosts != MPI_ERRHANDLER_NULL) MPI_Errhandler_free(&hosts);
+  if (!made) {
+    static_cast<void>(copy.release());
+    return Status{StatusCode::kBackendLost, code != MPI_SUCCESS
+                                                ? "mpi: MPI_Comm_idup: " + error_text(code)
+                                                : "mpi: not every rank took part in making a communicator within " +
+                                                      seconds_text(options.deadline_seconds)};
+  }
+  MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(*copy, &rank);
+  MPI_Comm_size(*copy, &size);
+  return std::shared_ptr<Communicator>(std::make_shared<MpiCommunicator>(*copy, rank, size, options.deadline_seconds));
+}
+
+}  // namespace dsv4rt

@@ -1,0 +1,157 @@
+// The verbs over MPI: what they give, in which order they add, and what they refuse.
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/bfloat16.h"
+#include "dist/sum_in_rank_order.h"
+#include "mpi/mpi_ranks.h"
+
+namespace dsv4rt::test {
+namespace {
+
+// What rank r gives as element i: terms of different sizes, so that another order of adding gives another sum.
+float term(std::int32_t rank, std::int64_t i) {
+  const auto x = static_cast<float>(std::sin(static_cast<double>(i * 37 + rank * 101)));
+  return x * std::ldexp(1.0F, static_cast<int>((i + rank * 7) % 40) - 20);
+}
+
+std::vector<float> terms_of(std::int32_t rank, std::int64_t count) {
+  std::vector<float> terms;
+  for (std::int64_t i = 0; i < count; ++i) terms.push_back(term(rank, i));
+  return terms;
+}
+
+TEST(MpiCommunicator, SaysWhoItIs) {
+  const auto ranks = all_ranks();
+  EXPECT_EQ(ranks->transport(), "mpi");
+  EXPECT_EQ(ranks->rank(), mpi_session().rank());
+  EXPECT_EQ(ranks->size(), mpi_session().size());
+  EXPECT_GE(ranks->size(), 2) << "to be started by mpirun";
+  EXPECT_TRUE(ranks->uses_host_memory());
+  EXPECT_OK(ranks->state());
+}
+
+// Lengths around and beyond the parts in which long sums go (2^18 FP32 elements).
+TEST(MpiCommunicator, AddsInTheOrderOfTheRanks) {
+  const auto ranks = all_ranks();
+  bool order_shows = false;
+  for (const std::int64_t count : {1, 7, 262143, 262144, 262145, 600001}) {
+    const auto mine = terms_of(ranks->rank(), count);
+    std::vector<float> sum(mine.size());
+    std::vector<bf16> rounded(mine.size());
+    ASSERT_OK(ranks->all_reduce_sum(mine.data(), ElementType::kF32, sum.data(), ElementType::kF32, count, nullptr));
+    ASSERT_OK(
+        ranks->all_reduce_sum(mine.data(), ElementType::kF32, rounded.data(), ElementType::kBf16, count, nullptr));
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      float forwards = term(0, i);
+      for (std::int32_t rank = 1; rank < ranks->size(); ++rank) forwards += term(rank, i);
+      float backwards = term(ranks->size() - 1, i);
+      for (std::int32_t rank = ranks->size() - 2; rank >= 0; --rank) backwards += term(rank, i);
+      order_shows |= forwards != backwards;
+      const auto at = static_cast<std::size_t>(i);
+      wrong += sum[at] == forwards && rounded[at].bits == to_bf16(forwards).bits ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0) << count << " elements";
+  }
+  EXPECT_EQ(order_shows, ranks->size() > 2) << "two terms have one order";
+}
+
+TEST(MpiCommunicator, AddsBf16InPlace) {
+  const auto ranks = all_ranks();
+  std::vector<bf16> values(1000);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = to_bf16(term(ranks->rank(), static_cast<std::int64_t>(i)));
+  }
+  ASSERT_OK(ranks->all_reduce_sum(values.data(), ElementType::kBf16, values.data(), ElementType::kBf16, 1000, nullptr));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    float sum = 0;
+    for (std::int32_t rank = 0; rank < ranks->size(); ++rank) {
+      const float own = to_float(to_bf16(term(rank, static_cast<std::int64_t>(i))));
+      sum = rank == 0 ? own : sum + own;
+    }
+    ASSERT_EQ(values[i].bits, to_bf16(sum).bits) << i;
+  }
+}
+
+TEST(MpiCommunicator, GathersAndBroadcastsBytesOfAnyLength) {
+  const auto ranks = all_ranks();
+  for (const std::int64_t bytes : {1, 1000, 1048576, 1048577, 2500000}) {
+    const auto byte = [](std::int32_t rank, std::int64_t i) { return static_cast<char>((i * 31 + rank * 17) % 251); };
+    std::vector<char> mine;
+    for (std::int64_t i = 0; i < bytes; ++i) mine.push_back(byte(ranks->rank(), i));
+    std::vector<char> all(static_cast<std::size_t>(bytes * ranks->size()));
+    ASSERT_OK(ranks->all_gather(mine.data(), all.data(), bytes, nullptr));
+    std::int64_t wrong = 0;
+    for (std::int32_t rank = 0; rank < ranks->size(); ++rank) {
+      for (std::int64_t i = 0; i < bytes; ++i) {
+        wrong += all[static_cast<std::size_t>(rank * bytes + i)] == byte(rank, i) ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << bytes << " bytes";
+
+    const std::int32_t root = ranks->size() - 1;
+    ASSERT_OK(ranks->broadcast(mine.data(), bytes, root, nullptr));
+    for (std::int64_t i = 0; i < bytes; ++i) wrong += mine[static_cast<std::size_t>(i)] == byte(root, i) ? 0 : 1;
+    EXPECT_EQ(wrong, 0) << bytes << " bytes";
+  }
+}
+
+TEST(MpiCommunicator, RefusesWhatIsNoCall) {
+  const auto ranks = all_ranks();
+  float value = 0;
+  const auto sum = [&](const void* terms, void* to, ElementType type, std::int64_t count) {
+    return ranks->all_reduce_sum(terms, ElementType::kF32, to, type, count, nullptr);
+  };
+  EXPECT_EQ(sum(nullptr, &value, ElementType::kF32, 1).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(sum(&value, nullptr, ElementType::kF32, 1).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(sum(&value, &value, ElementType::kBf16, 1).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(sum(&value, &value, ElementType::kF32, -1).code(), StatusCode::kInvalidArgument);
+  EXPECT_OK(sum(nullptr, nullptr, ElementType::kF32, 0));
+  EXPECT_EQ(ranks->broadcast(&value, 4, ranks->size(), nullptr).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ranks->all_gather(&value, nullptr, 4, nullptr).code(), StatusCode::kInvalidArgument);
+  for (const double seconds : {0.0, -1.0, 1e6, std::numeric_limits<double>::quiet_NaN()}) {
+    const auto made = create_mpi_communicator({.communicator = nullptr, .deadline_seconds = seconds});
+    EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument) << seconds;
+    EXPECT_NE(made.status().message().find("deadline_seconds"), std::string::npos);
+  }
+  EXPECT_OK(ranks->state());  // a refusal loses nothing
+}
+
+// The last rank stays away: all others have their answer within the deadline and a second, and go on with it.
+TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
+  constexpr double kDeadline = 0.3;
+  const auto ranks = all_ranks(kDeadline);
+  const auto all = all_ranks();
+  const bool absent = ranks->rank() == ranks->size() - 1;
+  std::vector<float> values(1000, 1.0F);
+  if (!absent) {
+    const auto begin = std::chrono::steady_clock::now();
+    const Status lost =
+        ranks->all_reduce_sum(values.data(), ElementType::kF32, values.data(), ElementType::kF32, 1000, nullptr);
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
+    EXPECT_NE(lost.message().find("all_reduce_sum: not every rank took part within 0.3 s"), std::string::npos)
+        << lost.message();
+    EXPECT_GE(waited.count(), kDeadline);
+    EXPECT_LE(waited.count(), kDeadline + 1);
+    EXPECT_EQ(ranks->state().message(), lost.message());
+    // No call waits again.
+    const auto again = std::chrono::steady_clock::now();
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(ranks->broadcast(values.data(), 4, 0, nullptr).message(), lost.message());
+    }
+    EXPECT_LE(std::chrono::duration<double>(std::chrono::steady_clock::now() - again).count(), kDeadline);
+  }
+  // Another communicator of the same processes works on.
+  expect_same_on_every_rank(*all, "after the loss");
+  // This rank has noticed nothing, and freeing takes all ranks.
+  if (absent) static_cast<void>(new std::shared_ptr<Communicator>(ranks));
+}
+
+}  // namespace
+}  // namespace dsv4rt::test

@@ -1,0 +1,156 @@
+// Context parallelism on the CPU: ranks that share the rows of long steps give the bytes of one rank.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attention/context_split.h"
+#include "base/sha256.h"
+#include "mpi/mpi_ranks.h"
+#include "support/golden_case.h"
+#include "support/sequence_feeder.h"
+#include "tools/lib/trace_check.h"
+#include "tools/lib/trace_run.h"
+
+namespace dsv4rt::test {
+namespace {
+
+// Every row belongs to one rank; ranks have about as many, and as much of the beginning as of the end.
+TEST(ContextSplitTest, DealsOutEveryRowOnce) {
+  for (const std::int32_t ranks : {2, 3, 4, 8}) {
+    for (const std::int32_t tokens : {1, 15, 16, 100, 704, 4096, 65536}) {
+      const ContextSplit split(tokens, ranks);
+      std::vector<int> owners(static_cast<std::size_t>(tokens), -1);
+      for (std::int32_t rank = 0; rank < ranks; ++rank) {
+        for (const RowRange rows : split.of_rank(rank)) {
+          EXPECT_EQ(rows.first % 16, 0);
+          for (std::int32_t row = rows.first; row < rows.first + rows.count; ++row) {
+            EXPECT_EQ(owners[static_cast<std::size_t>(row)], -1);
+            owners[static_cast<std::size_t>(row)] = rank;
+          }
+        }
+      }
+      std::int32_t next = 0;
+      for (std::int32_t index = 0; index < split.pieces(); ++index) {
+        const RowRange piece = split.piece(index);
+        EXPECT_EQ(piece.first, next);
+        next += piece.count;
+        if (piece.count == 0) continue;
+        EXPECT_EQ(owners[static_cast<std::size_t>(piece.first)], split.owner(index));
+      }
+      EXPECT_EQ(next, tokens);
+    }
+  }
+}
+
+// Outputs and caches of one sequence after another, as one text.
+std::string play(Engine& engine, const LayerRows& inputs, std::int64_t tokens) {
+  Sha256 digest;
+  const auto add = [&](const LayerRows& rows) {
+    for (const auto& layer : rows) digest.update(std::as_bytes(std::span(layer)));
+  };
+  SequenceFeeder feeder(engine);
+  const auto finish = [&](const FedSequence& sequence) {
+    add(sequence.outputs);
+    for (const std::string& cache : feeder.digests(sequence)) digest.update(std::as_bytes(std::span(cache)));
+    feeder.release(sequence);
+  };
+  for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{100}, std::int64_t{17}}) {
+    FedSequence sequence = feeder.create(inputs);
+    feeder.feed_to(sequence, tokens - 3, chunk);
+    feeder.feed_to(sequence, tokens, 1);
+    finish(sequence);
+  }
+  // Prompts beside each other, a rejected draft, padding.
+  FedSequence first = feeder.create(inputs);
+  FedSequence second = feeder.create(inputs);
+  const FeedPart prompts[] = {{.sequence = &first, .tokens = 150}, {.sequence = &second, .tokens = 90}};
+  feeder.step(prompts, 7);
+  const FeedPart drafts[] = {{.sequence = &first, .tokens = 4, .rejected = 2}, {.sequence = &second, .tokens = 60}};
+  feeder.step(drafts);
+  finish(first);
+  finish(second);
+  return digest.hex();
+}
+
+class ContextParallel : public testing::TestWithParam<const char*> {};
+
+TEST_P(ContextParallel, GivesTheBytesOfOneRank) {
+  const auto ranks = all_ranks();
+  const GoldenCase golden = GoldenCase::open(GetParam());
+  const std::int64_t tokens = 300;
+  EngineOptions options = golden.options();
+  options.limits = {.max_sequences = 2, .max_context_tokens = 320, .max_step_tokens = 320, .pool_tokens = 640};
+  options.draft_budget_tokens = 4;
+  EngineOptions divided = options;
+  divided.parallel.context = ranks;
+  divided.parallel.context_min_tokens = 16;  // chunks of 17 as well: with four ranks most have no row
+  const auto engine = make_engine(divided);
+  const std::string together = play(*engine, golden.inputs, tokens);
+  expect_same_on_every_rank(*ranks, together);
+  if (ranks->rank() != 0) return;
+  const auto alone = make_engine(options);
+  EXPECT_EQ(together, play(*alone, golden.inputs, tokens));
+}
+
+// The recorded trace, with prompts that are dealt out.
+TEST_P(ContextParallel, MatchesTheReference) {
+  const auto ranks = all_ranks();
+  const GoldenCase golden = GoldenCase::open(GetParam());
+  EngineOptions options = golden.options();
+  options.parallel.context = ranks;
+  const auto engine = make_engine(options);
+  const auto run = run_trace(*engine, golden.trace, {}, {});
+  ASSERT_OK(run);
+  const auto checks = check_trace(*engine, golden.trace, *run, default_tolerance(*engine));
+  ASSERT_OK(checks);
+  for (const LayerCheck& check : *checks) {
+    EXPECT_TRUE(check.failures.empty()) << check.failures.front();
+    EXPECT_TRUE(check.output_compared);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, ContextParallel, testing::Values("tiny-fp8", "tiny-bf16"),
+                         [](const auto& info) { return std::string(info.param).substr(5); });
+
+// A rank computes only its rows: others' inputs may be anything.
+TEST(ContextParallelRows, InputsOfOtherRanksAreNotRead) {
+  const auto ranks = all_ranks();
+  const GoldenCase golden = GoldenCase::open("tiny-bf16");
+  EngineOptions options = golden.options();
+  const std::int32_t tokens = 256;
+  const auto outputs = [&](Engine& engine, const LayerRows& inputs) {
+    SequenceFeeder feeder(engine);
+    FedSequence sequence = feeder.create(inputs);
+    feeder.feed(sequence, tokens);
+    return sequence.outputs;
+  };
+  const auto alone = make_engine(options);
+  options.parallel.context = ranks;
+  const auto engine = make_engine(options);
+  LayerRows inputs = golden.inputs;
+  const ContextSplit split(tokens, ranks->size());
+  for (std::int32_t index = 0; index < split.pieces(); ++index) {
+    if (split.owner(index) == ranks->rank()) continue;
+    const RowRange rows = split.piece(index);
+    for (auto& layer : inputs) {
+      std::fill_n(layer.begin() + rows.first * golden.hidden(), rows.count * golden.hidden(), Bf16Bits{0x7fc0});
+    }
+  }
+  EXPECT_TRUE(outputs(*engine, inputs) == outputs(*alone, golden.inputs));
+}
+
+TEST(ContextParallelOptions, BothKindsAtOnceAreRefused) {
+  const auto ranks = all_ranks();
+  EngineOptions options = GoldenCase::open("tiny-bf16").options();
+  options.parallel.context = ranks;
+  options.parallel.context_min_tokens = 0;
+  EXPECT_EQ(Engine::create(options).status().code(), StatusCode::kInvalidArgument);
+  options.parallel.context_min_tokens = 1;
+  options.parallel.tensor = ranks;
+  EXPECT_EQ(Engine::create(options).status().code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
