@@ -7,8 +7,9 @@
 // fails has changed nothing, be it misuse (kInvalidArgument, kFailedPrecondition, kStaleHandle) or a shortage
 // (kResourceExhausted: blocks, slots, or memory of the host). Only a device fault (kFaulted), a defect of the
 // library (kInternal) and the loss of other ranks (kBackendLost, ParallelOptions) latch the engine: it can then only be
-// destroyed, and every call but config, layers, memory, input, stream, graph_stats, non_finite_entries,
-// prefix_unit_tokens and prefix_stats answers kFaulted, or kBackendLost, with the first cause as its text.
+// destroyed, and every call but config, layers, layer_specs, formats, memory, input, stream, graph_stats,
+// non_finite_entries, prefix_unit_tokens and prefix_stats answers kFaulted, or kBackendLost, with the first cause as
+// its text.
 //
 // Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
 // synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
