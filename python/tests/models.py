@@ -10,10 +10,10 @@ YARN = {"rope_type": "yarn", "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0
         "original_max_position_embeddings": 65536}
 
 
-def config(layers, hidden=128, heads=4, vocabulary=256, topk=16, **more):
+def config(layers, hidden=128, heads=8, vocabulary=256, topk=16, **more):
     values = dict(
         vocab_size=vocabulary, hidden_size=hidden, moe_intermediate_size=128, num_hidden_layers=len(layers),
-        num_attention_heads=heads, q_lora_rank=64, o_groups=2, o_lora_rank=64, index_n_heads=4, index_topk=topk,
+        num_attention_heads=heads, q_lora_rank=64, o_groups=2, o_lora_rank=64, index_n_heads=8, index_topk=topk,
         n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, layer_types=[KINDS[kind] for kind in layers],
         mlp_layer_types=["hash_moe"] + ["moe"] * (len(layers) - 1), max_position_embeddings=65536, rope_parameters=YARN,
         eos_token_id=None, bos_token_id=None, pad_token_id=0)

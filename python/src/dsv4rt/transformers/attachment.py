@@ -44,8 +44,8 @@ class Attachment:
         self._batch: Batch | None = None
         self._wanted_columns = 0
         self._calls = (model.forward, model.model.forward, model._prepare_cache_for_generation)
-        model.forward = functools.wraps(model.forward)(self._causal_forward)
-        model.model.forward = functools.wraps(model.model.forward)(self._model_forward)
+        model.forward = _in_place_of(model.forward, self._causal_forward)
+        model.model.forward = _in_place_of(model.model.forward, self._model_forward)
         model._prepare_cache_for_generation = self._prepare_cache
         model._is_stateful = False  # the engine can go back: assisted decoding works
         for index, layer in enumerate(model.model.layers):
@@ -183,6 +183,14 @@ def attach(model: Any, *, checkpoint: str | os.PathLike | None = None, max_conte
         for layer in model.model.layers:
             layer.self_attn.to("meta")
     return Attachment(model, engine)
+
+
+def _in_place_of(original: Any, replacement: Any) -> Any:
+    """A function with the signature of the original, which `generate` looks at."""
+    @functools.wraps(original)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return replacement(*arguments, **named)
+    return call
 
 
 def _device_fields(model: Any) -> dict[str, Any]:
