@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
-#define DSV4RT_C_API_VERSION 6
+#define DSV4RT_C_API_VERSION 7
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -109,7 +109,7 @@ typedef struct dsv4rt_prefix_options {
 // Field by field the options of EngineOptions in engine.h, where each is described.
 typedef struct dsv4rt_engine_options {
   size_t struct_size;        // set by dsv4rt_engine_options_init
-  const char* checkpoint;    // directory; required
+  const char* checkpoint;    // directory; required but for dsv4rt_engine_create_from_tensors
   const char* profile;       // "deepseek-v4" or "seed"
   const char* backend;       // "cpu" or "cuda"
   const char* row_format;    // "fp8_ds_mla", "fp8_row", "nvfp4" or "bf16"; null: the profile's
@@ -138,6 +138,22 @@ typedef struct dsv4rt_engine_options {
   int32_t allow_non_finite_weights;  // 1: weights that are NaN or infinite are loaded; 0: refused
   int32_t check_outputs;             // 1: dsv4rt_step_output_check tells whose outputs are not finite
 } dsv4rt_engine_options;
+
+// Where a tensor's bytes are; the values of TensorMemory in memory_checkpoint.h.
+enum { DSV4RT_TENSOR_ON_HOST = 0, DSV4RT_TENSOR_ON_DEVICE = 1 };
+
+// One tensor of a checkpoint in the caller's memory: MemoryTensor in memory_checkpoint.h. In an array, every element
+// has the struct_size of the first, which is also their distance.
+typedef struct dsv4rt_tensor {
+  size_t struct_size;    // set by the caller
+  const char* name;      // a checkpoint's, released or of transformers; others are skipped
+  const char* dtype;     // spelt as in safetensors files: "BF16", "F32", "F8_E4M3", "F8_E8M0", "U8" (NVFP4), ...
+  const int64_t* shape;  // [dimensions]; may be null without dimensions
+  size_t dimensions;
+  const void* data;  // row-major without gaps, any alignment
+  size_t bytes;      // what dtype and shape make
+  int64_t memory;    // DSV4RT_TENSOR_ON_HOST; DSV4RT_TENSOR_ON_DEVICE is DSV4RT_UNSUPPORTED as yet
+} dsv4rt_tensor;
 
 // What the engine holds; total = weights + workspace + scratch + graphs + cache, and cache = regions + block
 // tables + step metadata + boundary states + table row.
@@ -289,6 +305,12 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_policy_init(dsv4rt_prefix_policy* poli
 // [message_bytes] holds the text, cut to fit and always terminated; null with 0 bytes: no text wanted.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create(const dsv4rt_engine_options* options, dsv4rt_engine** engine,
                                                  char* message, size_t message_bytes);
+// Since version 7. The same from a checkpoint in memory: the text of its config.json, and tensors [count]; without
+// options->checkpoint. All of it is read during the call only, and packed straight from where it is, a layer at a time.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create_from_tensors(const dsv4rt_engine_options* options,
+                                                              const char* config_json, const dsv4rt_tensor* tensors,
+                                                              size_t count, dsv4rt_engine** engine, char* message,
+                                                              size_t message_bytes);
 // Frees the engine, its sequences and an outstanding step. Null is accepted. DSV4RT_INTERNAL: everything is freed, but
 // a debug build found that something had written outside of its part of the cache.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_destroy(dsv4rt_engine* engine);

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "dsv4rt/export.h"
+#include "dsv4rt/memory_checkpoint.h"
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/model.h"
 #include "dsv4rt/prefix_cache.h"
@@ -59,7 +60,7 @@ struct GraphOptions {
 
 struct EngineOptions {
   // Directory with config.json and model.safetensors or model.safetensors.index.json. Read once at
-  // create(); not needed afterwards.
+  // create(); not needed afterwards. Empty when the checkpoint is in memory.
   std::filesystem::path checkpoint;
 
   // "deepseek-v4" (the released checkpoints) or "seed"; see docs/model.md.
@@ -211,6 +212,11 @@ class Engine {
  public:
   // Loads, plans, checks the plan, then allocates. Errors name file, tensor, key or role; memory taken is given back.
   DSV4RT_EXPORT static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
+  // The same with config and tensors from memory: options.checkpoint stays empty. Tensors are packed straight from
+  // where they are, a layer at a time; nothing refers to them afterwards. The engine is the one of a directory with the
+  // same content: each reads the other's snapshots.
+  DSV4RT_EXPORT static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
+                                                              const MemoryCheckpoint& checkpoint);
   DSV4RT_EXPORT ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

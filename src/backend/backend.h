@@ -79,6 +79,12 @@ class Backend {
   // What the addresses of a caller's rows are multiples of: devices read 16 bytes at a time.
   [[nodiscard]] virtual std::size_t row_alignment() const noexcept { return uses_host_memory() ? alignof(bf16) : 16; }
 
+  // Whether the host cannot read at this address, which may be any, since it is memory of a device.
+  [[nodiscard]] virtual bool is_device_memory(const void* address) const noexcept {
+    static_cast<void>(address);
+    return false;
+  }
+
   // Zero-filled memory. kResourceExhausted naming `purpose` and the bytes asked. Only at start.
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
   virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;

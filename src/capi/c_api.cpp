@@ -2,13 +2,10 @@
 #include "dsv4rt/c_api.h"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "base/try.h"
 #include "cache/cache_layout.h"
 #include "capi/c_api_handle.h"
 #include "capi/c_api_structs.h"
@@ -32,23 +29,6 @@ static_assert(equals(DSV4RT_ROLE_SWA_KV, CacheRole::kSwaKv) && equals(DSV4RT_ROL
               equals(DSV4RT_ROLE_CSA_STATE, CacheRole::kCsaState) &&
               equals(DSV4RT_ROLE_INDEX_STATE, CacheRole::kIndexState) &&
               equals(DSV4RT_ROLE_HCA_STATE, CacheRole::kHcaState));
-
-void copy_text(const char* text, char* buffer, std::size_t buffer_bytes) noexcept {
-  if (buffer == nullptr || buffer_bytes == 0) return;
-  const std::size_t length = std::min(std::strlen(text), buffer_bytes - 1);
-  std::memcpy(buffer, text, length);
-  buffer[length] = '\0';
-}
-
-Status create(const dsv4rt_engine_options* given, dsv4rt_engine** engine) {
-  if (given == nullptr) return null_argument("dsv4rt_engine_create", "options");
-  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
-  auto handle = std::make_unique<dsv4rt_engine>();
-  guard_events(*handle, options);
-  DSV4RT_RETURN_IF_ERROR(open(*handle, options));
-  *engine = handle.release();
-  return {};
-}
 
 Status list_layers(const Engine& engine, int32_t* layers, std::size_t capacity, std::size_t* count) {
   if (count == nullptr) return null_argument("dsv4rt_engine_layers", "count");
@@ -131,19 +111,6 @@ dsv4rt_status dsv4rt_engine_options_init(dsv4rt_engine_options* options, size_t 
     return dsv4rt::c_api::write_struct(options, struct_size, "dsv4rt_engine_options",
                                        dsv4rt::c_api::default_engine_options());
   });
-}
-
-dsv4rt_status dsv4rt_engine_create(const dsv4rt_engine_options* options, dsv4rt_engine** engine, char* message,
-                                   size_t message_bytes) {
-  dsv4rt::c_api::ErrorText error;
-  if (engine != nullptr) *engine = nullptr;
-  const dsv4rt_status status = dsv4rt::c_api::run_guarded(error, [&] {
-    if (engine == nullptr) return null_argument("dsv4rt_engine_create", "engine");
-    if (message == nullptr && message_bytes > 0) return null_argument("dsv4rt_engine_create", "message");
-    return dsv4rt::c_api::create(options, engine);
-  });
-  dsv4rt::c_api::copy_text(error.c_str(), message, message_bytes);
-  return status;
 }
 
 dsv4rt_status dsv4rt_engine_destroy(dsv4rt_engine* engine) {

@@ -37,9 +37,10 @@ dsv4rt_status report_exception(ErrorText& error) noexcept {
   return DSV4RT_INTERNAL;
 }
 
-Status open(dsv4rt_engine& handle, EngineOptions options) {
+Status open(dsv4rt_engine& handle, EngineOptions options, const MemoryCheckpoint* checkpoint) {
   options.on_warning = [&handle](std::string_view) { ++handle.warnings; };
-  DSV4RT_ASSIGN_OR_RETURN(handle.engine, Engine::create(options));
+  DSV4RT_ASSIGN_OR_RETURN(handle.engine,
+                          checkpoint == nullptr ? Engine::create(options) : Engine::create(options, *checkpoint));
   handle.entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
   return {};
 }

@@ -82,8 +82,8 @@ class HookScope {
 // While PrefixCacheOptions::on_event runs, the handle refuses to be changed.
 void guard_events(dsv4rt_engine& handle, EngineOptions& options);
 
-// Creates the engine of a new handle.
-Status open(dsv4rt_engine& handle, EngineOptions options);
+// Creates the engine of a new handle, from options.checkpoint or, if it is not null, from `checkpoint`.
+Status open(dsv4rt_engine& handle, EngineOptions options, const MemoryCheckpoint* checkpoint = nullptr);
 
 // DSV4RT_OK, or why `handle` cannot be used that way now; the text is stored then.
 dsv4rt_status check_use(dsv4rt_engine& handle, Use use) noexcept;

@@ -48,11 +48,8 @@ dsv4rt_engine_options default_engine_options() {
 Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
   dsv4rt_engine_options known = default_engine_options();
   DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_engine_options", known));
-  if (known.checkpoint == nullptr) {
-    return Status{StatusCode::kInvalidArgument, "dsv4rt_engine_options.checkpoint: null; a directory is required"};
-  }
   EngineOptions options;
-  options.checkpoint = known.checkpoint;
+  if (known.checkpoint != nullptr) options.checkpoint = known.checkpoint;
   if (known.profile != nullptr) options.profile = known.profile;
   if (known.backend != nullptr) options.backend = known.backend;
   if (known.row_format != nullptr) {

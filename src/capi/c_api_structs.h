@@ -41,6 +41,9 @@ inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_stats>{1
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_snapshot_options>{24};
 
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_tensor>{64};
+
 template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, struct_size) == 0);
@@ -82,7 +85,7 @@ Status write_struct(T* target, std::size_t struct_bytes, const char* name, T val
 // The defaults of EngineOptions as a C struct; struct_size is that of this library.
 dsv4rt_engine_options default_engine_options();
 
-// The engine's options; errors name the field.
+// The engine's options; errors name the field. A null checkpoint stays empty.
 Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given);
 
 // The defaults of PrefixPolicy and of the prefix cache as C structs.

@@ -46,15 +46,21 @@ bool is_scalar(const TensorView& view) {
   return view.shape.empty() || (view.shape.size() == 1 && view.shape[0] == 1);
 }
 
+enum class Depth : std::uint8_t {
+  kDeclarations,  // names, dtypes and shapes; no data is read and no weights result
+  kData,
+};
+
 // Collects one layer's weights; what it cannot accept becomes a problem and loading goes on.
 class LayerLoader {
  public:
-  LayerLoader(const Checkpoint& checkpoint, const NamingScheme& scheme, const ModelConfig& config,
-              const LayerSpec& spec, NonFinite vectors, std::vector<Problem>& problems)
-      : checkpoint_(checkpoint),
+  LayerLoader(const TensorSource& source, const NamingScheme& scheme, const ModelConfig& config, const LayerSpec& spec,
+              NonFinite vectors, Depth depth, std::vector<Problem>& problems)
+      : source_(source),
         scheme_(scheme),
         spec_(spec),
         vectors_(vectors),
+        depth_(depth),
         tensors_(attention_tensor_specs(config, spec)),
         problems_(problems) {}
 
@@ -94,14 +100,15 @@ class LayerLoader {
   }
 
   const TensorView* require(const std::string& name, const std::string& expected) {
-    const TensorView* view = checkpoint_.find(name).view;
+    const TensorView* view = source_.find_tensor(name);
     if (view == nullptr) report(StatusCode::kNotFound, name, "nothing", expected);
     return view;
   }
 
-  // Reports and returns false when the tensor's data cannot be read.
+  // Returns false when the tensor's data cannot be read, which it reports, or is not to be.
   bool read(const TensorView& view) {
-    const Status status = checkpoint_.read(view.data);
+    if (depth_ == Depth::kDeclarations) return false;
+    const Status status = source_.read(view.data);
     if (!status.ok()) problems_.push_back({status.code(), printable(view.name) + ": " + status.message()});
     return status.ok();
   }
@@ -143,9 +150,19 @@ class LayerLoader {
     return values;
   }
 
+  // The name that the source has of the two there may be.
+  std::string norm_name(AttentionTensor tensor) {
+    std::string name = attention_stem(scheme_, spec_.id, tensor).append(kWeightSuffix);
+    std::string saved = saved_attention_stem(scheme_, spec_.id, tensor);
+    if (saved.empty() || source_.find_tensor(saved.append(kWeightSuffix)) == nullptr) return name;
+    if (source_.find_tensor(name) == nullptr) return saved;
+    report(StatusCode::kBadInput, name, "also " + printable(saved), "one of the two");
+    return name;
+  }
+
   std::span<const bf16> norm(AttentionTensor tensor) {
     const AttentionTensorSpec& row = spec_of(tensor);
-    const std::string name = attention_stem(scheme_, spec_.id, tensor) + std::string(kWeightSuffix);
+    const std::string name = norm_name(tensor);
     const TensorView* view = require(name, describe(TensorDtype::kBf16, row.shape));
     if (view == nullptr || !matches(*view, row.shape, {TensorDtype::kBf16, TensorDtype::kF32})) return {};
     const bool wide = view->dtype == TensorDtype::kF32;
@@ -201,7 +218,7 @@ class LayerLoader {
     if (reinterpret_cast<std::uintptr_t>(view.data.data()) % alignof(bf16) == 0) return;
     const auto copy = own<bf16>(view.data.size() / sizeof(bf16));
     std::memcpy(copy.data(), view.data.data(), view.data.size());
-    checkpoint_.drop(view.data);
+    source_.drop(view.data);
     out.weight = std::as_bytes(copy);
   }
 
@@ -211,8 +228,8 @@ class LayerLoader {
     const auto expected = linear_tensors(stem, out.out_features, out.in_features, out.encoding, scheme_);
     if (matches(view, expected[0].shape, {TensorDtype::kF8E4M3})) out.weight = view.data;
 
-    const TensorView* released = checkpoint_.find(stem + std::string(kReleasedScaleSuffix)).view;
-    const TensorView* scale_inv = checkpoint_.find(stem + std::string(kHuggingFaceScaleSuffix)).view;
+    const TensorView* released = source_.find_tensor(stem + std::string(kReleasedScaleSuffix));
+    const TensorView* scale_inv = source_.find_tensor(stem + std::string(kHuggingFaceScaleSuffix));
     if (released != nullptr && scale_inv != nullptr) {
       report(StatusCode::kBadInput, released->name, "also " + printable(scale_inv->name), "one of the two");
       return;
@@ -268,7 +285,7 @@ class LayerLoader {
     const TensorView* scale = require(expected[1].name, describe(expected[1].dtype, expected[1].shape));
     if (scale != nullptr && matches(*scale, expected[1].shape, {TensorDtype::kF8E4M3})) out.scale = scale->data;
     if (const TensorView* global = require(expected[2].name, "F32 []")) read_global_scale(*global, out.global_scale);
-    const TensorView* input = checkpoint_.find(stem + std::string(kNvfp4InputScaleSuffix)).view;
+    const TensorView* input = source_.find_tensor(stem + std::string(kNvfp4InputScaleSuffix));
     if (input != nullptr) read_global_scale(*input, out.input_scale);
   }
 
@@ -284,18 +301,19 @@ class LayerLoader {
     }
   }
 
-  const Checkpoint& checkpoint_;
+  const TensorSource& source_;
   const NamingScheme scheme_;
   const LayerSpec& spec_;
   const NonFinite vectors_;
+  const Depth depth_;
   const std::vector<AttentionTensorSpec> tensors_;
   std::vector<Problem>& problems_;
   HostAttentionWeights weights_;
 };
 
-Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> problems) {
+Status all_problems(const TensorSource& source, std::span<const Problem> problems) {
   StatusCode code = problems.front().code;
-  std::string message = shown(checkpoint.path()) + ": " + std::to_string(problems.size()) +
+  std::string message = shown(source.source_name()) + ": " + std::to_string(problems.size()) +
                         (problems.size() == 1 ? " problem" : " problems") + " with attention tensors:";
   for (const Problem& problem : problems) {
     if (problem.code != code) code = StatusCode::kBadInput;
@@ -304,39 +322,47 @@ Status all_problems(const Checkpoint& checkpoint, std::span<const Problem> probl
   return {code, message};
 }
 
-Result<std::vector<HostAttentionWeights>> load(const Checkpoint& checkpoint, const ModelConfig& config,
-                                               std::span<const LayerSpec> layers, NonFinite vectors) {
+Result<std::vector<HostAttentionWeights>> load(const TensorSource& source, const ModelConfig& config,
+                                               std::span<const LayerSpec> layers, NonFinite vectors, Depth depth) {
   for (const LayerSpec& spec : layers) {
     if (Status status = check_attention_dimensions(config, spec); !status.ok()) return status;
   }
-  const auto scheme = detect_naming(checkpoint);
+  const auto scheme = detect_naming(source);
   if (!scheme) return scheme.status();
   std::vector<Problem> problems;
   std::vector<HostAttentionWeights> out;
   out.reserve(layers.size());
   for (const LayerSpec& spec : layers) {
-    out.push_back(LayerLoader(checkpoint, *scheme, config, spec, vectors, problems).load());
+    out.push_back(LayerLoader(source, *scheme, config, spec, vectors, depth, problems).load());
   }
-  if (!problems.empty()) return all_problems(checkpoint, problems);
+  if (!problems.empty()) return all_problems(source, problems);
   return out;
 }
 
 }  // namespace
 
-Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
-                                                                 const ModelConfig& config,
+Result<std::vector<HostAttentionWeights>> load_attention_weights(const TensorSource& source, const ModelConfig& config,
                                                                  std::span<const LayerSpec> layers, NonFinite vectors) {
   try {
-    return load(checkpoint, config, layers, vectors);
+    return load(source, config, layers, vectors, Depth::kData);
   } catch (const std::bad_alloc&) {
-    return out_of_memory(checkpoint.path().native(), "loading attention weights");
+    return out_of_memory(source.source_name(), "loading attention weights");
   }
 }
 
-void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& layer) noexcept {
+Status check_attention_tensors(const TensorSource& source, const ModelConfig& config,
+                               std::span<const LayerSpec> layers) {
+  try {
+    return load(source, config, layers, NonFinite::kRefused, Depth::kDeclarations).status();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(source.source_name(), "checking attention tensors");
+  }
+}
+
+void drop_matrices(const TensorSource& source, const HostAttentionWeights& layer) noexcept {
   const auto drop = [&](const HostLinear& linear) {
-    checkpoint.drop(linear.weight);
-    checkpoint.drop(linear.scale);
+    source.drop(linear.weight);
+    source.drop(linear.scale);
   };
   for (const HostLinear* linear : {&layer.wq_a, &layer.wq_b, &layer.wkv, &layer.wo_a, &layer.wo_b}) drop(*linear);
   const auto drop_compressor = [&](const HostCompressor& compressor) {
@@ -350,9 +376,9 @@ void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& lay
   drop_compressor(layer.indexer->compressor);
 }
 
-Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+Result<HostAttentionWeights> load_attention_weights(const TensorSource& source, const ModelConfig& config,
                                                     const LayerSpec& layer) {
-  auto layers = load_attention_weights(checkpoint, config, std::span(&layer, 1));
+  auto layers = load_attention_weights(source, config, std::span(&layer, 1));
   if (!layers) return layers.status();
   return std::move(layers->front());
 }

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "checkpoint/attention_weights.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_source.h"
 #include "dsv4rt/model.h"
 #include "dsv4rt/status.h"
 
@@ -25,21 +25,24 @@ namespace dsv4rt {
 
 enum class NonFinite : std::uint8_t { kRefused, kAllowed };
 
-// The weights of `layers`, in their order, read from their files into memory of the checkpoint. One error
+// The weights of `layers`, in their order, read into memory of the source. One error
 // lists every problem of every layer, a line each: name, what was found, what is expected. Its code is
 // kNotFound when tensors are only missing, kUnsupported when only dtypes are not offered, otherwise
 // kBadInput (also for a file that has changed since it was opened); kResourceExhausted without memory; those of
 // check_attention_dimensions and detect_naming.
-Result<std::vector<HostAttentionWeights>> load_attention_weights(const Checkpoint& checkpoint,
-                                                                 const ModelConfig& config,
+Result<std::vector<HostAttentionWeights>> load_attention_weights(const TensorSource& source, const ModelConfig& config,
                                                                  std::span<const LayerSpec> layers,
                                                                  NonFinite vectors = NonFinite::kRefused);
 
 // The same for one layer.
-Result<HostAttentionWeights> load_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+Result<HostAttentionWeights> load_attention_weights(const TensorSource& source, const ModelConfig& config,
                                                     const LayerSpec& layer);
 
+// What load_attention_weights says of names, dtypes and shapes, without reading any data.
+Status check_attention_tensors(const TensorSource& source, const ModelConfig& config,
+                               std::span<const LayerSpec> layers);
+
 // Gives back the memory of the layer's matrices, which must not be touched any more: they are packed.
-void drop_matrices(const Checkpoint& checkpoint, const HostAttentionWeights& layer) noexcept;
+void drop_matrices(const TensorSource& source, const HostAttentionWeights& layer) noexcept;
 
 }  // namespace dsv4rt

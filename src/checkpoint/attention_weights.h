@@ -27,7 +27,7 @@ struct HostIndexer {
 };
 
 // Shapes: d hidden, h heads, r q_lora_rank, g o_groups, l o_lora_rank. Matrices live as long as the
-// Checkpoint; everything else as long as this object or a copy of it.
+// TensorSource; everything else as long as this object or a copy of it.
 struct HostAttentionWeights {
   LayerSpec spec;
   std::span<const float> attn_sink;          // [h]

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors_reader.h"
+#include "checkpoint/tensor_source.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt {
@@ -21,7 +22,7 @@ struct CheckpointTensor {
 // Opening reads the header of every file; the data of a view is read by read(), before which it must not be touched, so
 // tensors nobody asks for cost neither I/O nor memory. Views and pointers live as long as this object, across moves.
 // All members but open are const and may be called from several threads.
-class Checkpoint {
+class Checkpoint final : public TensorSource {
  public:
   // `path` is a directory with `model.safetensors.index.json` (which wins) or `model.safetensors`; or
   // an index file (*.json); or one safetensors file of any name.
@@ -37,11 +38,12 @@ class Checkpoint {
   [[nodiscard]] std::span<const CheckpointTensor> tensors() const noexcept { return tensors_; }
   // {nullptr, nullptr} when there is no such tensor.
   [[nodiscard]] CheckpointTensor find(std::string_view name) const noexcept;
-  // Makes the data of a view, or a part of it, readable. Errors: those of FileImage::read. Bytes that are no file's (an
-  // own copy of a loader) are readable already.
-  [[nodiscard]] Status read(std::span<const std::byte> data) const;
-  // Gives their memory back; they must be read again before they are touched.
-  void drop(std::span<const std::byte> data) const noexcept;
+  // Errors: those of FileImage::read.
+  [[nodiscard]] Status read(std::span<const std::byte> data) const override;
+  void drop(std::span<const std::byte> data) const noexcept override;
+  [[nodiscard]] std::string_view source_name() const noexcept override { return path_.native(); }
+  [[nodiscard]] std::size_t tensor_count() const noexcept override { return tensors_.size(); }
+  [[nodiscard]] const TensorView& tensor(std::size_t index) const noexcept override { return *tensors_[index].view; }
 
   // The files, ascending by name.
   [[nodiscard]] std::span<const SafetensorsReader> files() const noexcept { return files_; }

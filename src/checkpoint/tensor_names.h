@@ -4,13 +4,16 @@
 //   Hugging Face   [model.]layers.<N>.self_attn.<stem>      (transformers, model type deepseek_v4)
 //
 // A linear or norm is stored as "<stem>.weight"; sinks and position biases as "<stem>" itself.
+//
+// transformers 5.23 renames norms on saving that it does not name so itself, and reads them back: attn.norm,
+// self_attn.norm, self_attn.compressor.norm and self_attn.compressor.indexer.norm for ...kv_norm.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_source.h"
 #include "dsv4rt/status.h"
 #include "dsv4rt/types.h"
 
@@ -45,6 +48,8 @@ struct NamingScheme {
 
 // "layers.3.attn.wq_a": the name without ".weight" or a scale's suffix.
 std::string attention_stem(const NamingScheme& scheme, LayerId layer, AttentionTensor tensor);
+// The stem that transformers writes in its place; empty where it writes the same.
+std::string saved_attention_stem(const NamingScheme& scheme, LayerId layer, AttentionTensor tensor);
 
 // Suffix of the block scales of FP8 linears that the scheme's own writer uses: ".scale" or
 // ".weight_scale_inv". Readers accept either under both schemes.
@@ -58,8 +63,8 @@ inline constexpr std::string_view kNvfp4ScaleSuffix = ".weight_scale";
 inline constexpr std::string_view kNvfp4GlobalScaleSuffix = ".weight_scale_2";
 inline constexpr std::string_view kNvfp4InputScaleSuffix = ".input_scale";
 
-// The scheme of a checkpoint's attention tensors. Errors: kNotFound when it has none; kBadInput when
+// The scheme of the attention tensors. Errors: kNotFound when it has none; kBadInput when
 // names of two schemes are mixed (quotes one of each).
-Result<NamingScheme> detect_naming(const Checkpoint& checkpoint);
+Result<NamingScheme> detect_naming(const TensorSource& source);
 
 }  // namespace dsv4rt

@@ -10,6 +10,24 @@
 #include "engine/engine_impl.h"
 
 namespace dsv4rt {
+namespace {
+
+template <class Body>
+Result<std::unique_ptr<Engine>> create_guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kResourceExhausted, "no host memory");  // a text that takes none
+  } catch (const std::exception& exception) {
+    try {
+      return Status(StatusCode::kInternal, std::string("create: ") + exception.what());
+    } catch (...) {
+      return Status(StatusCode::kInternal, "defect");
+    }
+  }
+}
+
+}  // namespace
 
 Engine::Engine() : impl_(std::make_unique<Impl>()) {}
 
@@ -27,18 +45,20 @@ Engine::~Engine() {
   engine.warn(intact.message());
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) try {
-  std::unique_ptr<Engine> engine(new Engine());
-  DSV4RT_RETURN_IF_ERROR(engine->impl_->load(options));
-  return engine;
-} catch (const std::bad_alloc&) {
-  return Status(StatusCode::kResourceExhausted, "no host memory");  // a text that takes none
-} catch (const std::exception& exception) {
-  try {
-    return Status(StatusCode::kInternal, std::string("create: ") + exception.what());
-  } catch (...) {
-    return Status(StatusCode::kInternal, "defect");
-  }
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  return create_guarded([&]() -> Result<std::unique_ptr<Engine>> {
+    std::unique_ptr<Engine> engine(new Engine());
+    DSV4RT_RETURN_IF_ERROR(engine->impl_->load(options));
+    return engine;
+  });
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const MemoryCheckpoint& checkpoint) {
+  return create_guarded([&]() -> Result<std::unique_ptr<Engine>> {
+    std::unique_ptr<Engine> engine(new Engine());
+    DSV4RT_RETURN_IF_ERROR(engine->impl_->load(options, checkpoint));
+    return engine;
+  });
 }
 
 const ModelConfig& Engine::config() const noexcept {

@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "cache/kv_cache_manager.h"
 #include "checkpoint/attention_weights.h"
+#include "checkpoint/tensor_source.h"
 #include "dsv4rt/engine.h"
 #include "engine/boundary_memory.h"
 #include "engine/cache_guard.h"
@@ -72,6 +73,11 @@ struct Engine::Impl {
   Status latched;            // ok, or kFaulted with the first cause: what every later call answers
 
   Status load(const EngineOptions& requested);
+  Status load(const EngineOptions& requested, const MemoryCheckpoint& checkpoint);
+  Status check_options();
+  // Of the model's layers those that options name, as they are in the whole model.
+  Result<std::vector<LayerSpec>> choose_layers(ModelConfig full);
+  Status load_weights(const TensorSource& source, std::span<const LayerSpec> specs);
   Status plan_and_allocate();
   void identify_prefixes();
   Status start_step();

@@ -16,6 +16,7 @@
 #include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/finite_weights.h"
+#include "checkpoint/memory_tensors.h"
 #include "checkpoint/weights_digest.h"
 #include "engine/engine_impl.h"
 #include "engine/restrict_layers.h"
@@ -104,6 +105,37 @@ std::string describe(const EngineMemory& memory) {
 
 Status Engine::Impl::load(const EngineOptions& requested) {
   options = requested;
+  if (options.checkpoint.empty()) {
+    return {StatusCode::kInvalidArgument, "checkpoint: empty; a directory is required"};
+  }
+  DSV4RT_RETURN_IF_ERROR(check_options());
+  DSV4RT_ASSIGN_OR_RETURN(ModelConfig full, ModelConfig::from_file(options.checkpoint / "config.json"));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerSpec> specs, choose_layers(std::move(full)));
+  DSV4RT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(options.checkpoint));
+  return load_weights(checkpoint, specs);
+}
+
+Status Engine::Impl::load(const EngineOptions& requested, const MemoryCheckpoint& checkpoint) {
+  options = requested;
+  if (!options.checkpoint.empty()) {
+    return {StatusCode::kInvalidArgument, "checkpoint: " + quote(options.checkpoint.native()) +
+                                              "; accepted with tensors in memory: none, since they take its place"};
+  }
+  DSV4RT_RETURN_IF_ERROR(check_options());
+  DSV4RT_ASSIGN_OR_RETURN(ModelConfig full, ModelConfig::from_json(checkpoint.config_json, "config_json"));
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerSpec> specs, choose_layers(std::move(full)));
+  DSV4RT_ASSIGN_OR_RETURN(const MemoryTensors tensors, MemoryTensors::create(checkpoint.tensors));
+  // The backend can tell which of the addresses are a device's.
+  DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  for (std::size_t i = 0; i < tensors.tensor_count(); ++i) {
+    const TensorView& view = tensors.tensor(i);
+    if (!backend->is_device_memory(view.data.data())) continue;
+    return {StatusCode::kUnsupported, "tensors: " + quote(view.name) + " is in device memory; accepted: host memory"};
+  }
+  return load_weights(tensors, specs);
+}
+
+Status Engine::Impl::check_options() {
   if (options.graphs.max_graphs < 0 || options.graphs.max_tokens < 0 || options.graphs.max_bytes < 0) {
     return {StatusCode::kInvalidArgument, "graphs: max_graphs " + std::to_string(options.graphs.max_graphs) +
                                               ", max_tokens " + std::to_string(options.graphs.max_tokens) +
@@ -121,8 +153,10 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   DSV4RT_ASSIGN_OR_RETURN(settings.profile, Profile::from_name(options.profile));
   settings.row_format = options.row_format.value_or(settings.profile.default_row_format);
   settings.index_format = options.index_format.value_or(settings.profile.default_index_format);
+  return {};
+}
 
-  DSV4RT_ASSIGN_OR_RETURN(ModelConfig full, ModelConfig::from_file(options.checkpoint / "config.json"));
+Result<std::vector<LayerSpec>> Engine::Impl::choose_layers(ModelConfig full) {
   DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule full_schedule, LayerSchedule::create(full));
   DSV4RT_ASSIGN_OR_RETURN(settings.config, restrict_layers(std::move(full), options.first_layer, options.layer_count));
   DSV4RT_ASSIGN_OR_RETURN(schedule, LayerSchedule::create(settings.config));
@@ -130,15 +164,20 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     layer_ids.emplace_back(static_cast<std::int32_t>(options.first_layer + i));
   }
 
-  // Weights are read and checked first: a broken checkpoint is reported before memory is taken.
-  DSV4RT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(options.checkpoint));
   std::vector<LayerSpec> specs;
   for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
+  return specs;
+}
+
+Status Engine::Impl::load_weights(const TensorSource& source, std::span<const LayerSpec> specs) {
+  // Weights are read and checked first: a broken checkpoint is reported before memory is taken.
   DSV4RT_ASSIGN_OR_RETURN(
       const std::vector<HostAttentionWeights> host,
-      load_attention_weights(checkpoint, settings.config, specs,
+      load_attention_weights(source, settings.config, specs,
                              options.allow_non_finite_weights ? NonFinite::kAllowed : NonFinite::kRefused));
-  DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  if (backend == nullptr) {
+    DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  }
   for (const HostAttentionWeights& weights : host) {
     memory.weight_bytes += layer_weight_bytes(*backend, weights);
     quantized_linears |= weights.wq_b.encoding != WeightEncoding::kBf16;
@@ -153,7 +192,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
   for (std::size_t i = 0; i < host.size(); ++i) {
     if (!options.allow_non_finite_weights) {
       if (Status finite = check_finite_matrices(host[i]); !finite.ok()) {
-        return {finite.code(), shown(options.checkpoint) + ": " + finite.message()};
+        return {finite.code(), shown(source.source_name()) + ": " + finite.message()};
       }
     }
     DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i]));
@@ -162,7 +201,7 @@ Status Engine::Impl::load(const EngineOptions& requested) {
     layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
                         frequencies.as<float>());
     // As its packed form takes memory, so that a layer is in memory twice only while it is packed.
-    drop_matrices(checkpoint, host[i]);
+    drop_matrices(source, host[i]);
   }
   step.layer_done.resize(layers.size());
   return {};

@@ -1,10 +1,13 @@
-// dsv4rt inspect: what a checkpoint or config holds, without reading tensor data.
+// dsv4rt inspect: what a checkpoint or config holds, and whether its layers would load, without reading tensor data.
 
 #include <iostream>
 #include <map>
 #include <memory>
 
+#include "base/message_text.h"
 #include "base/try.h"
+#include "byte_size.h"
+#include "checkpoint/attention_loader.h"
 #include "checkpoint/checkpoint.h"
 #include "command.h"
 #include "dsv4rt/model.h"
@@ -18,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 struct InspectFlags {
   std::string path;
+  std::string layers;
   std::string json;
   Outputs outputs;
   bool tensors = false;
@@ -70,9 +74,23 @@ struct Inspection {
   std::map<std::int64_t, TensorTotals> layers;  // empty for a config alone
   TensorTotals skipped;
   Json tensors = Json::array();
+  Status complete;  // what the loader would say of the layers asked for
 };
 
-Status read_tensors(const std::filesystem::path& path, bool list, Inspection& inspection) {
+// The layers that --layers names; all of them without it.
+Result<std::span<const LayerSpec>> layers_to_check(const InspectFlags& flags, const LayerSchedule& schedule) {
+  const auto all = schedule.layers();
+  if (flags.layers.empty()) return all;
+  DSV4RT_ASSIGN_OR_RETURN(const LayerRange range, parse_layer_range("--layers", flags.layers));
+  if (range.last >= static_cast<std::int64_t>(all.size())) {
+    return Status{StatusCode::kInvalidArgument, "--layers: '" + printable(flags.layers) +
+                                                    "'; the model has layers 0 to " + std::to_string(all.size() - 1)};
+  }
+  return all.subspan(static_cast<std::size_t>(range.first), static_cast<std::size_t>(range.last - range.first + 1));
+}
+
+Status read_tensors(const std::filesystem::path& path, bool list, std::span<const LayerSpec> layers,
+                    Inspection& inspection) {
   DSV4RT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(path));
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const TensorView& view = *tensor.view;
@@ -87,6 +105,7 @@ Status read_tensors(const std::filesystem::path& path, bool list, Inspection& in
                                   {"file", tensor.file->path().filename().native()},
                                   {"loaded", loaded}});
   }
+  inspection.complete = check_attention_tensors(checkpoint, inspection.config, layers);
   return {};
 }
 
@@ -141,6 +160,8 @@ Json inspection_json(const Inspection& inspection) {
   json["skipped_tensors"] = inspection.skipped.tensors;
   json["skipped_bytes"] = inspection.skipped.bytes;
   json["tensors"] = inspection.tensors;
+  json["loads"] = inspection.complete.ok();
+  json["problems"] = inspection.complete.message();
   return json;
 }
 
@@ -152,18 +173,23 @@ Status inspect(const InspectFlags& flags) {
   Inspection inspection;
   DSV4RT_ASSIGN_OR_RETURN(inspection.config, ModelConfig::from_file(directory ? path / "config.json" : path));
   DSV4RT_ASSIGN_OR_RETURN(inspection.schedule, LayerSchedule::create(inspection.config));
-  if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, flags.tensors || !flags.json.empty(), inspection));
+  DSV4RT_ASSIGN_OR_RETURN(const auto layers, layers_to_check(flags, inspection.schedule));
+  if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, flags.tensors || !flags.json.empty(), layers, inspection));
   if (flags.json != "-") print_inspection(inspection, flags.tensors);
-  return flags.json.empty() ? Status{}
-                            : write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing());
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing()));
+  }
+  return inspection.complete;
 }
 
 }  // namespace
 
 void add_inspect_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command = app.add_subcommand("inspect", "Show a checkpoint's or config's layers, dtypes and bytes");
+  CLI::App* command =
+      app.add_subcommand("inspect", "Show a checkpoint's or config's layers, dtypes and bytes; say what is missing");
   command->add_option("path", flags->path, "Checkpoint directory, or a config.json")->required();
+  command->add_option("--layers", flags->layers, "Layers A-B, or one, that have to be complete; default all");
   command->add_flag("--tensors", flags->tensors, "List every tensor");
   command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout instead of the table");
   flags->outputs.add_to(*command, {"--json"});

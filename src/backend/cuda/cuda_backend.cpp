@@ -64,6 +64,13 @@ class CudaBackend final : public Backend {
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda"; }
   [[nodiscard]] bool uses_host_memory() const noexcept override { return false; }
 
+  [[nodiscard]] bool is_device_memory(const void* address) const noexcept override {
+    const CurrentDevice current(*device_);
+    cudaPointerAttributes attributes{};
+    return address != nullptr && current.status().ok() &&
+           cudaPointerGetAttributes(&attributes, address) == cudaSuccess && attributes.type == cudaMemoryTypeDevice;
+  }
+
   Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
     DSV4RT_ON_DEVICE(*device_);
     void* data = nullptr;

@@ -188,6 +188,19 @@ class Files(unittest.TestCase):
         (self.folder / "config.json").write_bytes(CONFIG.read_bytes())
         (self.folder / "model.safetensors").write_bytes(safetensors(tensors))
 
+    def test_inspect_judges_as_the_loader(self):
+        partial = self.folder / "partial"
+        self.assertEqual(run("gen-checkpoint", "--config", CONFIG, "--layers", "1", "--out", partial).returncode, 0)
+        done = run("inspect", partial)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn(b"layers.0.attn.wq_a.weight: found nothing, expected ", done.stderr)
+        self.assertNotIn(b"layers.1.", done.stderr)
+        self.assertFalse(json.loads(run("inspect", partial, "--json", "-").stdout)["loads"])
+        done = run("inspect", partial, "--layers", "1", "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(json.loads(done.stdout)["loads"])
+        self.assertEqual(run("inspect", partial, "--layers", "0-9").returncode, 2)
+
     def test_names_in_files(self):
         self.checkpoint_with([EVIL])
         self.check_text(run("inspect", self.folder, "--tensors"), b"a\\x0aerror: fake line\\x1b[31m")
