@@ -36,15 +36,19 @@ def round_to_bf16(model):
     return model
 
 
-def random_model(seed=3):
+def random_model(seed=4):
+    """Weights at random. Every expert is taken and every row of the prompts that tests use is selected: choices between
+    almost equal numbers would otherwise decide what text comes out, in BF16 and FP32 of transformers alike."""
     torch.manual_seed(seed)
-    model = DeepseekV4ForCausalLM(config(["swa", "csa", "hca", "csa"])).eval()
+    model = DeepseekV4ForCausalLM(config(["swa", "csa", "hca", "csa"], topk=256, num_experts_per_tok=4)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "position_bias" in name:
                 parameter.normal_(0, 0.5)
             elif "sinks" in name or "embed" in name:
                 parameter.normal_(0, 1)
+            elif "o_b_proj" in name:
+                parameter.normal_(0, 0.3 * parameter.shape[-1] ** -0.5)
             elif parameter.dim() >= 2:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5)
             elif "norm" in name:
@@ -58,7 +62,7 @@ def text_bytes(tree):
     return torch.tensor(list((tree / "docs" / "cache.md").read_bytes()), dtype=torch.long)
 
 
-def trained_model(text, seconds=100.0, width=256, batch=4, seed=1):
+def trained_model(text, seconds=110.0, width=160, batch=2, seed=1):
     torch.manual_seed(seed)
     model = DeepseekV4ForCausalLM(config(["swa", "csa", "hca", "csa"]))
     with torch.no_grad():
