@@ -1,8 +1,13 @@
 """What the tests share: the golden trace, and small models that transformers saved."""
 
+import os
 import pathlib
 
 import pytest
+
+# The tests share their machine: threads that spin while they wait take it from those that compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = TREE / "tests" / "golden" / "tiny-fp8"
@@ -39,7 +44,7 @@ def random_model():
 
 
 @pytest.fixture(scope="session")
-def trained_model(tmp_path_factory):
+def trained_model():
     """A small model that has learned some of this repository's documents, its weights representable in BF16."""
     import models
     return models.trained_model(models.text_bytes(TREE))

@@ -62,25 +62,30 @@ def text_bytes(tree):
     return torch.tensor(list((tree / "docs" / "cache.md").read_bytes()), dtype=torch.long)
 
 
-def trained_model(text, seconds=110.0, width=160, batch=2, seed=1):
+def trained_model(text, seconds=90.0, width=160, rate=3e-3, seed=1):
+    """A model trained for so many seconds on windows of the text."""
     torch.manual_seed(seed)
-    model = DeepseekV4ForCausalLM(config(["swa", "csa", "hca", "csa"]))
+    model = DeepseekV4ForCausalLM(config(["swa", "csa", "hca", "csa"], hc_mult=2, hc_sinkhorn_iters=3)).train()
     with torch.no_grad():
         _fill_routes(model)
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+        for name, parameter in model.named_parameters():
+            if "embed" in name:
+                parameter.normal_(0, 1)
+            elif parameter.dim() >= 2 and "_hc" not in name and "position_bias" not in name:
+                parameter.normal_(0, parameter.shape[-1] ** -0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     begin = time.monotonic()
-    steps = 0
+    losses = []
     while (used := time.monotonic() - begin) < seconds:
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * max(0.02, 1 - used / seconds)
-        starts = torch.randint(len(text) - width - 1, (batch,)).tolist()
-        ids = torch.stack([text[start:start + width] for start in starts])
+            group["lr"] = rate * min(1.0, (len(losses) + 1) / 5) * max(0.02, 1 - used / seconds)
+        start = int(torch.randint(len(text) - width - 1, (1,)))
+        ids = text[start:start + width].unsqueeze(0)
         loss = model(ids, labels=ids, use_cache=False).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        steps += 1
-    model.trained = f"{steps} steps, loss {loss.item():.3f}"
+        losses.append(loss.item())
+    model.trained = f"{len(losses)} steps, loss {sum(losses[-8:]) / len(losses[-8:]):.3f}"
     return round_to_bf16(model.eval())
