@@ -32,6 +32,9 @@ extern "C" {
 #endif
 
 // Raised when something is added; a library serves every caller with a lower or equal number.
+//  2  captured steps, devices and streams     5  prefix cache
+//  3  nondeterministic                        6  snapshots, allow_non_finite_weights, output checks
+//  4  scratch_bytes, graph_bytes              7  tensors in memory, state as data, cache views, warnings, layer outputs
 #define DSV4RT_C_API_VERSION 7
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
@@ -106,6 +109,11 @@ typedef struct dsv4rt_prefix_options {
   void* user_data;                        // given to on_event
 } dsv4rt_prefix_options;
 
+// A message for people: EngineOptions::on_warning in engine.h, which says when. `text` is valid during the callback. It
+// may come before dsv4rt_engine_create has returned and out of dsv4rt_engine_destroy. What it must not do is as for
+// dsv4rt_layer_hook.
+typedef void (*dsv4rt_warning_callback)(void* user_data, const char* text);
+
 // Field by field the options of EngineOptions in engine.h, where each is described.
 typedef struct dsv4rt_engine_options {
   size_t struct_size;        // set by dsv4rt_engine_options_init
@@ -137,6 +145,9 @@ typedef struct dsv4rt_engine_options {
   // Since version 6.
   int32_t allow_non_finite_weights;  // 1: weights that are NaN or infinite are loaded; 0: refused
   int32_t check_outputs;             // 1: dsv4rt_step_output_check tells whose outputs are not finite
+  // Since version 7.
+  dsv4rt_warning_callback on_warning;  // null: nobody is told
+  void* warning_user_data;             // given to on_warning
 } dsv4rt_engine_options;
 
 // Where a tensor's bytes are; the values of TensorMemory in memory_checkpoint.h.
@@ -268,6 +279,100 @@ typedef struct dsv4rt_prefix_stats {
   int64_t pinned_units;
 } dsv4rt_prefix_stats;
 
+// ---- State as data, since version 7: engine_state.h describes every field ----
+
+typedef struct dsv4rt_engine_state {
+  size_t struct_size;  // set by the caller
+  int32_t max_sequences;
+  int32_t live_sequences;
+  uint64_t step_serial;  // the outstanding step's; 0: none
+  int64_t tokens_left;
+} dsv4rt_engine_state;
+
+// Blocks of one paged role, in each of its layers: total = free + used + cached + pinned.
+typedef struct dsv4rt_role_state {
+  size_t struct_size;  // set by the caller
+  int32_t layers;      // 0: the engine has no such role, or it is not paged, and every other field is 0
+  int32_t tokens_per_block;
+  int64_t total_blocks;
+  int64_t free_blocks;
+  int64_t used_blocks;
+  int64_t cached_blocks;
+  int64_t pinned_blocks;
+  int64_t reserved_blocks;
+} dsv4rt_role_state;
+
+typedef struct dsv4rt_sequence_state {
+  size_t struct_size;  // set by the caller
+  int64_t length;
+  int64_t reserve_tokens;
+  int64_t earliest_truncation;
+  int64_t slot;       // row in block tables, and number of the ring
+  int64_t blocks[7];  // index: DSV4RT_ROLE_...
+} dsv4rt_sequence_state;
+
+// What keeps a step from being prepared. missing_blocks 0: nothing does.
+typedef struct dsv4rt_block_shortage {
+  size_t struct_size;  // set by the caller
+  int32_t role;        // DSV4RT_ROLE_...
+  int32_t layer;
+  int64_t missing_blocks;
+  int64_t missing_bytes;
+  int64_t entry;  // first entry whose blocks are not there
+} dsv4rt_block_shortage;
+
+// Dimensions and formats. Texts are constant.
+typedef struct dsv4rt_config {
+  size_t struct_size;  // set by the caller
+  int64_t hidden_size;
+  int64_t layers;  // loaded ones
+  int64_t num_attention_heads;
+  int64_t head_dim;
+  int64_t q_lora_rank;
+  int64_t o_lora_rank;
+  int64_t o_groups;
+  int64_t sliding_window;
+  int64_t index_n_heads;
+  int64_t index_head_dim;
+  int64_t index_topk;
+  int64_t max_position_embeddings;
+  int64_t draft_budget_tokens;
+  int64_t csa_rows_per_block;
+  int64_t hca_rows_per_block;
+  const char* row_format;
+  const char* index_format;
+} dsv4rt_config;
+
+enum { DSV4RT_LAYER_SWA = 0, DSV4RT_LAYER_CSA = 1, DSV4RT_LAYER_HCA = 2 };
+
+typedef struct dsv4rt_layer_info {
+  size_t struct_size;     // set by the caller
+  const char* kind_name;  // "swa", "csa" or "hca"; constant
+  int32_t layer;
+  int32_t kind;   // DSV4RT_LAYER_...
+  int32_t ratio;  // tokens per compressed row; 0: none
+  int32_t indexer;
+  int32_t overlap;
+  int32_t compressed_rope;  // 1: compress_rope_theta with YaRN
+} dsv4rt_layer_info;
+
+// Where one layer keeps a role, for kernels of the caller: CacheView in engine_state.h, which says when content is
+// valid. Pointers stay the same as long as the engine lives; nothing of it may be written.
+typedef struct dsv4rt_cache_view {
+  size_t struct_size;  // set by the caller
+  const void* base;    // backend memory
+  int64_t block_stride_bytes;
+  int64_t block_count;
+  int32_t rows_per_block;
+  int32_t data_bytes;   // a row's; row r lies at r * data_bytes of its block
+  int32_t scale_bytes;  // 0: none; otherwise at scale_offset + r * scale_bytes
+  int32_t tokens_per_row;
+  int64_t scale_offset;
+  const char* format;          // "fp8_ds_mla", ...; "f32_state": compressor states; constant
+  const int32_t* block_table;  // [max_sequences][block_table_columns], backend memory; null: a ring per slot
+  int64_t block_table_columns;
+} dsv4rt_cache_view;
+
 // A prepared step. Plain values: copies name the same step.
 typedef struct dsv4rt_step {
   uint64_t serial;
@@ -283,6 +388,17 @@ typedef struct dsv4rt_step {
 // DSV4RT_INVALID_ARGUMENT, a longjmp or a thread exit is not survived.
 typedef dsv4rt_status (*dsv4rt_layer_hook)(void* user_data, int32_t layer, const dsv4rt_bf16* output,
                                            dsv4rt_bf16* next_input);
+
+// What a dsv4rt_layer_hook gets, with the step and the stream to enqueue on: LayerOutput in engine.h.
+typedef struct dsv4rt_layer_output {
+  size_t struct_size;  // set by the library
+  const dsv4rt_step* step;
+  const dsv4rt_bf16* output;
+  dsv4rt_bf16* next_input;
+  void* stream;  // cudaStream_t; null with the CPU backend
+  int64_t layer;
+} dsv4rt_layer_output;
+typedef dsv4rt_status (*dsv4rt_layer_output_hook)(void* user_data, const dsv4rt_layer_output* output);
 
 // ---- Library ------------------------------------------------------------------------------------
 
@@ -330,6 +446,20 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_memory(dsv4rt_engine* engine, dsv4rt_m
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_memory_region(dsv4rt_engine* engine, size_t index,
                                                         dsv4rt_memory_region* region);
 
+// Since version 7. Dimensions and formats; what kind of layer the loaded layer `index` is, of dsv4rt_engine_layers.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_config(dsv4rt_engine* engine, dsv4rt_config* config);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_layer_info(dsv4rt_engine* engine, size_t index, dsv4rt_layer_info* info);
+// Since version 7. Profile, backend, config, layers, formats, limits and memory as one JSON object, terminated. *bytes
+// is its length without the terminator, and set even if text [capacity] is too short (DSV4RT_INVALID_ARGUMENT); null
+// with capacity 0 asks for the length.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_describe(dsv4rt_engine* engine, char* text, size_t capacity, size_t* bytes);
+// Since version 7. Counts, also while a step is outstanding. role: DSV4RT_ROLE_...
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_get_state(dsv4rt_engine* engine, dsv4rt_engine_state* state);
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_role_state(dsv4rt_engine* engine, int32_t role, dsv4rt_role_state* state);
+// Since version 7. Where a layer keeps a role. DSV4RT_NOT_FOUND when the layer has no such role.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_cache_view(dsv4rt_engine* engine, int32_t layer, int32_t role,
+                                                     dsv4rt_cache_view* view);
+
 // The stream that work is enqueued on (cudaStream_t); null with the CPU backend.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_stream(dsv4rt_engine* engine, void** stream);
 // Backend memory for x, [max_step_tokens, hidden_size], at an address that stays: for captured steps.
@@ -356,6 +486,9 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_truncate(dsv4rt_engine* engine, dsv4
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_release(dsv4rt_engine* engine, dsv4rt_sequence sequence);
 // Tokens, those of an outstanding step included.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_length(dsv4rt_engine* engine, dsv4rt_sequence sequence, int64_t* length);
+// Since version 7. Length, reservation, blocks and how far it can be cut, also while a step is outstanding.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_get_state(dsv4rt_engine* engine, dsv4rt_sequence sequence,
+                                                      dsv4rt_sequence_state* state);
 
 // ---- Snapshots ----------------------------------------------------------------------------------
 // A sequence's cache as bytes that describe themselves, between steps. Engine::save_sequence and restore_sequence in
@@ -414,6 +547,12 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_prefix_stats(dsv4rt_engine* engine, ds
 // altered is DSV4RT_INVALID_ARGUMENT, another serial DSV4RT_FAILED_PRECONDITION. options: null for the defaults.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_prepare(dsv4rt_engine* engine, const dsv4rt_step_entry* entries, size_t count,
                                                 const dsv4rt_step_options* options, dsv4rt_step* step);
+// Since version 7. Whether dsv4rt_step_prepare would have the blocks: DSV4RT_OK with shortage->missing_blocks 0, or
+// above 0 and what is short; other failures are those of dsv4rt_step_prepare. Changes nothing, and may be asked while a
+// step is outstanding: as if all of its tokens were accepted.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_step_can_prepare(dsv4rt_engine* engine, const dsv4rt_step_entry* entries,
+                                                    size_t count, const dsv4rt_step_options* options,
+                                                    dsv4rt_block_shortage* shortage);
 // Runs one layer: x and out are two buffers of [step->tokens, hidden_size], rows without gaps, in backend memory: host
 // memory aligned as dsv4rt_bf16 with the CPU backend, device memory at multiples of 16 bytes with "cuda"
 // (DSV4RT_INVALID_ARGUMENT otherwise). Every layer runs exactly once per step, in any order. A layer that failed has
@@ -426,6 +565,10 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_forward_layer(dsv4rt_engine* engine, con
 // a failure leaves.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
                                             dsv4rt_layer_hook hook, void* user_data);
+// Since version 7. The same with a hook that is told step and stream.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run_with_outputs(dsv4rt_engine* engine, const dsv4rt_step* step,
+                                                         const dsv4rt_bf16* x, dsv4rt_layer_output_hook hook,
+                                                         void* user_data);
 // Ends the step after every layer ran. accepted[i]: tokens of entry i that stay; null with count 0: all.
 // As many as the draft budget can always be rejected; more are DSV4RT_INVALID_ARGUMENT when the rings no longer hold
 // what the tokens before them left, and the step stays outstanding.

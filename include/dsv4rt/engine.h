@@ -36,6 +36,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4rt/engine_state.h"
 #include "dsv4rt/export.h"
 #include "dsv4rt/memory_checkpoint.h"
 #include "dsv4rt/memory_plan.h"
@@ -225,6 +226,22 @@ class Engine {
   [[nodiscard]] DSV4RT_EXPORT const ModelConfig& config() const noexcept;
   [[nodiscard]] DSV4RT_EXPORT std::span<const LayerId> layers() const noexcept;
   [[nodiscard]] DSV4RT_EXPORT const EngineMemory& memory() const noexcept;
+
+  // The loaded layers' kinds, by layers(), numbered as in the model; formats and block sizes of the cache.
+  [[nodiscard]] DSV4RT_EXPORT std::span<const LayerSpec> layer_specs() const noexcept;
+  [[nodiscard]] DSV4RT_EXPORT const CacheFormats& formats() const noexcept;
+  // Profile, backend, config, layers, formats, limits and memory as one JSON object.
+  [[nodiscard]] DSV4RT_EXPORT Result<std::string> describe() const;
+
+  // State as data, also while a step is outstanding: engine_state.h.
+  [[nodiscard]] DSV4RT_EXPORT Result<EngineState> state() const;
+  [[nodiscard]] DSV4RT_EXPORT Result<SequenceState> sequence_state(SequenceId sequence) const;
+  // What prepare would lack blocks of; nothing if it has them. During a step: as if all of its tokens were accepted.
+  // Errors: those of prepare but for blocks.
+  [[nodiscard]] DSV4RT_EXPORT Result<std::optional<BlockShortage>> can_step(std::span<const StepEntry> entries,
+                                                                            const StepOptions& options = {}) const;
+  // kNotFound when the layer has no such role.
+  [[nodiscard]] DSV4RT_EXPORT Result<CacheView> cache_view(LayerId layer, CacheRole role) const;
 
   // Sequences; between steps (kFailedPrecondition during one). Ids of another engine are kStaleHandle, as old ones are.
   // reserve_tokens > 0 sets blocks aside so that appends up to there cannot fail for want of blocks; kResourceExhausted

@@ -130,6 +130,9 @@ struct CacheState {
 // (kInvalidArgument naming field, value and what is accepted).
 Status check_cache_plan(const LayerSchedule& schedule, const CacheLayout& layout, const MemoryPlan& plan);
 
+// What stage_blocks would find short for these segments, without an outstanding step's.
+[[nodiscard]] std::optional<PoolShortage> shortage_of_step(const CacheState& state,
+                                                           std::span<const StepSegment> segments);
 // Takes the blocks that state.step.segments need, or changes nothing and says what is short.
 Status stage_blocks(CacheState& state);
 // Gives back what stage_blocks took; blocks and reservations are as before it.

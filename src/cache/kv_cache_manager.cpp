@@ -92,7 +92,7 @@ Result<SequenceId> KVCacheManager::restore_sequence(std::int64_t length, std::in
 
 // ---- A step -------------------------------------------------------------------------------------
 
-Status KVCacheManager::Impl::resolve_entry(const StepEntry& entry) {
+Status KVCacheManager::Impl::resolve_entry(const StepEntry& entry, std::vector<StepSegment>& segments) {
   const std::int32_t slot = sequences.find(entry.sequence);
   if (slot == SequenceTable::kNone) return sequences.stale(entry.sequence);
   const auto name = [&] { return "step: sequence index " + std::to_string(entry.sequence.index); };
@@ -115,21 +115,21 @@ Status KVCacheManager::Impl::resolve_entry(const StepEntry& entry) {
                      "; accepted: 0 or more");
     }
   }
-  step.segments.push_back({.slot = slot, .start = length, .tokens = entry.tokens});
+  segments.push_back({.slot = slot, .start = length, .tokens = entry.tokens});
   return {};
 }
 
 Status KVCacheManager::Impl::resolve_batch(std::span<const StepEntry> batch, const StepOptions& options,
-                                           std::int32_t* rows) {
+                                           std::vector<StepSegment>& segments, std::int32_t* rows) {
   if (batch.empty() || batch.size() > static_cast<std::size_t>(limits.max_sequences)) {
     return invalid("step: " + std::to_string(batch.size()) + " sequences; accepted: 1 .. " +
                    std::to_string(limits.max_sequences) + " (max_sequences)");
   }
-  step.segments.clear();
+  segments.clear();
   ++batch_number;
   std::int64_t tokens = 0;
   for (const StepEntry& entry : batch) {
-    if (Status status = resolve_entry(entry); !status.ok()) return status;
+    if (Status status = resolve_entry(entry, segments); !status.ok()) return status;
     tokens += entry.tokens;
   }
   if (tokens > limits.max_step_tokens) {
@@ -150,7 +150,7 @@ Result<StepPlan> KVCacheManager::prepare_forward(std::span<const StepEntry> batc
   state.freed_blocks.clear();
   if (Status status = state.no_step_outstanding("prepare_forward"); !status.ok()) return status;
   std::int32_t rows = 0;
-  if (Status status = state.resolve_batch(batch, options, &rows); !status.ok()) return status;
+  if (Status status = state.resolve_batch(batch, options, state.step.segments, &rows); !status.ok()) return status;
   if (Status status = stage_blocks(state); !status.ok()) return status;
 
   OutstandingStep& step = state.step;
@@ -390,6 +390,30 @@ Result<std::vector<BlockId>> KVCacheManager::blocks(SequenceId sequence, int poo
     ids.emplace_back(group.table_entry(slot, column)[member]);
   }
   return ids;
+}
+
+Result<SequenceUsage> KVCacheManager::sequence_usage(SequenceId sequence) const {
+  const std::int32_t slot = impl_->sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return impl_->sequences.stale(sequence);
+  const SequenceRecord& record = impl_->sequences[slot];
+  return SequenceUsage{.slot = StateSlotId(slot),
+                       .length = record.length,
+                       .reserve_tokens = record.reserve_tokens,
+                       .earliest_truncation = impl_->earliest_length(record.high_water)};
+}
+
+std::int64_t KVCacheManager::blocks_of_length(std::int64_t length, int pool) const {
+  DSV4RT_CHECK(pool >= 0 && pool < static_cast<int>(impl_->allocators.size()));
+  return impl_->group_of(pool).blocks(static_cast<std::int32_t>(length));
+}
+
+Result<std::optional<PoolShortage>> KVCacheManager::step_shortage(std::span<const StepEntry> batch,
+                                                                  const StepOptions& options) const {
+  std::vector<StepSegment> segments;
+  segments.reserve(batch.size());
+  std::int32_t rows = 0;
+  if (Status status = impl_->resolve_batch(batch, options, segments, &rows); !status.ok()) return status;
+  return shortage_of_step(*impl_, segments);
 }
 
 const StepOffsets& KVCacheManager::step_offsets() const noexcept {

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -65,6 +66,21 @@ struct PoolUsage {
   std::int64_t cached = 0;    // kept by prefixes alone, to be had when blocks are short
   std::int64_t pinned = 0;    // kept by pinned prefixes alone
   std::int64_t reserved = 0;  // owed to sequences with reservations, part of free and cached
+};
+
+// What a sequence has of the cache.
+struct SequenceUsage {
+  StateSlotId slot;
+  std::int64_t length = 0;
+  std::int64_t reserve_tokens = 0;
+  std::int64_t earliest_truncation = 0;
+};
+
+// A pool that cannot give what a step asks of it.
+struct PoolShortage {
+  std::int32_t pool = 0;
+  std::int64_t missing_blocks = 0;  // for the whole step
+  std::int32_t entry = 0;           // first whose blocks are not there; those before it alone would fit
 };
 
 // The prefix cache, on if MemoryPlan::limits has boundary states.
@@ -150,6 +166,9 @@ class KVCacheManager {
   [[nodiscard]] Result<StateSlotId> slot(SequenceId sequence) const;
   // The least L such that truncate accepts every length from L on; 0 is accepted anyway.
   [[nodiscard]] Result<std::int64_t> earliest_truncation(SequenceId sequence) const;
+  [[nodiscard]] Result<SequenceUsage> sequence_usage(SequenceId sequence) const;
+  // Blocks that a sequence of so many tokens holds in one pool.
+  [[nodiscard]] std::int64_t blocks_of_length(std::int64_t length, int pool) const;
   // The sequence's blocks in one pool, in row order.
   [[nodiscard]] Result<std::vector<BlockId>> blocks(SequenceId sequence, int pool) const;
 
@@ -200,6 +219,11 @@ class KVCacheManager {
   // has changed. Each sequence may appear once. Of sequences that share a last block and are all in
   // the batch, the last one writes it in place: block copies come before any write of the step.
   Result<StepPlan> prepare_forward(std::span<const StepEntry> batch, const StepOptions& options = {});
+  // What blocks prepare_forward of such a batch would lack now, of all pools that in which the earliest entry fails;
+  // nothing if it would succeed. Errors: those of prepare_forward but for blocks. May be asked while a step is
+  // outstanding: as if all its tokens were accepted. Changes nothing; takes memory.
+  [[nodiscard]] Result<std::optional<PoolShortage>> step_shortage(std::span<const StepEntry> batch,
+                                                                  const StepOptions& options = {}) const;
   // Ends the step. accepted[i] in [0, tokens of entry i]: how many of the entry's tokens stay; the
   // rest are rolled back. Rejecting more than the draft budget is refused (kInvalidArgument) unless
   // the entry keeps everything its rings need. Empty span: all accepted.

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cache/cache_state.h"
 #include "cache/kv_cache_manager.h"
@@ -43,8 +44,10 @@ struct KVCacheManager::Impl : CacheState {
                                                   std::int64_t reserve_tokens);
   [[nodiscard]] Status can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
   void share_content(std::int32_t parent, std::int32_t child);
-  [[nodiscard]] Status resolve_batch(std::span<const StepEntry> batch, const StepOptions& options, std::int32_t* rows);
-  [[nodiscard]] Status resolve_entry(const StepEntry& entry);
+  // Fills `segments` with the batch; *rows: rows of x, padding included.
+  [[nodiscard]] Status resolve_batch(std::span<const StepEntry> batch, const StepOptions& options,
+                                     std::vector<StepSegment>& segments, std::int32_t* rows);
+  [[nodiscard]] Status resolve_entry(const StepEntry& entry, std::vector<StepSegment>& segments);
   [[nodiscard]] Status check_accepted(std::span<const std::int32_t> accepted) const;
 
   // kv_cache_prefixes.cpp

@@ -38,7 +38,12 @@ dsv4rt_status report_exception(ErrorText& error) noexcept {
 }
 
 Status open(dsv4rt_engine& handle, EngineOptions options, const MemoryCheckpoint* checkpoint) {
-  options.on_warning = [&handle](std::string_view) { ++handle.warnings; };
+  options.on_warning = [&handle, tell = std::move(options.on_warning)](std::string_view text) {
+    ++handle.warnings;
+    if (!tell) return;
+    const HookScope scope(handle);
+    tell(text);
+  };
   DSV4RT_ASSIGN_OR_RETURN(handle.engine,
                           checkpoint == nullptr ? Engine::create(options) : Engine::create(options, *checkpoint));
   handle.entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,15 +41,16 @@ Result<StepRequest> read_step_options(const dsv4rt_step_options* given) {
       .token_ids = known.token_ids};
 }
 
-Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::size_t count,
-               const dsv4rt_step_options* given, dsv4rt_step* step) {
-  if (step == nullptr) return null_argument("dsv4rt_step_prepare", "step");
-  if (entries == nullptr) return null_argument("dsv4rt_step_prepare", "entries");
+// Fills handle.entries.
+Result<StepRequest> read_step(const char* function, dsv4rt_engine& handle, const dsv4rt_step_entry* entries,
+                              std::size_t count, const dsv4rt_step_options* given) {
+  if (entries == nullptr) return null_argument(function, "entries");
   DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step_options(given));
   // A sequence appears once in a step, so more entries than slots cannot be valid.
   if (count > handle.entries.capacity()) {
-    return {StatusCode::kInvalidArgument, "dsv4rt_step_prepare: " + std::to_string(count) + " entries; at most " +
-                                              std::to_string(handle.entries.capacity()) + " sequences are live"};
+    return Status{StatusCode::kInvalidArgument, std::string(function) + ": " + std::to_string(count) +
+                                                    " entries; at most " + std::to_string(handle.entries.capacity()) +
+                                                    " sequences are live"};
   }
   handle.entries.clear();
   for (std::size_t i = 0; i < count; ++i) {
@@ -57,6 +59,32 @@ Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::siz
                               .tokens = entry.tokens,
                               .token_ids = request.token_ids == nullptr ? nullptr : request.token_ids[i]});
   }
+  return request;
+}
+
+Status can_prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::size_t count,
+                   const dsv4rt_step_options* given, dsv4rt_block_shortage* shortage) {
+  constexpr char kName[] = "dsv4rt_step_can_prepare";
+  if (shortage == nullptr) return null_argument(kName, "shortage");
+  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step(kName, handle, entries, count, given));
+  DSV4RT_ASSIGN_OR_RETURN(const std::optional<BlockShortage> found,
+                          handle.engine->can_step(handle.entries, request.options));
+  dsv4rt_block_shortage values{};
+  if (found) {
+    values.role = static_cast<std::int32_t>(found->role);
+    values.layer = found->layer.value;
+    values.missing_blocks = found->missing_blocks;
+    values.missing_bytes = found->missing_bytes;
+    values.entry = found->entry;
+  }
+  return write_struct(shortage, shortage->struct_size, "dsv4rt_block_shortage", values);
+}
+
+Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::size_t count,
+               const dsv4rt_step_options* given, dsv4rt_step* step) {
+  constexpr char kName[] = "dsv4rt_step_prepare";
+  if (step == nullptr) return null_argument(kName, "step");
+  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step(kName, handle, entries, count, given));
   DSV4RT_ASSIGN_OR_RETURN(const Step prepared, handle.engine->prepare(handle.entries, request.options));
   handle.step_serial = prepared.serial;
   handle.step_entries = count;
@@ -66,14 +94,16 @@ Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::siz
 }
 
 // Calls the caller's hook; what it returns or throws is its own failure, not the engine's.
-Status run_hook(dsv4rt_engine& handle, dsv4rt_layer_hook hook, void* user_data, const LayerOutput& layer) {
+// `call` gives the hook's status.
+template <class Call>
+Status run_hook(dsv4rt_engine& handle, const LayerOutput& layer, Call&& call) {
   const auto failed = [&](StatusCode code, const std::string& what) {
     return Status(code, "the hook of layer " + std::to_string(layer.layer.value) + " " + what);
   };
   dsv4rt_status status = DSV4RT_OK;
   try {
     const HookScope scope(handle);
-    status = hook(user_data, layer.layer.value, layer.output, layer.next_input);
+    status = call();
   } catch (const std::exception& exception) {
     return failed(StatusCode::kInvalidArgument, std::string("threw: ") + exception.what());
   } catch (...) {
@@ -136,9 +166,37 @@ dsv4rt_status dsv4rt_step_run(dsv4rt_engine* engine, const dsv4rt_step* step, co
     if (x == nullptr) return null_argument("dsv4rt_step_run", "x");
     if (hook == nullptr) return null_argument("dsv4rt_step_run", "hook");
     const auto run = [&](const dsv4rt::LayerOutput& layer) {
-      return dsv4rt::c_api::run_hook(handle, hook, user_data, layer);
+      return dsv4rt::c_api::run_hook(
+          handle, layer, [&] { return hook(user_data, layer.layer.value, layer.output, layer.next_input); });
     };
     return handle.engine->step(step_of(*step), x, run, handle.hook_key);
+  });
+}
+
+dsv4rt_status dsv4rt_step_run_with_outputs(dsv4rt_engine* engine, const dsv4rt_step* step, const dsv4rt_bf16* x,
+                                           dsv4rt_layer_output_hook hook, void* user_data) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) {
+    if (step == nullptr) return null_argument("dsv4rt_step_run_with_outputs", "step");
+    if (x == nullptr) return null_argument("dsv4rt_step_run_with_outputs", "x");
+    if (hook == nullptr) return null_argument("dsv4rt_step_run_with_outputs", "hook");
+    const dsv4rt_step running = *step;
+    const auto run = [&](const dsv4rt::LayerOutput& layer) {
+      const dsv4rt_layer_output output{.struct_size = sizeof(dsv4rt_layer_output),
+                                       .step = &running,
+                                       .output = layer.output,
+                                       .next_input = layer.next_input,
+                                       .stream = layer.stream,
+                                       .layer = layer.layer.value};
+      return dsv4rt::c_api::run_hook(handle, layer, [&] { return hook(user_data, &output); });
+    };
+    return handle.engine->step(step_of(*step), x, run, handle.hook_key);
+  });
+}
+
+dsv4rt_status dsv4rt_step_can_prepare(dsv4rt_engine* engine, const dsv4rt_step_entry* entries, size_t count,
+                                      const dsv4rt_step_options* options, dsv4rt_block_shortage* shortage) {
+  return call(engine, Use::kQuery, [&](dsv4rt_engine& handle) {
+    return dsv4rt::c_api::can_prepare(handle, entries, count, options, shortage);
   });
 }
 

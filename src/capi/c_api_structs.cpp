@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/try.h"
 #include "layout/row_format.h"
@@ -79,6 +80,11 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
   DSV4RT_ASSIGN_OR_RETURN(options.allow_non_finite_weights,
                           read_switch("allow_non_finite_weights", known.allow_non_finite_weights));
   DSV4RT_ASSIGN_OR_RETURN(options.check_outputs, read_switch("check_outputs", known.check_outputs));
+  if (known.on_warning != nullptr) {
+    options.on_warning = [tell = known.on_warning, user_data = known.warning_user_data](std::string_view text) {
+      tell(user_data, std::string(text).c_str());
+    };
+  }
   if (known.prefix_cache != nullptr) DSV4RT_RETURN_IF_ERROR(read_prefix_options(*known.prefix_cache, options));
   return options;
 }

@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxStructBytes = 4096;
 template <class T>
 inline constexpr std::array<std::size_t, 0> kVersionBytes{};
 template <>
-inline constexpr std::array<std::size_t, 5> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152};
+inline constexpr std::array<std::size_t, 6> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152, 168};
 template <>
 inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104, 136};
 template <>
@@ -43,6 +43,20 @@ inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_snapshot_option
 
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_tensor>{64};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_engine_state>{32};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_role_state>{64};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_state>{96};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_block_shortage>{40};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_config>{144};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_layer_info>{40};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_cache_view>{80};
 
 template <class T>
 Status check_struct_size(std::size_t struct_bytes, const char* name) {

@@ -27,9 +27,10 @@ namespace dsv4rt {
 
 struct Engine::Impl {
   EngineOptions options;
-  AttentionSettings settings;      // config restricted to the loaded layers
-  LayerSchedule schedule;          // layer 0 of it is options.first_layer of the model
-  std::vector<LayerId> layer_ids;  // numbering of the model
+  AttentionSettings settings;          // config restricted to the loaded layers
+  LayerSchedule schedule;              // layer 0 of it is options.first_layer of the model
+  std::vector<LayerId> layer_ids;      // numbering of the model
+  std::vector<LayerSpec> layer_specs;  // the same layers, in that numbering
   CacheLayout layout;
   EngineMemory memory;
   bool quantized_linears = false;  // some linear is not plain BF16
@@ -148,6 +149,8 @@ struct Engine::Impl {
   [[nodiscard]] SnapshotIdentity snapshot_identity() const;
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;
+  // A layer of the schedule in the model's numbering.
+  [[nodiscard]] LayerId model_layer(LayerId layer) const { return layer_ids.at(static_cast<std::size_t>(layer.value)); }
   void clear_step() noexcept;
   // After an operation of the manager that frees: checks and poisons what became free, with the rings of the
   // slots that lost their content. The operation is done by then, so any failure latches.

@@ -91,7 +91,7 @@ void add_role(std::vector<CacheRole>& roles, CacheRole role) {
 }
 
 // One line a part, for the error that refuses the plan.
-std::string describe(const EngineMemory& memory) {
+std::string memory_text(const EngineMemory& memory) {
   std::string text = "weights " + std::to_string(memory.weight_bytes) + " B, workspace " +
                      std::to_string(memory.workspace_bytes) + " B, scratch " + std::to_string(memory.scratch_bytes) +
                      " B, graphs " + std::to_string(memory.graph_bytes) + " B";
@@ -166,6 +166,7 @@ Result<std::vector<LayerSpec>> Engine::Impl::choose_layers(ModelConfig full) {
 
   std::vector<LayerSpec> specs;
   for (const LayerId layer : layer_ids) specs.push_back(full_schedule.layer(layer));
+  layer_specs = specs;
   return specs;
 }
 
@@ -241,9 +242,9 @@ Status Engine::Impl::plan_and_allocate() {
   memory.total_bytes = memory.cache.total_bytes + memory.weight_bytes + memory.workspace_bytes + memory.scratch_bytes +
                        memory.graph_bytes;
   if (options.memory_limit_bytes > 0 && memory.total_bytes > options.memory_limit_bytes) {
-    return {StatusCode::kResourceExhausted, "memory plan of " + std::to_string(memory.total_bytes) +
-                                                " B exceeds the limit of " +
-                                                std::to_string(options.memory_limit_bytes) + " B: " + describe(memory)};
+    return {StatusCode::kResourceExhausted,
+            "memory plan of " + std::to_string(memory.total_bytes) + " B exceeds the limit of " +
+                std::to_string(options.memory_limit_bytes) + " B: " + memory_text(memory)};
   }
 
   const PrefixCacheSettings prefixes{.engine = prefix_identity,
