@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What a step costs in Python beyond the C calls: step_overhead.py CHECKPOINT [--steps N]
 
-Decodes on the checkpoint's layers, all loaded, as a host does it through the package, and with the bare C calls on addresses made
-beforehand. Both do the same work, so the difference of the medians is Python's part; the two alternate, and one thread computes.
+Decodes on the checkpoint's layers, all loaded, as a host does it through the package, and with the bare C calls on
+addresses made beforehand. Both do the same work, so the difference of the medians is Python's part; the two alternate,
+and one thread computes.
 """
 
 import argparse

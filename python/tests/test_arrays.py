@@ -68,7 +68,8 @@ def test_wrong_torch_tensors_are_refused(engine):
     with engine.create_sequence() as sequence:
         step = engine.prepare([(sequence, 4)])
         good = torch.zeros(4, 128, dtype=torch.bfloat16)
-        for wrong, says in ((good.float(), "float32"), (good[:2], r"\[2, 128\]"), (good.t().contiguous().t(), "strided"),
+        for wrong, says in ((good.float(), "float32"), (good[:2], r"\[2, 128\]"),
+                            (good.t().contiguous().t(), "strided"),
                             (OnlyDlpack(good.float()), "DLPack type"), (OnlyDlpack(good, (2, 0)), "DLPack device 2")):
             with pytest.raises(dsv4rt.InvalidArgumentError, match=says):
                 step.forward(0, wrong, good)

@@ -46,7 +46,8 @@ def test_outputs_are_those_of_the_command_line(golden, trace, kind):
                             lambda array: torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16),
                             lambda tensor: tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
     elif kind == "bits":
-        outputs = run_trace(golden, trace, lambda array: array.view(np.uint16), lambda out: out.view(ml_dtypes.bfloat16))
+        outputs = run_trace(golden, trace, lambda array: array.view(np.uint16),
+                            lambda out: out.view(ml_dtypes.bfloat16))
     else:
         outputs = run_trace(golden, trace, lambda array: array, lambda out: out)
     for layer, wanted in enumerate(EXPECTED):

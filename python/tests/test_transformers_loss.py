@@ -41,8 +41,8 @@ def test_loss_and_best_tokens_stay(trained_model, windows, own, formats, loss_bo
     own_loss, own_best, own_logits = own
     same = (best == own_best).double().mean().item()
     moved = ((logits - own_logits).norm() / own_logits.norm()).item()
-    print(f"{trained_model.trained}; {formats}: loss {own_loss:.4f} {loss - own_loss:+.5f}, same best token {same:.4f}, "
-          f"logits moved by {moved:.4f}")
+    print(f"{trained_model.trained}; {formats}: loss {own_loss:.4f} {loss - own_loss:+.5f}, same best token "
+          f"{same:.4f}, logits moved by {moved:.4f}")
     assert own_loss < 3.5, "the model has learned something"
     assert moved > 1e-5, "another attention computed this"
     assert abs(loss - own_loss) <= loss_bound

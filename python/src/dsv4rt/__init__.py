@@ -14,13 +14,16 @@ from dsv4rt.options import EngineMemory, EngineOptions, GraphStats, MemoryRegion
 from dsv4rt.prefix import (PrefixCache, PrefixCacheOptions, PrefixEvent, PrefixEventKind, PrefixLookup, PrefixPolicy,
                            PrefixRemoval, PrefixStats)
 from dsv4rt.sequence import Sequence
+from dsv4rt.state import (BlockShortage, CacheRole, CacheView, EngineConfig, EngineState, LayerInfo, RoleState,
+                          SequenceState)
 from dsv4rt.step import OutputCheck, Step
 
 __version__ = _text(_lib.dsv4rt_version())
 C_API_VERSION: int = _lib.dsv4rt_c_api_version()
 
-__all__ = ["BadInputError", "C_API_VERSION", "Dsv4rtError", "Engine", "EngineMemory", "EngineOptions",
-           "FailedPreconditionError", "FaultedError", "GraphStats", "InternalError", "InvalidArgumentError",
-           "MemoryRegion", "MismatchError", "NotFoundError", "OutputCheck", "PrefixCache", "PrefixCacheOptions",
-           "PrefixEvent", "PrefixEventKind", "PrefixLookup", "PrefixPolicy", "PrefixRemoval", "PrefixStats",
-           "ResourceExhaustedError", "Rows", "Sequence", "StaleHandleError", "Step", "UnsupportedError", "__version__"]
+__all__ = ["BadInputError", "BlockShortage", "C_API_VERSION", "CacheRole", "CacheView", "Dsv4rtError", "Engine",
+           "EngineConfig", "EngineMemory", "EngineOptions", "EngineState", "FailedPreconditionError", "FaultedError",
+           "GraphStats", "InternalError", "InvalidArgumentError", "LayerInfo", "MemoryRegion", "MismatchError",
+           "NotFoundError", "OutputCheck", "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",
+           "PrefixLookup", "PrefixPolicy", "PrefixRemoval", "PrefixStats", "ResourceExhaustedError", "RoleState",
+           "Rows", "Sequence", "SequenceState", "StaleHandleError", "Step", "UnsupportedError", "__version__"]

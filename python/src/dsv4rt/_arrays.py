@@ -28,8 +28,8 @@ _UNUSED = b"dltensor"
 
 def refuse(name: str, found: str, rows: int, width: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{name} is {found}; accepted: a contiguous array [{rows}, {width}] of bfloat16, or of uint16 that holds its bits, "
-        "in the engine's memory")
+        f"{name} is {found}; accepted: a contiguous array [{rows}, {width}] of bfloat16, or of uint16 that holds its "
+        "bits, in the engine's memory")
 
 
 def torch_address(tensor: Any, bfloat16: Any, shape: tuple[int, int], cuda: bool, name: str) -> int:
@@ -111,7 +111,8 @@ class Rows:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._device
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+                   copy: Any = None) -> Any:
         """A DLPack capsule. Work that the engine has enqueued is not waited for: use its stream, or synchronize."""
         if copy or (dl_device is not None and tuple(dl_device) != self._device):
             raise BufferError("rows of an engine are neither copied nor moved")

@@ -18,6 +18,8 @@ from dsv4rt.errors import FailedPreconditionError, InvalidArgumentError, error_o
 from dsv4rt.options import EngineMemory, EngineOptions, GraphStats, MemoryRegion
 from dsv4rt.prefix import PrefixCache, PrefixPolicy
 from dsv4rt.sequence import Sequence, snapshot_options
+from dsv4rt.state import (BlockShortage, CacheRole, CacheView, EngineConfig, EngineState, LayerInfo, RoleState,
+                          read_struct, sized)
 from dsv4rt.step import Step
 
 _MESSAGE_BYTES = 8192
@@ -59,8 +61,8 @@ class Engine:
                      options: EngineOptions | None = None, **fields: Any) -> Engine:
         """The same from memory: the content of config.json, and tensors by their names in a checkpoint.
 
-        Tensors are torch tensors or NumPy arrays; BF16, FP32 and the released FP8 and NVFP4 encodings as in files. They are
-        read during the call only. Names that are no attention tensors are skipped.
+        Tensors are torch tensors or NumPy arrays; BF16, FP32 and the released FP8 and NVFP4 encodings as in files. They
+        are read during the call only. Names that are no attention tensors are skipped.
         """
         engine = cls.__new__(cls)
         text_of_config = config if isinstance(config, str) else json.dumps(config)
@@ -89,7 +91,8 @@ class Engine:
         else:
             config = ffi.new("char[]", memory[0].encode())
             array, count, used = tensors_array(memory[1])
-            status = lib.dsv4rt_engine_create_from_tensors(struct, config, array, count, handle, message, _MESSAGE_BYTES)
+            status = lib.dsv4rt_engine_create_from_tensors(struct, config, array, count, handle, message,
+                                                           _MESSAGE_BYTES)
             del used
         if status != lib.DSV4RT_OK:
             raise error_of(status, text(message))
@@ -147,24 +150,66 @@ class Engine:
     @property
     def memory(self) -> EngineMemory:
         """What the engine holds."""
-        out = ffi.new("dsv4rt_memory*")
-        out.struct_size = ffi.sizeof(out[0])
+        out = sized("dsv4rt_memory")
         self._call(lib.dsv4rt_engine_memory, out)
         regions = []
         for index in range(out.region_count):
-            region = ffi.new("dsv4rt_memory_region*")
-            region.struct_size = ffi.sizeof(region[0])
+            region = sized("dsv4rt_memory_region")
             self._call(lib.dsv4rt_engine_memory_region, index, region)
-            regions.append(option_structs.read_struct(region, MemoryRegion))
-        return option_structs.read_struct(out, EngineMemory, regions=tuple(regions))
+            regions.append(read_struct(region, MemoryRegion))
+        return read_struct(out, EngineMemory, regions=tuple(regions))
+
+    @property
+    def config(self) -> EngineConfig:
+        """Dimensions and formats."""
+        out = sized("dsv4rt_config")
+        self._call(lib.dsv4rt_engine_config, out)
+        return read_struct(out, EngineConfig)
+
+    @property
+    def layer_infos(self) -> tuple[LayerInfo, ...]:
+        """What kind each of `layers` is."""
+        infos = []
+        for index in range(len(self.layers)):
+            out = sized("dsv4rt_layer_info")
+            self._call(lib.dsv4rt_engine_layer_info, index, out)
+            infos.append(read_struct(out, LayerInfo))
+        return tuple(infos)
+
+    def describe(self) -> dict[str, Any]:
+        """Profile, backend, config, layers, formats, limits and memory."""
+        size = ffi.new("size_t*")
+        self._call(lib.dsv4rt_engine_describe, ffi.NULL, 0, size)
+        described = ffi.new("char[]", size[0] + 1)
+        self._call(lib.dsv4rt_engine_describe, described, size[0] + 1, size)
+        return json.loads(text(described))
+
+    @property
+    def state(self) -> EngineState:
+        """What is used and left at the moment, also during a step."""
+        out = sized("dsv4rt_engine_state")
+        roles = []
+        with self._lock:
+            self._call(lib.dsv4rt_engine_get_state, out)
+            for role in CacheRole:
+                of_role = sized("dsv4rt_role_state")
+                self._call(lib.dsv4rt_engine_role_state, role, of_role)
+                if of_role.layers:
+                    roles.append(read_struct(of_role, RoleState, role=role))
+        return read_struct(out, EngineState, roles=tuple(roles))
+
+    def cache_view(self, layer: int, role: CacheRole) -> CacheView:
+        """Where a layer keeps a role; NotFoundError when it has none."""
+        out = sized("dsv4rt_cache_view")
+        self._call(lib.dsv4rt_engine_cache_view, layer, role, out)
+        return read_struct(out, CacheView)
 
     @property
     def graph_stats(self) -> GraphStats:
         """What became of the steps given to Step.run."""
-        out = ffi.new("dsv4rt_graph_stats*")
-        out.struct_size = ffi.sizeof(out[0])
+        out = sized("dsv4rt_graph_stats")
         self._call(lib.dsv4rt_engine_graph_stats, out)
-        return option_structs.read_struct(out, GraphStats)
+        return read_struct(out, GraphStats)
 
     @property
     def non_finite_entries(self) -> int:
@@ -210,8 +255,7 @@ class Engine:
         if token_ids is None:
             return self._sequence(lib.dsv4rt_sequence_create, reserve_tokens)
         ids, count = prefix_structs.ids_array(token_ids)
-        struct = ffi.new("dsv4rt_sequence_options*")
-        struct.struct_size = ffi.sizeof(struct[0])
+        struct = sized("dsv4rt_sequence_options")
         held = ffi.from_buffer(salt)
         struct.salt, struct.salt_bytes, struct.reserve_tokens = held, len(salt), reserve_tokens
         policy_struct = prefix_structs.policy_struct(policy) if policy is not None else None
@@ -224,7 +268,7 @@ class Engine:
         return Sequence(self, identity[0], hit[0])
 
     def restore(self, snapshot: Any, *, reserve_tokens: int = 0, key: bytes | None = None) -> Sequence:
-        """A new sequence out of the bytes that Sequence.save wrote, in this engine or in another of the same checkpoint."""
+        """A new sequence out of the bytes that Sequence.save wrote, here or in another engine of the same checkpoint."""
         data = ffi.from_buffer(snapshot)
         return self._sequence(lib.dsv4rt_sequence_restore, data, len(data), reserve_tokens, snapshot_options(key)[0])
 
@@ -238,31 +282,26 @@ class Engine:
         cache. `capture` lets Step.run run the step as a CUDA graph where it can.
         """
         entries = entries if isinstance(entries, (list, tuple)) else list(entries)
-        count = len(entries)
         with self._lock:
             if self._abandoned:
                 self._release_abandoned()
-            if count > self._entry_capacity:
-                self._entries, self._entry_capacity = ffi.new("dsv4rt_step_entry[]", count), count
-            rows, ids = self._entries, None
-            for index, (sequence, tokens) in enumerate(entries):
-                if not isinstance(tokens, int):
-                    if ids is None:
-                        ids = [None] * count
-                    ids[index], tokens = prefix_structs.ids_array(tokens)
-                rows[index] = (sequence._id, tokens)
-            if ids is None and not pad_to_tokens and not capture:
-                options = ffi.NULL
-            else:
-                options = ffi.new("dsv4rt_step_options*", (ffi.sizeof("dsv4rt_step_options"), pad_to_tokens, capture,
-                                                           hook_key))
-                if ids is not None:
-                    pointers = ffi.new("int32_t*[]", [ffi.NULL if array is None else array for array in ids])
-                    options.token_ids = pointers
+            rows, options, _kept = self._step_arguments(entries, pad_to_tokens, capture, hook_key)
             struct = ffi.new("dsv4rt_step*")
-            self._call(lib.dsv4rt_step_prepare, rows, count, options, struct)
+            self._call(lib.dsv4rt_step_prepare, rows, len(entries), options, struct)
             self._outstanding = step = Step(self, struct, [sequence for sequence, _ in entries])
             return step
+
+    def shortage(self, entries: Iterable[tuple[Sequence, Any]], *, pad_to_tokens: int = 0) -> BlockShortage | None:
+        """What keeps prepare(entries) from having its blocks; None: nothing. Other failures are those of prepare.
+
+        Changes nothing, and may be asked during a step: as if all of its tokens were accepted.
+        """
+        entries = list(entries)
+        out = sized("dsv4rt_block_shortage")
+        with self._lock:
+            rows, options, _kept = self._step_arguments(entries, pad_to_tokens, False, 0)
+            self._call(lib.dsv4rt_step_can_prepare, rows, len(entries), options, out)
+        return read_struct(out, BlockShortage, role=CacheRole(out.role)) if out.missing_blocks else None
 
     # ---- For the other modules of the package -----------------------------------------------------
 
@@ -272,6 +311,29 @@ class Engine:
             status = function(handle, *arguments)
             if status:
                 raise_status(status, handle)
+
+    def _step_arguments(self, entries: Any, pad_to_tokens: int, capture: bool,
+                        hook_key: int) -> tuple[Any, Any, Any]:
+        """The entries and options of a step as C takes them, and what these point to."""
+        count = len(entries)
+        if count > self._entry_capacity:
+            self._entries, self._entry_capacity = ffi.new("dsv4rt_step_entry[]", count), count
+        rows, ids = self._entries, None
+        for index, (sequence, tokens) in enumerate(entries):
+            if not isinstance(tokens, int):
+                if ids is None:
+                    ids = [None] * count
+                ids[index], tokens = prefix_structs.ids_array(tokens)
+            rows[index] = (sequence._id, tokens)
+        if ids is None and not pad_to_tokens and not capture:
+            return rows, ffi.NULL, None
+        options = sized("dsv4rt_step_options")
+        options.pad_to_tokens, options.capture, options.hook_key = pad_to_tokens, capture, hook_key
+        if ids is not None:
+            pointers = ffi.new("int32_t*[]", [ffi.NULL if array is None else array for array in ids])
+            options.token_ids = pointers
+            return rows, options, (ids, pointers)
+        return rows, options, None
 
     def _sequence(self, function: Any, *arguments: Any) -> Sequence:
         identity = ffi.new("dsv4rt_sequence*")
@@ -310,7 +372,7 @@ class Engine:
         return view
 
     def _orders_streams(self, x: Any) -> tuple[Any, Any]:
-        """What makes the engine's stream wait for torch's current one, and the other way round; None where they are one."""
+        """What makes the engine's stream wait for torch's current one, and the reverse; None where they are one."""
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(x, torch.Tensor) or not x.is_cuda:
             return None, None
@@ -321,6 +383,13 @@ class Engine:
             self._torch_stream = torch.cuda.ExternalStream(self.stream, device=x.device)
         own = self._torch_stream
         return (lambda: own.wait_stream(current)), (lambda: current.wait_stream(own))
+
+    def _stream_context(self) -> Any:
+        """Makes the engine's stream torch's current one, for hooks of backend "cuda"."""
+        import torch
+        if self._torch_stream is None:
+            self._torch_stream = torch.cuda.ExternalStream(self.stream, device=self.options.device)
+        return torch.cuda.stream(self._torch_stream)
 
 
 def _engine_options(options: EngineOptions | None, fields: dict[str, Any]) -> EngineOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from dsv4rt._library import ffi, lib, text
@@ -51,6 +52,14 @@ class EngineOptions:
     allow_non_finite_weights: bool = False
     check_outputs: bool = False
     """Step.output_check tells whose outputs are not finite."""
+    on_warning: Callable[[str], None] | None = None
+    """Called with a message for people when the engine works, but not as well as it should. It must not change the
+    engine; what it raises is printed and dropped."""
+
+
+@ffi.callback("dsv4rt_warning_callback")
+def _on_warning(user_data: Any, message: Any) -> None:
+    ffi.from_handle(user_data)(text(message))
 
 
 _TEXTS = ("profile", "backend", "row_format", "index_format")
@@ -74,6 +83,9 @@ def options_struct(options: EngineOptions) -> tuple[Any, list]:
     for name in _NUMBERS_WITH_DEFAULT:
         if (value := getattr(options, name)) is not None:
             setattr(struct, name, value)
+    if options.on_warning is not None:
+        kept += [options.on_warning, ffi.new_handle(options.on_warning)]
+        struct.on_warning, struct.warning_user_data = _on_warning, kept[-1]
     struct.nondeterministic = 0 if options.deterministic else 1
     return struct, kept
 
@@ -123,12 +135,3 @@ class GraphStats:
     evictions: int
     last_nodes: int
 
-
-def read_struct(struct: Any, kind: type, **more: Any) -> Any:
-    """A dataclass out of the C struct's fields of the same names."""
-    values = {}
-    for field in dataclasses.fields(kind):
-        if field.name not in more:
-            value = getattr(struct, field.name)
-            values[field.name] = text(value) if isinstance(value, ffi.CData) else value
-    return kind(**values, **more)

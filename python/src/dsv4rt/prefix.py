@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dsv4rt._library import ffi, lib, text
+from dsv4rt.state import CacheRole, read_struct, sized
 
 if TYPE_CHECKING:
     from dsv4rt.engine import Engine
@@ -59,8 +60,8 @@ class PrefixEvent:
     """Length of the prefix up to the unit's end."""
     token_ids: tuple[int, ...]
     """Ids of the unit's tokens, if PrefixCacheOptions.event_token_ids asks for them."""
-    roles: tuple[int, ...]
-    """What of the cache came or went: the numbers of the C interface's DSV4RT_ROLE_... constants."""
+    roles: tuple[CacheRole, ...]
+    """What of the cache came or went."""
     medium: str
     """"cpu" or "cuda": where it lies."""
 
@@ -134,7 +135,7 @@ def _on_event(user_data: Any, event: Any) -> None:
     ffi.from_handle(user_data)(PrefixEvent(
         PrefixEventKind(event.kind), PrefixRemoval(event.removal), bytes(event.digest), bytes(event.parent),
         event.end_tokens, tuple(event.token_ids[0:event.token_id_count]) if event.token_id_count else (),
-        tuple(event.roles[0:event.role_count]) if event.role_count else (), text(event.medium)))
+        tuple(CacheRole(event.roles[i]) for i in range(event.role_count)), text(event.medium)))
 
 
 def options_struct(options: PrefixCacheOptions) -> tuple[Any, list]:
@@ -172,10 +173,9 @@ class PrefixCache:
     @property
     def stats(self) -> PrefixStats:
         """Counts of what was found, kept and removed."""
-        out = ffi.new("dsv4rt_prefix_stats*")
-        out.struct_size = ffi.sizeof(out[0])
+        out = sized("dsv4rt_prefix_stats")
         self._engine._call(lib.dsv4rt_engine_prefix_stats, out)
-        return PrefixStats(*(getattr(out, field.name) for field in dataclasses.fields(PrefixStats)))
+        return read_struct(out, PrefixStats)
 
     def lookup(self, token_ids: Iterable[int], salt: bytes = b"") -> PrefixLookup:
         """What a sequence with these ids would begin with; changes nothing."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsv4rt._library import ffi, lib
+from dsv4rt.state import SequenceState, read_struct, sized
 
 if TYPE_CHECKING:
     from dsv4rt.engine import Engine
@@ -35,6 +36,13 @@ class Sequence:
 
     def __bool__(self) -> bool:
         return True  # an empty sequence is one, too
+
+    @property
+    def state(self) -> SequenceState:
+        """Length, reservation, blocks and how far it can be cut, also during a step."""
+        out = sized("dsv4rt_sequence_state")
+        self.engine._call(lib.dsv4rt_sequence_get_state, self._id, out)
+        return read_struct(out, SequenceState)
 
     @property
     def released(self) -> bool:
@@ -134,7 +142,6 @@ def snapshot_options(key: bytes | None) -> tuple[Any, list]:
     if key is None:
         return ffi.NULL, []
     held = ffi.from_buffer(key)
-    struct = ffi.new("dsv4rt_snapshot_options*")
-    struct.struct_size = ffi.sizeof(struct[0])
+    struct = sized("dsv4rt_snapshot_options")
     struct.key, struct.key_bytes = held, len(key)
     return struct, [struct, held]

@@ -36,14 +36,15 @@ class OutputCheck:
 
 
 class Step:
-    """A prepared step, made by `Engine.prepare`; `with` ends it: by commit, or by cancel when an exception leaves the block.
+    """A prepared step, made by `Engine.prepare`; `with` ends it, by commit, or by cancel after an exception.
 
     Rows of x and of outputs are BF16 [tokens, hidden_size] in the order of the entries: torch tensors, NumPy arrays of
     ml_dtypes.bfloat16 or of uint16 (bits), or anything with DLPack, in host memory with backend "cpu" and in device
     memory with "cuda".
     """
 
-    __slots__ = ("engine", "tokens", "valid_tokens", "_struct", "_entries", "_shape", "_accepted", "_ended", "__weakref__")
+    __slots__ = ("engine", "tokens", "valid_tokens", "_struct", "_entries", "_shape", "_accepted", "_ended",
+                 "__weakref__")
 
     def __init__(self, engine: Engine, struct: Any, entries: list[Sequence]):
         self.engine = engine
@@ -63,7 +64,7 @@ class Step:
         return self._ended
 
     def forward(self, layer: int, x: Any, out: Any = None) -> Any:
-        """Runs one layer and returns `out`, which is made like `x` if it is None. Every layer runs once, in any order."""
+        """Runs one layer and returns `out`, made like `x` if it is None. Every layer runs once, in any order."""
         if out is None:
             out = _arrays.empty_like(x)
         engine = self.engine
@@ -84,8 +85,9 @@ class Step:
     def run(self, x: Any, hook: Hook | None = None) -> None:
         """Runs all layers in order; x is the first one's input.
 
-        After each layer `hook(layer, output, next_input)` fills next_input with the next layer's input; it is None after
-        the last one. Both are arrays like x of the engine's own memory, and hold what they hold during the call only.
+        After each layer `hook(layer, output, next_input)` fills next_input with the next layer's input; it is None
+        after the last one. Both are arrays like x of the engine's own memory, and hold what they hold during the call
+        only.
         Without a hook, outputs go nowhere and every layer reads what its next_input was. A step prepared with `capture`
         calls the hook only while a graph of its shape is recorded. The hook may ask the engine, not change it; what it
         raises ends the run and is raised here.
@@ -98,7 +100,7 @@ class Step:
         if before is not None:
             before()
         try:
-            engine._call(lib.dsv4rt_step_run, self._struct, x_rows, _on_layer, handle)
+            engine._call(lib.dsv4rt_step_run_with_outputs, self._struct, x_rows, _on_layer, handle)
         except Exception:
             if call.error is not None:
                 raise call.error from None
@@ -199,14 +201,20 @@ class _HookCall:
 
     def call(self, layer: int, output: Any, next_input: Any) -> int:
         try:
-            if self.hook is not None:
-                self.hook(layer, self.rows(output), None if next_input == ffi.NULL else self.rows(next_input))
+            if self.hook is None:
+                return _OK
+            arrays = self.rows(output), None if next_input == ffi.NULL else self.rows(next_input)
+            if self._kind == "torch" and self._step.engine._cuda:
+                with self._step.engine._stream_context():
+                    self.hook(layer, *arrays)
+            else:
+                self.hook(layer, *arrays)
         except BaseException as error:  # nothing can be raised through C
             self.error = error
             return _HOOK_FAILED
         return _OK
 
 
-@ffi.callback("dsv4rt_layer_hook")
-def _on_layer(user_data: Any, layer: int, output: Any, next_input: Any) -> int:
-    return ffi.from_handle(user_data).call(layer, output, next_input)
+@ffi.callback("dsv4rt_layer_output_hook")
+def _on_layer(user_data: Any, output: Any) -> int:
+    return ffi.from_handle(user_data).call(output.layer, output.output, output.next_input)

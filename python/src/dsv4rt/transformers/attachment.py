@@ -72,8 +72,8 @@ class Attachment:
         if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
             return self._calls[2](generation_config, model_kwargs, *rest, **named)
         if generation_config.cache_implementation not in (None, "dynamic"):
-            raise InvalidArgumentError(f"cache_implementation={generation_config.cache_implementation!r}: the cache of an "
-                                       "attached model is the engine's; accepted: None")
+            raise InvalidArgumentError(f"cache_implementation={generation_config.cache_implementation!r}: the cache of "
+                                       "an attached model is the engine's; accepted: None")
         model_kwargs["past_key_values"] = self.new_cache()
         return None
 
@@ -92,8 +92,8 @@ class Attachment:
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
         if past_key_values is not None and not isinstance(past_key_values, EngineCache):
-            raise InvalidArgumentError(f"past_key_values is a {type(past_key_values).__name__}; accepted: what an attached "
-                                       "model returned, Attachment.new_cache(), or None")
+            raise InvalidArgumentError(f"past_key_values is a {type(past_key_values).__name__}; accepted: what an "
+                                       "attached model returned, Attachment.new_cache(), or None")
         if use_cache is None:
             use_cache = self.model.config.use_cache
         cache = past_key_values if past_key_values is not None else self.new_cache()
@@ -125,8 +125,8 @@ class Attachment:
             batch.begin(self.engine, begin, end)
             self._batch = batch
             try:
-                outputs.append(self._calls[1](**chunk, attention_mask=_NO_MASK, position_ids=position_ids[..., begin:end],
-                                              past_key_values=None, use_cache=False, **named))
+                outputs.append(self._calls[1](**chunk, attention_mask=_NO_MASK, past_key_values=None, use_cache=False,
+                                              position_ids=position_ids[..., begin:end], **named))
                 batch.commit()
             except BaseException as error:
                 if batch.cancel() or batch.shares_sequences:
@@ -152,18 +152,18 @@ class Attachment:
 
 
 def attach(model: Any, *, checkpoint: str | os.PathLike | None = None, max_context_tokens: int | None = None,
-           max_step_tokens: int = 1024, max_sequences: int = 8, draft_budget_tokens: int = 32, keep_weights: bool = True,
-           options: EngineOptions | None = None, **fields: Any) -> Attachment:
+           max_step_tokens: int = 1024, max_sequences: int = 8, draft_budget_tokens: int = 32,
+           keep_weights: bool = True, options: EngineOptions | None = None, **fields: Any) -> Attachment:
     """Replaces attention and cache of a DeepseekV4ForCausalLM by an engine, until `Attachment.detach`.
 
     Weights are read from the model's memory, or from the directory `checkpoint`; those that are not BF16 or encoded are
     rounded to BF16. keep_weights=False drops the model's own, and with them detach.
 
     `generate` then works as before: greedy, sampling, padded batches, beams, prefill_chunk_size; assisted and
-    prompt-lookup decoding as well. max_sequences bounds rows times beams, max_context_tokens (the model's own by default,
-    8,192 at most) prompt and output, draft_budget_tokens the drafts that a step can take back. Longer prompts than
-    max_step_tokens run in several steps. Other keyword arguments are fields of EngineOptions: row_format="bf16" and
-    index_format="bf16" keep the cache unquantized; prefix_cache keeps prefixes from call to call.
+    prompt-lookup decoding as well. max_sequences bounds rows times beams, max_context_tokens (the model's own by
+    default, 8,192 at most) prompt and output, draft_budget_tokens the drafts that a step can take back. Longer prompts
+    than max_step_tokens run in several steps. Other keyword arguments are fields of EngineOptions: row_format="bf16"
+    and index_format="bf16" keep the cache unquantized; prefix_cache keeps prefixes from call to call.
     """
     if not hasattr(getattr(model, "model", None), "layers") or getattr(model.config, "model_type", "") != "deepseek_v4":
         raise InvalidArgumentError(f"a {type(model).__name__} cannot be attached; accepted: DeepseekV4ForCausalLM")
@@ -204,8 +204,8 @@ def _token_mask(mask: Any, rows: int, columns: int, past: int) -> torch.Tensor:
         return torch.ones(rows, columns, dtype=torch.bool)
     if not isinstance(mask, torch.Tensor) or tuple(mask.shape) not in ((rows, past + columns), (rows, columns)):
         shape = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-        raise InvalidArgumentError(f"attention_mask is {shape}; accepted: [{rows}, {past + columns}] of zeros and ones, "
-                                   "since the engine masks by itself")
+        raise InvalidArgumentError(f"attention_mask is {shape}; accepted: [{rows}, {past + columns}] of zeros and "
+                                   "ones, since the engine masks by itself")
     return mask[:, -columns:].to(device="cpu", dtype=torch.bool)
 
 
@@ -219,8 +219,8 @@ def _check_positions(position_ids: Any, tokens: torch.Tensor, cache: EngineCache
     offset = found - expected
     if not bool((offset[tokens] == 0).all()):
         row, column = (tokens & (offset != 0)).nonzero()[0].tolist()
-        raise InvalidArgumentError(f"position_ids[{row}, {column}] is {int(found[row, column])}; the engine appends that "
-                                   f"token at {int(expected[row, column])}, and accepts no other")
+        raise InvalidArgumentError(f"position_ids[{row}, {column}] is {int(found[row, column])}; the engine appends "
+                                   f"that token at {int(expected[row, column])}, and accepts no other")
 
 
 def _joined(outputs: list) -> Any:
@@ -228,6 +228,7 @@ def _joined(outputs: list) -> Any:
     first = outputs[0]
     for key in first.keys():
         if key != "last_hidden_state" and any(output.get(key) is not None for output in outputs):
-            raise InvalidArgumentError(f"{key} of a prompt in several steps: raise max_step_tokens above rows times columns")
+            raise InvalidArgumentError(f"{key} of a prompt in several steps: raise max_step_tokens above rows times "
+                                       "columns")
     first.last_hidden_state = torch.cat([output.last_hidden_state for output in outputs], 1)
     return first

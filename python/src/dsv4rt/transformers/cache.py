@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class EngineCache(Cache):
     """Sequences of an attached engine in place of keys and values.
 
-    A column is a position of the padded batch. Padding takes no place in a sequence, so its row has a mask of the columns
-    that hold tokens.
+    A column is a position of the padded batch. Padding takes no place in a sequence, so its row has a mask of the
+    columns that hold tokens.
     """
 
     def __init__(self, attachment: Attachment, salt: bytes = b""):

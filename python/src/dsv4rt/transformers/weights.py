@@ -19,7 +19,7 @@ def _as_stored(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def attention_tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Name and tensor of every attention weight. What is not BF16 yet is rounded to it, one copy of it in host memory."""
+    """Name and tensor of every attention weight; matrices that are neither BF16 nor encoded are rounded to BF16."""
     tensors = {}
     for index, layer in enumerate(model.model.layers):
         for name, tensor in layer.self_attn.state_dict().items():
