@@ -268,7 +268,7 @@ class Engine:
         return Sequence(self, identity[0], hit[0])
 
     def restore(self, snapshot: Any, *, reserve_tokens: int = 0, key: bytes | None = None) -> Sequence:
-        """A new sequence out of the bytes that Sequence.save wrote, here or in another engine of the same checkpoint."""
+        """A new sequence out of the bytes that Sequence.save wrote, by any engine of the same checkpoint."""
         data = ffi.from_buffer(snapshot)
         return self._sequence(lib.dsv4rt_sequence_restore, data, len(data), reserve_tokens, snapshot_options(key)[0])
 
