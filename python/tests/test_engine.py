@@ -283,6 +283,28 @@ def test_a_closed_engine_refuses_everything(golden, trace):
         pass
 
 
+def test_a_callback_may_close_the_engine(golden, trace):
+    engine = dsv4rt.Engine(golden, max_context_tokens=64, max_step_tokens=8)
+    sequence = engine.create_sequence()
+    step = engine.prepare([(sequence, 1)])
+    with pytest.raises(ZeroDivisionError):
+        step.run(rows_of(trace, 0, 1), lambda *_: engine.close() or 1 / 0)
+    assert engine.closed
+    with pytest.raises(dsv4rt.FailedPreconditionError, match="closed"):
+        sequence.save()
+
+
+def test_an_exception_passes_a_sequence_whose_step_is_open(engine):
+    with pytest.raises(KeyError, match="mine"):
+        with engine.create_sequence() as sequence:
+            step = engine.prepare([(sequence, 1)])
+            raise KeyError("mine")
+    step.cancel()
+    del sequence, step
+    engine.create_sequence()
+    assert engine.state.live_sequences == 1
+
+
 def test_engines_come_and_go_without_keeping_memory(golden):
     def resident():
         with open("/proc/self/status") as status:

@@ -80,6 +80,24 @@ def test_a_whole_step_with_a_hook_is_the_layers_one_by_one(golden, trace):
         assert engine.graph_stats.eager_steps == 1
 
 
+def test_wrong_tensors_in_memory_are_named(golden):
+    from safetensors.torch import load_file
+    import torch
+    config = (golden / "config.json").read_text()
+    tensors = load_file(golden / "model.safetensors")
+    limits = dict(max_context_tokens=64, max_step_tokens=8)
+    name = next(name for name in tensors if name.endswith("wq_a.weight"))
+    without = {key: value for key, value in tensors.items() if key != name}
+    with pytest.raises(dsv4rt.Dsv4rtError, match=name):
+        dsv4rt.Engine.from_tensors(config, without, **limits)
+    with pytest.raises(dsv4rt.Dsv4rtError, match=name):
+        dsv4rt.Engine.from_tensors(config, {**tensors, name: tensors[name][:-1]}, **limits)
+    with pytest.raises(dsv4rt.InvalidArgumentError, match="int64"):
+        dsv4rt.Engine.from_tensors(config, {"layers.0.attn.x": torch.zeros(2, dtype=torch.int64)}, **limits)
+    with pytest.raises(dsv4rt.BadInputError):
+        dsv4rt.Engine.from_tensors("{", tensors, **limits)
+
+
 def test_an_engine_from_memory_is_that_of_the_directory(golden, trace):
     from safetensors.torch import load_file
     rows = trace["layers.0.input"][:130]

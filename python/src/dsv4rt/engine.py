@@ -71,7 +71,8 @@ class Engine:
 
     def _open(self, options: EngineOptions, checkpoint: str | bytes | None, memory: Any) -> None:
         self.options = options
-        self._handle = ffi.NULL  # __del__ of a failed constructor reads it
+        self._handle = ffi.NULL
+        self._owner: _Owner | None = None
         self._lock = threading.RLock()
         # Sequences that nobody refers to any more; deque.append is atomic.
         self._abandoned: collections.deque = collections.deque()
@@ -97,7 +98,7 @@ class Engine:
         if status != lib.DSV4RT_OK:
             raise error_of(status, text(message))
         self._handle = handle[0]
-        self._owner: _Owner | None = _Owner(self._handle, kept)
+        self._owner = _Owner(self._handle, kept)
         self._read_constants()
 
     def _read_constants(self) -> None:
@@ -307,7 +308,8 @@ class Engine:
 
     def _call(self, function: Any, *arguments: Any) -> None:
         with self._lock:
-            handle = self._handle
+            # A callback may close the engine: it goes when the call has returned.
+            handle, _owner = self._handle, self._owner
             status = function(handle, *arguments)
             if status:
                 raise_status(status, handle)
@@ -346,9 +348,10 @@ class Engine:
         """Releases sequences that were forgotten; during a step it leaves them for later."""
         if self._outstanding is not None or self._handle == ffi.NULL:
             return
+        handle, _owner = self._handle, self._owner
         while self._abandoned:
             # A failure leaves nothing to do: a stale id is released, and a latched engine releases nothing.
-            lib.dsv4rt_sequence_release(self._handle, self._abandoned.popleft())
+            lib.dsv4rt_sequence_release(handle, self._abandoned.popleft())
 
     def _rows(self, address: int, shape: tuple[int, int], kind: str) -> Any:
         """An array of engine memory: "rows", "torch", "numpy" (ml_dtypes) or "bits" (uint16)."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsv4rt._library import ffi, lib
+from dsv4rt.errors import Dsv4rtError
 from dsv4rt.state import SequenceState, read_struct, sized
 
 if TYPE_CHECKING:
@@ -105,11 +106,16 @@ class Sequence:
     def __enter__(self) -> Sequence:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self.engine.closed:
             self._released = True
-        else:
+            return
+        try:
             self.release()
+        except Dsv4rtError:
+            if error is None:
+                raise
+            # During a step that the exception left open; the engine releases it later, and the exception goes on.
 
     def __del__(self) -> None:
         # May run on any thread and in the middle of a step: the engine releases it at a time that suits it.

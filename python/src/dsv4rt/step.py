@@ -74,7 +74,7 @@ class Step:
         if before is not None:
             before()
         with engine._lock:
-            handle = engine._handle
+            handle, _owner = engine._handle, engine._owner  # a warning's receiver may close the engine
             status = _forward_layer(handle, self._struct, layer, x_rows, out_rows)
             if status != _OK:
                 raise_status(status, handle)
