@@ -28,6 +28,19 @@ def own(trained_model, windows):
     return predictions(trained_model, windows)
 
 
+def test_attention_matters_to_the_model(trained_model, windows, own):
+    """Otherwise the other tests here would say little."""
+    for layer in trained_model.model.layers:
+        layer.self_attn.forward = lambda hidden_states, **_: (torch.zeros_like(hidden_states), None)
+    try:
+        loss = predictions(trained_model, windows)[0]
+    finally:
+        for layer in trained_model.model.layers:
+            del layer.self_attn.forward
+    print(f"loss {own[0]:.4f}, without attention {loss:.4f}")
+    assert loss > own[0] + 0.1
+
+
 @pytest.mark.parametrize("formats, loss_bound, agreement", [
     (dict(row_format="bf16", index_format="bf16"), 0.001, 0.995),
     (dict(row_format="fp8_ds_mla", index_format="mxfp4"), 0.005, 0.99),
