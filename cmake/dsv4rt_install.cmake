@@ -1,4 +1,5 @@
-# `cmake --install`: the libraries, the public headers, the CMake package and the command line.
+# `cmake --install`: the libraries, the public headers, package files for CMake and pkg-config, and the command line
+# with its manual page.
 include(CMakePackageConfigHelpers)
 
 # A user of dsv4rt::static links what the modules link: each library's package is looked up by the
@@ -32,8 +33,29 @@ endforeach()
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/dsv4rt" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h")
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD_PARTY_NOTICES.md"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+# For builds without CMake; finds its prefix from where it lies.
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")
+  message(FATAL_ERROR "CMAKE_INSTALL_LIBDIR and CMAKE_INSTALL_INCLUDEDIR are '${CMAKE_INSTALL_LIBDIR}' and \
+'${CMAKE_INSTALL_INCLUDEDIR}'; accepted: paths relative to the prefix")
+endif()
+file(RELATIVE_PATH DSV4RT_PC_TO_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" DSV4RT_PC_TO_PREFIX "${DSV4RT_PC_TO_PREFIX}")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/dsv4rt.pc.in" "${PROJECT_BINARY_DIR}/dsv4rt.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/dsv4rt.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+if(DSV4RT_INSTALL_CONFIGS)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_DATADIR}/dsv4rt"
+          FILES_MATCHING PATTERN "*.json")
+endif()
 if(TARGET dsv4rt_cli)
   set_target_properties(dsv4rt_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS dsv4rt_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  get_property(pages TARGET dsv4rt_cli PROPERTY DSV4RT_PAGES)
+  if(pages)
+    install(FILES "${pages}/dsv4rt.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
+    install(FILES "${pages}/dsv4rt" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+  endif()
 endif()

@@ -25,7 +25,9 @@ foreach(kind shared static)
   target_link_libraries(dsv4rt_${kind} PRIVATE ${module_links})
 endforeach()
 if(NOT DSV4RT_SANITIZE)  # a sanitizer's runtime may be resolved by the program only
-  target_link_options(dsv4rt_shared PRIVATE LINKER:--no-undefined)
+  target_link_options(dsv4rt_shared PRIVATE
+    LINKER:--no-undefined "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/dsv4rt_exports.map")
+  set_target_properties(dsv4rt_shared PROPERTIES LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/dsv4rt_exports.map")
 endif()
 add_library(dsv4rt::dsv4rt ALIAS dsv4rt_shared)
 set(DSV4RT_LIBRARY_LINKS ${module_links})

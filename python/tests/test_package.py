@@ -48,7 +48,8 @@ def test_every_option_of_c_is_one_of_python():
 
 
 def test_the_installed_package_is_complete():
-    assert (PACKAGE / "py.typed").is_file() and (PACKAGE / "libdsv4rt.so").is_file()
+    for name in ("py.typed", "libdsv4rt.so", "LICENSE", "THIRD_PARTY_NOTICES.md"):
+        assert (PACKAGE / name).is_file(), name
     assert conftest.TREE not in PACKAGE.parents, "the tests are of the installed package"
     assert re.fullmatch(r"\d+\.\d+\.\d+", dsv4rt.__version__)
 

@@ -1,5 +1,6 @@
 # cmake -DBUILD=<build folder> -DCONFIG= -DWORK=<scratch folder> -DVERSION= -DGENERATOR= -DCXX= -DBINDIR=
-#       -DPROJECTS=<folder>,... -DCOMMANDS=<installed program>,... -P install_test.cmake
+#       -DCC= -DNM= -DSOURCE=<source tree> -DLIBDIR= -DPROJECTS=<folder>,... -DCOMMANDS=<installed program>,...
+#       -P install_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(run_step)
@@ -32,3 +33,68 @@ string(REPLACE "," ";" COMMANDS "${COMMANDS}")
 foreach(command IN LISTS COMMANDS)
   run_step("${prefix}/${BINDIR}/${command}" version)
 endforeach()
+
+# ---- The library as a file: what it exports, and no path of where it was built
+
+set(library "${prefix}/${LIBDIR}/libdsv4rt.so")
+execute_process(COMMAND "${NM}" -D --defined-only "${library}" OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(STRIP "${symbols}" symbols)
+string(REPLACE "\n" ";" symbols "${symbols}")
+list(LENGTH symbols count)
+set(foreign ${symbols})
+# dsv4rt_..., and mangled names of namespace dsv4rt: functions, their const versions, vtables and typeinfo.
+list(FILTER foreign EXCLUDE REGEX "^[0-9a-f]+ [TWVDBR] (dsv4rt_[a-z0-9_]+|_Z(N|NK|T[VIS]N?)?6dsv4rt.*)$")
+if(foreign OR count LESS 100)
+  list(JOIN foreign "\n" foreign)
+  message(FATAL_ERROR "of ${count} symbols these are no interface of the library:\n${foreign}")
+endif()
+message(STATUS "${count} exported symbols, all of the interface")
+foreach(file "${library}" "${prefix}/${LIBDIR}/libdsv4rt.a")
+  file(STRINGS "${file}" paths REGEX "${SOURCE}/")
+  if(paths)
+    message(FATAL_ERROR "${file} names paths of its build: ${paths}")
+  endif()
+endforeach()
+
+# ---- C11 without CMake
+
+set(checkpoint "${SOURCE}/tests/golden/tiny-bf16")
+set(strict -std=c11 -Wall -Wextra -Wpedantic -Werror)
+set(rpath "-Wl,-rpath,${prefix}/${LIBDIR}")
+find_program(PKG_CONFIG pkg-config)
+if(PKG_CONFIG)
+  set(ENV{PKG_CONFIG_PATH} "${prefix}/${LIBDIR}/pkgconfig")
+  execute_process(COMMAND "${PKG_CONFIG}" --cflags --libs "dsv4rt = ${VERSION}" OUTPUT_VARIABLE flags
+                  COMMAND_ERROR_IS_FATAL ANY)
+  string(STRIP "${flags}" flags)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  run_step("${CC}" ${strict} "-DDSV4RT_EXPECTED_VERSION=\"${VERSION}\"" "${CMAKE_CURRENT_LIST_DIR}/consumer_c/main.c"
+           ${flags} "${rpath}" -o "${WORK}/pkg_config_consumer")
+  run_step("${WORK}/pkg_config_consumer")
+else()
+  message(STATUS "no pkg-config here: its file is not tried")
+endif()
+run_step("${CC}" ${strict} -D_POSIX_C_SOURCE=200809L "-I${prefix}/include" "${CMAKE_CURRENT_LIST_DIR}/unload.c" -ldl
+         -o "${WORK}/unload")
+run_step("${WORK}/unload" "${library}" "${checkpoint}")
+run_step("${CC}" ${strict} "-I${CMAKE_CURRENT_LIST_DIR}/header_6" "${CMAKE_CURRENT_LIST_DIR}/older_caller.c"
+         "${library}" "${rpath}" -o "${WORK}/older_caller")
+run_step("${WORK}/older_caller" "${checkpoint}")
+
+# ---- Pages of the command line
+
+if(COMMANDS)
+  file(READ "${prefix}/share/man/man1/dsv4rt.1" manual)
+  if(NOT manual MATCHES "\\.SS dsv4rt inspect\n" OR NOT manual MATCHES "\\.SH EXIT STATUS\n")
+    message(FATAL_ERROR "the manual page lacks sections:\n${manual}")
+  endif()
+  find_program(BASH bash)
+  if(BASH)
+    set(script "source \"$0\"; COMP_WORDS=(dsv4rt inspect --te); COMP_CWORD=2; _dsv4rt; echo \"\${COMPREPLY[*]}\"")
+    execute_process(COMMAND "${BASH}" -c "${script}" "${prefix}/share/bash-completion/completions/dsv4rt"
+                    OUTPUT_VARIABLE completed COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT completed STREQUAL "--tensors\n")
+      message(FATAL_ERROR "`dsv4rt inspect --te` is completed to '${completed}'")
+    endif()
+  endif()
+endif()

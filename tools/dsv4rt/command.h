@@ -26,6 +26,7 @@ void add_replay_command(CLI::App& app, Action& chosen, const std::string& comman
 void add_report_command(CLI::App& app, Action& chosen);
 void add_compare_command(CLI::App& app, Action& chosen);
 void add_convert_log_command(CLI::App& app, Action& chosen);
+void add_pages_command(CLI::App& app, Action& chosen);
 void add_doctor_command(CLI::App& app, Action& chosen);
 void add_version_command(CLI::App& app, Action& chosen);
 

@@ -59,6 +59,7 @@ int report_parse_end(const CLI::App& app, const CLI::ParseError& error) {
   if (app.get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-')) {
     std::string known;
     for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      if (command->get_group().empty()) continue;  // hidden
       known += (known.empty() ? "" : ", ") + command->get_name();
     }
     std::cerr << "unknown command " << quote(rest.front()) << "; accepted: " << known << "\n";
@@ -99,6 +100,7 @@ int run(int argc, char** argv) {
   add_convert_log_command(app, chosen);
   add_doctor_command(app, chosen);
   add_version_command(app, chosen);
+  add_pages_command(app, chosen);
 
   try {
     app.parse(argc, argv);
