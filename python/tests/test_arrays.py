@@ -1,0 +1,128 @@
+"""Arrays in and out: what is taken without a copy, what is refused, and how long memory lives."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import dsv4rt
+
+
+def first_rows(trace, tokens):
+    return trace["layers.0.input"][:tokens].copy()
+
+
+class OnlyDlpack:
+    """What a library without NumPy's interface looks like."""
+
+    def __init__(self, tensor, device=None):
+        self._tensor, self._device = tensor, device
+
+    def __dlpack__(self, **named):
+        return self._tensor.__dlpack__(**named)
+
+    def __dlpack_device__(self):
+        return self._device or self._tensor.__dlpack_device__()
+
+
+def test_dlpack_and_numpy_give_the_same_outputs(engine, trace):
+    import torch
+    rows = first_rows(trace, 20)
+    tensor = torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+    outputs = []
+    for x, out in ((rows, np.zeros_like(rows)), (OnlyDlpack(tensor), np.zeros_like(rows)),
+                   (tensor, OnlyDlpack(torch.zeros_like(tensor)))):
+        with engine.create_sequence() as sequence:
+            step = engine.prepare([(sequence, 20)])
+            assert step.forward(0, x, out) is out
+            outputs.append(out._tensor.view(torch.int16).numpy().tobytes() if isinstance(out, OnlyDlpack)
+                           else out.tobytes())
+            step.cancel()
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert any(outputs[0])
+
+
+@pytest.mark.parametrize("wrong, says", [
+    (lambda rows: rows.astype(np.float32), "float32"),
+    (lambda rows: rows[:10], r"\[10, 128\]"),
+    (lambda rows: rows.T.copy().T, "strided"),
+    (lambda rows: rows.view(np.int16), "int16"),
+    (lambda rows: [[1.0]], "a list"),
+    (lambda rows: None, "NoneType"),
+])
+def test_a_wrong_array_is_refused_by_name(engine, trace, wrong, says):
+    rows = first_rows(trace, 20)
+    with engine.create_sequence() as sequence:
+        step = engine.prepare([(sequence, 20)])
+        with pytest.raises(dsv4rt.InvalidArgumentError, match=says) as caught:
+            step.forward(0, wrong(rows), np.zeros_like(rows))
+        assert str(caught.value).startswith("x is") and "[20, 128]" in str(caught.value)
+        with pytest.raises(dsv4rt.InvalidArgumentError, match="out is"):
+            step.forward(0, rows, np.zeros((20, 128)))
+        step.forward(0, rows)  # nothing has changed
+        step.cancel()
+
+
+def test_wrong_torch_tensors_are_refused(engine):
+    import torch
+    with engine.create_sequence() as sequence:
+        step = engine.prepare([(sequence, 4)])
+        good = torch.zeros(4, 128, dtype=torch.bfloat16)
+        for wrong, says in ((good.float(), "float32"), (good[:2], r"\[2, 128\]"),
+                            (good.t().contiguous().t(), "strided"),
+                            (OnlyDlpack(good.float()), "DLPack type"), (OnlyDlpack(good, (2, 0)), "DLPack device 2")):
+            with pytest.raises(dsv4rt.InvalidArgumentError, match=says):
+                step.forward(0, wrong, good)
+        step.cancel()
+
+
+def test_a_read_only_array_is_input_and_not_output(engine, trace):
+    rows = first_rows(trace, 4)
+    rows.setflags(write=False)
+    with engine.create_sequence() as sequence:
+        step = engine.prepare([(sequence, 4)])
+        out = step.forward(0, rows)
+        with pytest.raises(dsv4rt.InvalidArgumentError, match="out is read-only"):
+            step.forward(1, out, rows)
+        step.cancel()
+
+
+def test_engine_memory_is_shared_and_outlives_the_engine(golden):
+    import torch
+    engine = dsv4rt.Engine(golden, max_context_tokens=64, max_step_tokens=8)
+    rows = engine.input()
+    assert rows.shape == (8, 128)
+    bits, values, tensor = np.asarray(rows), rows.numpy(), torch.from_dlpack(rows)
+    tensor.fill_(1.5)
+    assert tensor.dtype is torch.bfloat16
+    assert (values.astype(np.float32) == 1.5).all() and (bits == 0x3FC0).all()
+    engine.close()
+    del engine, rows, values
+    gc.collect()
+    tensor.fill_(2.0)
+    assert (bits == 0x4000).all()
+
+
+def test_a_dlpack_capsule_that_nobody_takes_is_freed(engine):
+    from dsv4rt import _arrays
+    before = len(_arrays._exported)
+    capsule = engine.input().__dlpack__()
+    assert len(_arrays._exported) == before + 1
+    del capsule
+    assert len(_arrays._exported) == before
+    import torch
+    tensor = torch.from_dlpack(engine.input())
+    assert len(_arrays._exported) == before + 1
+    del tensor
+    assert len(_arrays._exported) == before
+
+
+def test_hooks_get_arrays_like_x(engine, trace):
+    import torch
+    rows = first_rows(trace, 4)
+    kinds = []
+    for x in (rows, rows.view(np.uint16), torch.zeros(4, 128, dtype=torch.bfloat16),
+              OnlyDlpack(torch.zeros(4, 128, dtype=torch.bfloat16))):
+        with engine.create_sequence() as sequence, engine.prepare([(sequence, 4)]) as step:
+            step.run(x, lambda layer, output, next_input: kinds.append(str(getattr(output, "dtype", type(output)))))
+    assert kinds[::4] == ["bfloat16", "uint16", "torch.bfloat16", "<class 'dsv4rt._arrays.Rows'>"]

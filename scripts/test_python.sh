@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs the Python package into a virtual environment of its own and runs its tests: scripts/test_python.sh [<pytest
+# argument>...]. The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only
+# making it needs the network. A test that is skipped counts as failed.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+version="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+environment="${XDG_CACHE_HOME:-$HOME/.cache}/dsv4rt/python-$version"
+packages=(pip scikit-build-core ninja "cffi>=1.15" "numpy>=1.24" "ml_dtypes>=0.3" "safetensors>=0.4" "torch>=2.6"
+          "transformers>=5.20" "pytest>=7")
+if [[ ! -e $environment/complete || $(<"$environment/complete") != "${packages[*]}" ]]; then
+  python3 -m venv "$environment"
+  "$environment/bin/pip" install --quiet --upgrade "${packages[@]}"
+  printf %s "${packages[*]}" >"$environment/complete"
+fi
+# The compiler that CMake takes by itself, so that compiler caches know it from other builds.
+export CXX="${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+"$environment/bin/pip" install --quiet --no-build-isolation --no-deps ./python
+
+cd python
+report="$(mktemp)"
+trap 'rm -f "$report"' EXIT
+set +e
+"$environment/bin/python" -m pytest --color=no -p no:cacheprovider -ra "$@" 2>&1 | tee "$report"
+status=${PIPESTATUS[0]}
+set -e
+if grep -qE '^=* ?.*[0-9]+ (skipped|xfailed)' <(tail -n 1 "$report"); then
+  echo "scripts/test_python.sh: tests were left out" >&2
+  exit 1
+fi
+exit "$status"
