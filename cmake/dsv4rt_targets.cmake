@@ -34,6 +34,15 @@ function(dsv4rt_compile_settings target)
   endif()
 endfunction()
 
+# Binaries name source files from the project's root on, wherever they were built. Instrumented builds need the paths.
+function(dsv4rt_relative_paths target)
+  if(NOT DSV4RT_SANITIZE AND NOT DSV4RT_COVERAGE)
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_BINARY_DIR}=build>"
+      "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.>")
+  endif()
+endfunction()
+
 # dsv4rt_module(<name> SOURCES <file>... [DEPENDS <module>...] [LINKS <library>...])
 # Declares the internal library dsv4rt_<name> of one folder of src. Its objects also go into the
 # installed libraries. DEPENDS names modules whose headers this one may include; LINKS names
@@ -42,6 +51,7 @@ function(dsv4rt_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LINKS" ${ARGN})
   add_library(dsv4rt_${name}_objects OBJECT ${arg_SOURCES})
   dsv4rt_compile_settings(dsv4rt_${name}_objects)
+  dsv4rt_relative_paths(dsv4rt_${name}_objects)
   target_include_directories(dsv4rt_${name}_objects PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(dsv4rt_${name}_objects PRIVATE ${arg_LINKS})
 
