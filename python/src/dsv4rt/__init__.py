@@ -7,9 +7,9 @@ library under a model of transformers.
 from dsv4rt._arrays import Rows
 from dsv4rt._library import lib as _lib, text as _text
 from dsv4rt.engine import Engine
-from dsv4rt.errors import (BadInputError, Dsv4rtError, FailedPreconditionError, FaultedError, InternalError,
-                           InvalidArgumentError, MismatchError, NotFoundError, ResourceExhaustedError, StaleHandleError,
-                           UnsupportedError)
+from dsv4rt.errors import (BackendLostError, BadInputError, Dsv4rtError, FailedPreconditionError, FaultedError,
+                           InternalError, InvalidArgumentError, MismatchError, NotFoundError, ResourceExhaustedError,
+                           StaleHandleError, UnsupportedError)
 from dsv4rt.options import EngineMemory, EngineOptions, GraphStats, MemoryRegion
 from dsv4rt.prefix import (PrefixCache, PrefixCacheOptions, PrefixEvent, PrefixEventKind, PrefixLookup, PrefixPolicy,
                            PrefixRemoval, PrefixStats)
@@ -21,7 +21,8 @@ from dsv4rt.step import OutputCheck, Step
 __version__ = _text(_lib.dsv4rt_version())
 C_API_VERSION: int = _lib.dsv4rt_c_api_version()
 
-__all__ = ["BadInputError", "BlockShortage", "C_API_VERSION", "CacheRole", "CacheView", "Dsv4rtError", "Engine",
+__all__ = ["BackendLostError", "BadInputError", "BlockShortage", "C_API_VERSION", "CacheRole", "CacheView",
+           "Dsv4rtError", "Engine",
            "EngineConfig", "EngineMemory", "EngineOptions", "EngineState", "FailedPreconditionError", "FaultedError",
            "GraphStats", "InternalError", "InvalidArgumentError", "LayerInfo", "MemoryRegion", "MismatchError",
            "NotFoundError", "OutputCheck", "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",

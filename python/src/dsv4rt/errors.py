@@ -72,10 +72,17 @@ class InternalError(Dsv4rtError):
     status = 10
 
 
+class BackendLostError(Dsv4rtError):
+    """Other ranks failed or did not answer in time: close the engine."""
+
+    status = 11
+
+
 _CLASSES: dict[int, type[Dsv4rtError]] = {
     error.status: error
     for error in (InvalidArgumentError, BadInputError, NotFoundError, UnsupportedError, ResourceExhaustedError,
-                  FailedPreconditionError, StaleHandleError, MismatchError, FaultedError, InternalError)
+                  FailedPreconditionError, StaleHandleError, MismatchError, FaultedError, InternalError,
+                  BackendLostError)
 }
 
 
