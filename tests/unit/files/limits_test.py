@@ -66,7 +66,7 @@ class Limits(unittest.TestCase):
             "gen-trace": ("--config", CONFIG, "--layers", "0-1", "--out", "t.st", "--prefill", "6", "--decode", "1"),
             "run": ("--checkpoint", cls.given / "ck", "--trace", cls.given / "t.st", "--layers", "0-1", "--threads",
                     "2", "--digest", "--json", "r.json"),
-            "inspect": (cls.given / "ck", "--tensors", "--json", "i.json"),
+            "inspect": (cls.given / "ck", "--layers", "0-2", "--tensors", "--json", "i.json"),
             "plan": ("--config", FLASH, "--json", "p.json"),
             "replay": (LOG, *model, "--requests", "q", "--timeline", "t", "--metrics", "m", "--json", "j.json"),
             "report": (cls.given / "r.json", "--out", "page.html"),
