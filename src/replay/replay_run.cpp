@@ -119,7 +119,7 @@ void add(ExecutorCounts& sum, const ExecutorCounts& part) {
   add(sum.graph_captures, part.graph_captures);
   sum.saves += part.saves;
   sum.saved_bytes += part.saved_bytes;
-  sum.peak_saved_bytes += part.peak_saved_bytes;
+  sum.peak_saved_bytes += part.peak_saved_bytes;  // an upper bound: peaks of machines need not coincide
 }
 
 void add(PrefixStats& sum, const PrefixStats& part) {

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import unittest
 
+from small_inputs import make_small_inputs
+
 PROGRAM, SHIM, SOURCE = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 POINTS_OF_A_KIND = 10**9 if "--all" in sys.argv[4:] else 4
 CONFIG = SOURCE / "configs" / "tiny.json"
@@ -54,11 +56,7 @@ class IoFaults(unittest.TestCase):
     def setUpClass(cls):
         cls.inputs = tempfile.TemporaryDirectory()
         cls.given = pathlib.Path(cls.inputs.name)
-        for arguments in (("gen-checkpoint", "--config", CONFIG, "--layers", "0-2", "--out", "ck"),
-                          ("gen-trace", "--config", CONFIG, "--layers", "0-1", "--out", "t.st", "--prefill", "6",
-                           "--decode", "1")):
-            made = run(arguments, cls.given)
-            assert made.returncode == 0, made.stderr
+        make_small_inputs(run, CONFIG, cls.given)
 
     @classmethod
     def tearDownClass(cls):
