@@ -40,7 +40,7 @@ constexpr std::array kDtypes = {
     DtypeRow{TensorDtype::kU64, "U64", 64},
 };
 
-constexpr bool rows_match_enumeration() {
+consteval bool rows_match_enumeration() {
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     if (static_cast<std::size_t>(kDtypes[i].dtype) != i) return false;
   }

@@ -44,7 +44,7 @@ constexpr std::array kStems = {
             "compressor.indexer.norm"},
 };
 
-constexpr bool rows_match_enumeration() {
+consteval bool rows_match_enumeration() {
   for (std::size_t i = 0; i < kStems.size(); ++i) {
     if (static_cast<std::size_t>(kStems[i].tensor) != i) return false;
   }

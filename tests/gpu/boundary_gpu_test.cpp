@@ -11,7 +11,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 using test::DeviceArray;
 using test::DeviceStep;
 using test::fails_with;

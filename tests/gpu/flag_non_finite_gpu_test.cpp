@@ -13,7 +13,7 @@
 namespace dsv4rt {
 namespace {
 
-using dsv4rt::testing::TestStep;
+using dsv4rt::test::TestStep;
 using test::DeviceArray;
 using test::DeviceStep;
 

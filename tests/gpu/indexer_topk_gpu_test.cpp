@@ -14,7 +14,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 using test::DeviceArray;
 
 constexpr std::array kKeyFormats = {IndexKeyFormat::kMxfp4, IndexKeyFormat::kNvfp4, IndexKeyFormat::kFp8,

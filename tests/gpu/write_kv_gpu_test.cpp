@@ -16,7 +16,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 using test::DeviceStep;
 
 using Layer = RowsLayer;

@@ -75,7 +75,8 @@ rc::Gen<RandomScenario<Setup>> random_scenarios(MakeSetup make_setup, std::size_
     RandomScenario<Setup> scenario;
     scenario.setup = make_setup(random);
     scenario.operations = random_operations(random, operations);
-    return rc::shrinkable::shrinkRecur(std::move(scenario), simpler_scenarios<Setup>);
+    return rc::shrinkable::shrinkRecur(std::move(scenario),
+                                       [](const auto& of) { return simpler_scenarios<Setup>(of); });
   });
 }
 

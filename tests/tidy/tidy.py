@@ -47,11 +47,17 @@ def declared_depends(root, module):
     return names
 
 
+INCLUDED = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+
+
 def unbuilt_sources(root, files, compile_commands, not_built):
     """C and C++ sources that no target compiles. A test that is not built is decoration."""
     compiled = set()
     for entry in json.loads(compile_commands.read_text()):
-        compiled.add((pathlib.Path(entry["directory"]) / entry["file"]).resolve())
+        source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
+        compiled.add(source)
+        if source.match("Unity/unity_*"):  # CMake's unity builds: a file that includes others
+            compiled.update(pathlib.Path(path).resolve() for path in INCLUDED.findall(source.read_text()))
     exempt = tuple(folder.rstrip("/") + "/" for folder in (*SEPARATE_PROJECTS, *not_built))
     return [path for path in files
             if path.suffix in tidy_code.SOURCE_SUFFIXES and not path.as_posix().startswith(exempt)

@@ -146,6 +146,15 @@ class TidySelfTest(unittest.TestCase):
         self.assertEqual(self.rules(compile_commands=commands), {"not-built"})
         self.assertEqual(self.rules(compile_commands=commands, not_built=["tests/unit"]), set())
 
+    def test_sources_of_a_unity_build(self):
+        built = self.write("tests/unit/base/built_test.cpp", "int a;\n")
+        self.write("tests/unit/base/forgotten_test.cpp", "int a;\n")
+        self.write("build/Unity/unity_0_cxx.cxx", f'/* generated */\n#include "{built}"\n')
+        commands = self.write("build/compile_commands.json", json.dumps(
+            [{"directory": str(self.root / "build"), "file": "Unity/unity_0_cxx.cxx", "command": "c++"}]))
+        self.assertEqual([finding[0] for finding in tidy.check_tree(self.root, commands)],
+                         ["tests/unit/base/forgotten_test.cpp"])
+
     def test_build_folders_are_skipped(self):
         self.write("build/release/a.cpp", f"// {WORK_MARK}\n")
         self.assertEqual(self.rules(), set())

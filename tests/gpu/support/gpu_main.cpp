@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/cuda_backend.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/require_gpu.h"
 #include "support/test_backend.h"

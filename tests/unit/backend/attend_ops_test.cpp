@@ -11,7 +11,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 // One sequence in slot 1 with random rows: every position's window row, and compressed rows.
 class AttendSetup {

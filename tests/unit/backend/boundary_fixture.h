@@ -9,7 +9,7 @@
 #include "backend/boundary_state.h"
 #include "unit/backend/rows_fixture.h"
 
-namespace dsv4rt::testing {
+namespace dsv4rt::test {
 
 inline constexpr std::array kBoundaryFormats = {RowFormat::kFp8DsMla, RowFormat::kFp8Row, RowFormat::kNvfp4,
                                                 RowFormat::kBf16};
@@ -206,4 +206,4 @@ inline std::vector<TableMemory> table_cases() {
   return cases;
 }
 
-}  // namespace dsv4rt::testing
+}  // namespace dsv4rt::test

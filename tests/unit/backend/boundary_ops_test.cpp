@@ -7,7 +7,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 using test::fails_with;
 
 TEST(CopyBoundaryRows, ExactlyTheRowsOfEveryFormatRingAndBoundary) {

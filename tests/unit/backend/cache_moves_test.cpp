@@ -9,7 +9,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 constexpr std::int64_t kBlockBytes = 96;
 

@@ -8,7 +8,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 std::vector<CompressorKind> all_kinds() {
   return {kMainOverlap, kIndexOverlap, kPlain};

@@ -7,7 +7,7 @@
 
 #include "unit/backend/ops_fixture.h"
 
-namespace dsv4rt::testing {
+namespace dsv4rt::test {
 
 struct CompressorKind {
   const char* name;
@@ -202,4 +202,4 @@ class CompressorSetup {
   std::vector<std::byte> ring, pool;
 };
 
-}  // namespace dsv4rt::testing
+}  // namespace dsv4rt::test

@@ -11,7 +11,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 constexpr std::array kKeyFormats = {IndexKeyFormat::kMxfp4, IndexKeyFormat::kNvfp4, IndexKeyFormat::kFp8,
                                     IndexKeyFormat::kBf16};

@@ -4,7 +4,7 @@
 
 #include "unit/backend/boundary_fixture.h"
 
-namespace dsv4rt::testing {
+namespace dsv4rt::test {
 
 // Boundary `boundary` of the sequence of parts[part] goes into state `state`.
 struct KeptBoundary {
@@ -168,4 +168,4 @@ inline std::vector<KeepCase> keep_cases() {
   return cases;
 }
 
-}  // namespace dsv4rt::testing
+}  // namespace dsv4rt::test

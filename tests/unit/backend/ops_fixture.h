@@ -20,7 +20,7 @@
 #include "step/step_metadata.h"
 #include "support/reference_math.h"
 
-namespace dsv4rt::testing {
+namespace dsv4rt::test {
 
 // Tokens [start, start + count) of the sequence in `slot`.
 struct Part {
@@ -205,4 +205,4 @@ inline bool within_one_bf16_step(double a, double b, double floor = 1e-3) {
   return std::abs(a - b) <= std::max(std::abs(b), floor) * 0x1.02p-7;
 }
 
-}  // namespace dsv4rt::testing
+}  // namespace dsv4rt::test

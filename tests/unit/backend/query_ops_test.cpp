@@ -6,7 +6,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 constexpr float kEps = 1e-6f;
 

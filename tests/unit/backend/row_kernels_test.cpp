@@ -18,7 +18,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 // Random bytes hold every code under every scale, NaN codes and NaN scales included.
 template <class Format, class Decode>
@@ -88,9 +88,9 @@ TEST(RowKernels, FusedLevelsGiveTheSameScores) {
 // Groups of ties, zeros, tiny, huge and non-finite values, and random ones.
 std::vector<float> awkward_key(std::uint64_t seed) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  constexpr std::array<float, 20> kSpecial = {0.0f,  -0.0f, 0.25f, 0.75f, -1.25f,   1.75f,        2.5f,
-                                              -3.5f, 5.0f,  -6.0f, 6.01f, 7.9f,     1e-40f,       -1e-38f,
-                                              3e38f, kInf,  -kInf, 1e-4f, 0.24999f, std::nanf("")};
+  constexpr std::array<float, 20> kSpecial = {
+      0.0f,  -0.0f, 0.25f,  0.75f,   -1.25f, 1.75f, 2.5f,  -3.5f, 5.0f,     -6.0f,
+      6.01f, 7.9f,  1e-40f, -1e-38f, 3e38f,  kInf,  -kInf, 1e-4f, 0.24999f, std::numeric_limits<float>::quiet_NaN()};
   Random random(seed);
   std::vector<float> values(kIndexHeadDim);
   const float scale = std::ldexp(1.0f, static_cast<int>(seed % 41) - 20);

@@ -9,7 +9,7 @@
 #include "base/try.h"
 #include "unit/backend/ops_fixture.h"
 
-namespace dsv4rt::testing {
+namespace dsv4rt::test {
 
 inline constexpr std::int32_t kRowsWindow = 16;
 
@@ -248,4 +248,4 @@ inline Status write_kv_one_by_one(RowOps& ops, const WriteKvParams& p) {
   return {};
 }
 
-}  // namespace dsv4rt::testing
+}  // namespace dsv4rt::test

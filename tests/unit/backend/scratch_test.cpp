@@ -13,7 +13,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 constexpr std::size_t kCanaryBytes = 4096;
 

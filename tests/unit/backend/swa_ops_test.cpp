@@ -8,9 +8,9 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
-constexpr float kEps = 1e-6f;
+constexpr float kNormEps = 1e-6f;
 constexpr std::array kFormats = {RowFormat::kFp8DsMla, RowFormat::kFp8Row, RowFormat::kNvfp4, RowFormat::kBf16};
 
 struct Inputs {
@@ -23,7 +23,7 @@ struct Inputs {
     return {.step = step.view(),
             .kv = kv.data(),
             .norm_weight = weight.data(),
-            .eps = kEps,
+            .eps = kNormEps,
             .rope = {frequencies.data(), false},
             .format = format,
             .staged_shape = block_shape(format, step.tokens()),
@@ -46,7 +46,7 @@ TEST(WindowRows, ValuesMatchDoubleReferenceAndFormatsAgree) {
     const bf16* kv = inputs.kv.data() + t * kHeadDim;
     double sum = 0;
     for (int i = 0; i < kHeadDim; ++i) sum += std::pow(static_cast<double>(to_float(kv[i])), 2);
-    const double scale = 1.0 / std::sqrt(sum / kHeadDim + static_cast<double>(kEps));
+    const double scale = 1.0 / std::sqrt(sum / kHeadDim + static_cast<double>(kNormEps));
     std::vector<double> expected(kHeadDim);
     for (std::size_t i = 0; i < kHeadDim; ++i) {
       expected[i] =

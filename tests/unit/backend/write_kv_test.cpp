@@ -6,7 +6,7 @@
 namespace dsv4rt {
 namespace {
 
-using namespace dsv4rt::testing;
+using namespace dsv4rt::test;
 
 TEST(WriteKv, LeavesTheBytesOfTheSingleOperations) {
   for (const LayerKind kind : {LayerKind::kSwa, LayerKind::kCsa, LayerKind::kHca}) {

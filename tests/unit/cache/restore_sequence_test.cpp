@@ -8,13 +8,13 @@ using testing_cache::expect_refused;
 using testing_cache::small_cache;
 using testing_cache::TestCache;
 
-constexpr std::int32_t kDraftBudget = 5;
+constexpr std::int32_t kRestoreDraftBudget = 5;
 
 // Lesson 1: at every boundary it holds what a sequence holds that was fed so many tokens.
 TEST(RestoreSequence, Lesson1HoldsTheBlocksOfItsLength) {
   for (const std::int32_t length : {0, 1, 3, 4, 5, 7, 8, 127, 128, 129, 130, 255, 256, 257, 511, 512, 513, 2048}) {
     SCOPED_TRACE(length);
-    TestCache cache = small_cache(3, 2048, kDraftBudget);
+    TestCache cache = small_cache(3, 2048, kRestoreDraftBudget);
     const SequenceId fed = cache.create();
     for (std::int32_t left = length; left > 0; left -= 1024) {
       ASSERT_TRUE(cache.append(fed, std::min(left, 1024)).ok());
@@ -36,7 +36,7 @@ TEST(RestoreSequence, Lesson1HoldsTheBlocksOfItsLength) {
 // a step of draft budget + 1 tokens can be rejected as a whole nevertheless.
 TEST(RestoreSequence, Lesson5RollsBackOnlyWhatItsRingsServe) {
   for (std::int32_t length = 1; length <= 520; ++length) {
-    TestCache cache = small_cache(2, 2048, kDraftBudget);
+    TestCache cache = small_cache(2, 2048, kRestoreDraftBudget);
     const SequenceId restored = *cache.manager->restore_sequence(length);
     const std::int64_t earliest = *cache.manager->earliest_truncation(restored);
     ASSERT_LE(earliest, length);
@@ -46,7 +46,7 @@ TEST(RestoreSequence, Lesson5RollsBackOnlyWhatItsRingsServe) {
       }
       ASSERT_TRUE(earliest > 0 || first_needed_position(ring, length) == 0) << length;
     }
-    const StepPlan step = *cache.prepare({{restored, kDraftBudget + 1}});
+    const StepPlan step = *cache.prepare({{restored, kRestoreDraftBudget + 1}});
     const std::int32_t none = 0;
     ASSERT_TRUE(cache.manager->commit(step.serial, {&none, 1}).ok());
     ASSERT_EQ(*cache.manager->length(restored), length);

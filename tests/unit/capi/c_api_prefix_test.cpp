@@ -32,12 +32,12 @@ TEST_F(CApiPrefixTest, DefaultsAreThoseOfTheEngine) {
 TEST_F(CApiPrefixTest, HitHasTheBytesOfAColdRun) {
   const EngineHandle handle = open_with(prefix_options());
   const Ids ids = ids_of(300);
-  const Outputs cold = leave(handle.get(), ids);
+  const OutputsByPosition cold = leave(handle.get(), ids);
   ASSERT_EQ(cold.size(), ids.size());
   const Start warm = create(handle.get(), ids);
   EXPECT_EQ(warm.hit_tokens, 2 * kUnit);
   EXPECT_EQ(length(handle.get(), warm.sequence), warm.hit_tokens);
-  const Outputs rest = feed(handle.get(), warm.sequence, ids, 17);
+  const OutputsByPosition rest = feed(handle.get(), warm.sequence, ids, 17);
   ASSERT_EQ(rest.size(), ids.size() - 2 * kUnit);
   for (const auto& [position, output] : rest) EXPECT_EQ(output, cold.at(position)) << "token " << position;
 
@@ -183,14 +183,14 @@ TEST_F(CApiPrefixTest, BranchesAndTruncatesToKeptBoundaries) {
   dsv4rt_engine* engine = handle.get();
   const Ids ids = ids_of(300);
   const Start start = create(engine, ids);
-  const Outputs cold = feed(engine, start.sequence, ids);
+  const OutputsByPosition cold = feed(engine, start.sequence, ids);
   dsv4rt_sequence child{};
   ASSERT_EQ(dsv4rt_sequence_branch(engine, start.sequence, kUnit, 0, &child), DSV4RT_OK)
       << dsv4rt_engine_last_error(engine);
   EXPECT_EQ(length(engine, child), kUnit);
   for (const auto& [position, output] : feed(engine, child, ids)) EXPECT_EQ(output, cold.at(position)) << position;
   ASSERT_EQ(dsv4rt_sequence_truncate(engine, start.sequence, kUnit), DSV4RT_OK) << dsv4rt_engine_last_error(engine);
-  const Outputs again = feed(engine, start.sequence, ids, 60);
+  const OutputsByPosition again = feed(engine, start.sequence, ids, 60);
   for (const auto& [position, output] : again) EXPECT_EQ(output, cold.at(position)) << position;
   EXPECT_EQ(dsv4rt_sequence_branch(engine, start.sequence, 200, 0, &child), DSV4RT_FAILED_PRECONDITION);
   expect_error_names(engine, "the nearest one below is at 128");

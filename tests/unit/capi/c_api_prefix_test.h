@@ -23,7 +23,7 @@ inline Ids ids_of(std::size_t count, std::int32_t first = 7) {
 }
 
 // Layer outputs by position of the token.
-using Outputs = std::map<std::int64_t, std::vector<Bf16Bits>>;
+using OutputsByPosition = std::map<std::int64_t, std::vector<Bf16Bits>>;
 
 class CApiPrefixTest : public CApiTest {
  protected:
@@ -78,9 +78,10 @@ class CApiPrefixTest : public CApiTest {
     return start;
   }
 
-  // Runs tokens [length, ids.size()) in chunks; inputs depend on the position only. Outputs of all layers by position.
-  static Outputs feed(dsv4rt_engine* engine, dsv4rt_sequence sequence, const Ids& ids, std::int32_t chunk = 100) {
-    Outputs outputs;
+  // Runs tokens [length, ids.size()) in chunks; inputs depend on the position only. All layers' outputs, by position.
+  static OutputsByPosition feed(dsv4rt_engine* engine, dsv4rt_sequence sequence, const Ids& ids,
+                                std::int32_t chunk = 100) {
+    OutputsByPosition outputs;
     const auto total = static_cast<std::int64_t>(ids.size());
     for (std::int64_t done = length(engine, sequence); done < total;) {
       const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(chunk, total - done));
@@ -98,7 +99,8 @@ class CApiPrefixTest : public CApiTest {
     return outputs;
   }
 
-  static void run_layers(dsv4rt_engine* engine, const dsv4rt_step& step, std::int64_t start, Outputs& outputs) {
+  static void run_layers(dsv4rt_engine* engine, const dsv4rt_step& step, std::int64_t start,
+                         OutputsByPosition& outputs) {
     for (std::int32_t layer = 0; layer < 4; ++layer) {
       std::vector<Bf16Bits> x;
       for (std::int64_t position = start; position < start + step.tokens; ++position) {
@@ -137,9 +139,9 @@ class CApiPrefixTest : public CApiTest {
   }
 
   // Leaves the prefix of `ids` behind.
-  static Outputs leave(dsv4rt_engine* engine, const Ids& ids, const std::string& salt = "") {
+  static OutputsByPosition leave(dsv4rt_engine* engine, const Ids& ids, const std::string& salt = "") {
     const Start start = create(engine, ids, salt);
-    Outputs outputs = feed(engine, start.sequence, ids);
+    OutputsByPosition outputs = feed(engine, start.sequence, ids);
     EXPECT_EQ(dsv4rt_sequence_release(engine, start.sequence), DSV4RT_OK);
     return outputs;
   }

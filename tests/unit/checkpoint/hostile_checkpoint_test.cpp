@@ -184,12 +184,12 @@ TEST_P(HostileCheckpointTest, IsRefusedWithNamesInBoundedMemory) {
   EXPECT_LT(peak, 256U * 1024 + (index_bytes == static_cast<std::uintmax_t>(-1) ? 0 : index_bytes));
 }
 
-std::string label_of(const testing::TestParamInfo<HostileDirectory>& info) {
+std::string directory_label(const testing::TestParamInfo<HostileDirectory>& info) {
   return info.param.label;
 }
 
-INSTANTIATE_TEST_SUITE_P(Index, HostileCheckpointTest, testing::ValuesIn(index_cases()), label_of);
-INSTANTIATE_TEST_SUITE_P(Shards, HostileCheckpointTest, testing::ValuesIn(shard_cases()), label_of);
+INSTANTIATE_TEST_SUITE_P(Index, HostileCheckpointTest, testing::ValuesIn(index_cases()), directory_label);
+INSTANTIATE_TEST_SUITE_P(Shards, HostileCheckpointTest, testing::ValuesIn(shard_cases()), directory_label);
 
 TEST(CheckpointTest, OpensEveryForm) {
   const TempDirectory directory;

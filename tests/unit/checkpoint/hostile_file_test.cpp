@@ -218,15 +218,15 @@ TEST_P(HostileFileTest, IsRefusedWithNamesInBoundedMemory) {
   EXPECT_LT(peak, 64 * 1024 + 8 * hostile.bytes.size());
 }
 
-std::string label_of(const testing::TestParamInfo<HostileFile>& info) {
+std::string file_label(const testing::TestParamInfo<HostileFile>& info) {
   return info.param.label;
 }
 
-INSTANTIATE_TEST_SUITE_P(Length, HostileFileTest, testing::ValuesIn(length_cases()), label_of);
-INSTANTIATE_TEST_SUITE_P(Json, HostileFileTest, testing::ValuesIn(json_cases()), label_of);
-INSTANTIATE_TEST_SUITE_P(Keys, HostileFileTest, testing::ValuesIn(key_cases()), label_of);
-INSTANTIATE_TEST_SUITE_P(Numbers, HostileFileTest, testing::ValuesIn(number_cases()), label_of);
-INSTANTIATE_TEST_SUITE_P(Coverage, HostileFileTest, testing::ValuesIn(coverage_cases()), label_of);
+INSTANTIATE_TEST_SUITE_P(Length, HostileFileTest, testing::ValuesIn(length_cases()), file_label);
+INSTANTIATE_TEST_SUITE_P(Json, HostileFileTest, testing::ValuesIn(json_cases()), file_label);
+INSTANTIATE_TEST_SUITE_P(Keys, HostileFileTest, testing::ValuesIn(key_cases()), file_label);
+INSTANTIATE_TEST_SUITE_P(Numbers, HostileFileTest, testing::ValuesIn(number_cases()), file_label);
+INSTANTIATE_TEST_SUITE_P(Coverage, HostileFileTest, testing::ValuesIn(coverage_cases()), file_label);
 
 TEST(SafetensorsHeaderTest, AcceptsWhatTheRulesAllow) {
   // Padding after the JSON, tensors in any order, empty tensors, scalars, sub-byte types.

@@ -8,11 +8,11 @@
 namespace dsv4rt::test {
 namespace {
 
-SyntheticModel model(WeightEncoding encoding) {
+SyntheticModel tiny_model(WeightEncoding encoding) {
   return {.config = "tiny", .first_layer = 0, .layer_count = 2, .encoding = encoding};
 }
 
-EngineOptions options(const std::filesystem::path& checkpoint) {
+EngineOptions tiny_options(const std::filesystem::path& checkpoint) {
   EngineOptions options;
   options.checkpoint = checkpoint;
   options.layer_count = 2;
@@ -30,15 +30,15 @@ std::vector<std::byte> snapshot_of_nine(Engine& engine) {
 
 TEST(OtherWeights, SnapshotsOfThemAreRefused) {
   const TempDirectory directory;
-  const SyntheticModel bf16_model = model(WeightEncoding::kBf16);
-  const auto engine = make_engine(options(bf16_model.directory()));
+  const SyntheticModel bf16_model = tiny_model(WeightEncoding::kBf16);
+  const auto engine = make_engine(tiny_options(bf16_model.directory()));
   const std::vector<std::byte> snapshot = snapshot_of_nine(*engine);
-  EXPECT_OK(make_engine(options(bf16_model.directory()))->restore_sequence(snapshot));
+  EXPECT_OK(make_engine(tiny_options(bf16_model.directory()))->restore_sequence(snapshot));
   // The same names, shapes and config: one value of one norm, then the encoding.
   write_changed(bf16_model, {.tensor = "layers.1.attn.kv_norm.weight", .byte = 6, .bytes = std::string("\x20\x40", 2)},
                 directory / "norm");
-  for (const auto& other : {directory / "norm", model(WeightEncoding::kFp8Block128).directory()}) {
-    EXPECT_TRUE(fails_with(make_engine(options(other))->restore_sequence(snapshot), StatusCode::kUnsupported,
+  for (const auto& other : {directory / "norm", tiny_model(WeightEncoding::kFp8Block128).directory()}) {
+    EXPECT_TRUE(fails_with(make_engine(tiny_options(other))->restore_sequence(snapshot), StatusCode::kUnsupported,
                            {"snapshot: header: weights ", "; accepted: ", "of this engine"}));
   }
 }

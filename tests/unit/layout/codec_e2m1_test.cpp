@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMagnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-std::uint8_t nearest_by_search(float value) {
+std::uint8_t nearest_e2m1_by_search(float value) {
   const double magnitude = std::fmin(std::fabs(static_cast<double>(value)), 6.0);  // saturation
   int best = 0;
   double best_distance = magnitude;
@@ -69,7 +69,7 @@ TEST(CodecE2m1, ZerosSaturationAndNan) {
 TEST(CodecE2m1, AgreesWithASearchOverAllCodes) {
   std::int64_t wrong = 0;
   for_many_floats([&](float value) {
-    const std::uint8_t expected = std::isnan(value) ? std::uint8_t{0} : nearest_by_search(value);
+    const std::uint8_t expected = std::isnan(value) ? std::uint8_t{0} : nearest_e2m1_by_search(value);
     if (encode_e2m1(value) != expected && ++wrong < 10) ADD_FAILURE() << std::hexfloat << value;
     const bool same =
         std::bit_cast<std::uint32_t>(round_e2m1(value)) == std::bit_cast<std::uint32_t>(decode_e2m1(expected));

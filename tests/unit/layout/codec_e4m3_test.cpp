@@ -1,10 +1,10 @@
 #include "layout/codec_e4m3.h"
 
-#include <gtest/gtest.h>
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include <gtest/gtest.h>
 
 #include "unit/layout/float_samples.h"
 
@@ -19,7 +19,7 @@ double value_of(int code) {
 }
 
 // The nearest code by looking at all of them; of two equally near ones the even.
-std::uint8_t nearest_by_search(float value) {
+std::uint8_t nearest_e4m3_by_search(float value) {
   const double magnitude = std::fmin(std::fabs(static_cast<double>(value)), 448.0);  // saturation
   int best = 0;
   double best_distance = magnitude;
@@ -66,12 +66,12 @@ TEST(CodecE4m3, TiesGoToTheEvenCodeAndTheirNeighboursToTheNearest) {
 TEST(CodecE4m3, ZerosAndUnderflowKeepTheirSign) {
   EXPECT_EQ(encode_e4m3(0.0f), 0x00);
   EXPECT_EQ(encode_e4m3(-0.0f), 0x80);
-  EXPECT_EQ(encode_e4m3(float_of(1)), 0x00);           // smallest FP32 subnormal
+  EXPECT_EQ(encode_e4m3(float_of(1)), 0x00);  // smallest FP32 subnormal
   EXPECT_EQ(encode_e4m3(float_of(0x80000001u)), 0x80);
-  EXPECT_EQ(encode_e4m3(0x1p-10f), 0x00);              // tie between 0 and the smallest code
+  EXPECT_EQ(encode_e4m3(0x1p-10f), 0x00);  // tie between 0 and the smallest code
   EXPECT_EQ(encode_e4m3(-0x1p-10f), 0x80);
   EXPECT_EQ(encode_e4m3(0x1.8p-9f), 0x02);
-  EXPECT_EQ(encode_e4m3(0x1.ep-7f), 0x08);             // 7.5 subnormal steps: ties into the first normal
+  EXPECT_EQ(encode_e4m3(0x1.ep-7f), 0x08);  // 7.5 subnormal steps: ties into the first normal
 }
 
 TEST(CodecE4m3, LargeValuesSaturate) {
@@ -81,7 +81,7 @@ TEST(CodecE4m3, LargeValuesSaturate) {
     EXPECT_EQ(encode_e4m3(-value), 0xfe);
   }
   EXPECT_EQ(encode_e4m3(next_below(448.0f)), 0x7e);
-  EXPECT_EQ(encode_e4m3(432.0f), 0x7e);              // tie of 416 and 448
+  EXPECT_EQ(encode_e4m3(432.0f), 0x7e);  // tie of 416 and 448
   EXPECT_EQ(encode_e4m3(next_below(432.0f)), 0x7d);
 }
 
@@ -101,7 +101,7 @@ TEST(CodecE4m3, AgreesWithASearchOverAllCodes) {
       wrong += encode_e4m3(value) == (std::signbit(value) ? 0xff : 0x7f) ? 0 : 1;
       return;
     }
-    if (encode_e4m3(value) != nearest_by_search(value) && ++wrong < 10) ADD_FAILURE() << std::hexfloat << value;
+    if (encode_e4m3(value) != nearest_e4m3_by_search(value) && ++wrong < 10) ADD_FAILURE() << std::hexfloat << value;
   });
   EXPECT_EQ(wrong, 0);
   EXPECT_GE(visited, 2'000'000);

@@ -15,7 +15,7 @@
 namespace dsv4rt {
 namespace {
 
-std::vector<float> random_values(int count, unsigned seed) {
+std::vector<float> spread_values(int count, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> values;
@@ -34,7 +34,7 @@ TEST(Rounding, ActivationsRoundInBlocksOf128WithAShortLastBlock) {
   for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{127}, std::size_t{128}, std::size_t{129},
                                   std::size_t{448}, std::size_t{1024}}) {
     SCOPED_TRACE(count);
-    const auto input = random_values(static_cast<int>(count), 5);
+    const auto input = spread_values(static_cast<int>(count), 5);
     auto rounded = input;
     rounded.push_back(12345.0f);  // canary
     round_activation_fp8(rounded.data(), count);
@@ -70,7 +70,7 @@ TEST(Rounding, ActivationsWithNonFiniteValues) {
 }
 
 TEST(Rounding, ThroughFp8DsMlaEqualsBlocksOf64AndBf16) {
-  auto values = random_values(kHeadDim, 9);
+  auto values = spread_values(kHeadDim, 9);
   auto expected = values;
   for (int group = 0; group < 7; ++group) round_activation_fp8(expected.data() + group * 64, 64);
   for (std::size_t i = kNopeDim; i < expected.size(); ++i) {
@@ -94,14 +94,14 @@ TEST(Rounding, ThroughMxfp4UsesTheGrid) {
 TEST(Rounding, IsIdempotentWithPowerOfTwoScales) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     for (const RowFormat format : {RowFormat::kFp8DsMla, RowFormat::kBf16}) {
-      auto once = random_values(kHeadDim, seed);
+      auto once = spread_values(kHeadDim, seed);
       round_through(format, once.data());
       auto twice = once;
       round_through(format, twice.data());
       ASSERT_EQ(once, twice) << "seed " << seed;
     }
     for (const IndexKeyFormat format : {IndexKeyFormat::kMxfp4, IndexKeyFormat::kFp8, IndexKeyFormat::kBf16}) {
-      auto once = random_values(kIndexHeadDim, seed);
+      auto once = spread_values(kIndexHeadDim, seed);
       round_through(format, once.data());
       auto twice = once;
       round_through(format, twice.data());
@@ -120,8 +120,8 @@ TEST(Rounding, SmallErrorForEveryFormat) {
     }
     return std::sqrt(error / norm);
   };
-  const auto row = random_values(kHeadDim, 21);
-  const auto key = random_values(kIndexHeadDim, 22);
+  const auto row = spread_values(kHeadDim, 21);
+  const auto key = spread_values(kIndexHeadDim, 22);
   const auto of_row = [&](RowFormat format) {
     auto rounded = row;
     round_through(format, rounded.data());

@@ -9,7 +9,7 @@
 namespace dsv4rt {
 namespace {
 
-using testing::config_path;
+using test::config_path;
 
 LayerSchedule schedule_of(const std::string& name) {
   const auto config = ModelConfig::from_file(config_path(name));
@@ -85,7 +85,7 @@ TEST(LayerSchedule, RatioClassesAndAlignment) {
 }
 
 TEST(LayerSchedule, ModelsWithFewerKinds) {
-  ModelConfig config = *testing::parse(testing::hugging_face_config());
+  ModelConfig config = *test::parse(test::hugging_face_config());
   config.num_hidden_layers = 2;
   config.compress_ratios = {0, 0};
   auto schedule = LayerSchedule::create(config);
@@ -105,9 +105,9 @@ TEST(LayerSchedule, ModelsWithFewerKinds) {
 
 // The tail of the list belongs to draft blocks, however long it is and whatever it says.
 TEST(LayerSchedule, LongerRatioListDoesNotAddLayers) {
-  auto json = testing::hugging_face_config();
+  auto json = test::hugging_face_config();
   json["compress_ratios"] = {0, 4, 128, 4, 0, 2, 1, 0};
-  const auto config = testing::parse(json);
+  const auto config = test::parse(json);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   const auto schedule = LayerSchedule::create(*config);
   ASSERT_TRUE(schedule.ok());
@@ -116,7 +116,7 @@ TEST(LayerSchedule, LongerRatioListDoesNotAddLayers) {
 }
 
 TEST(LayerSchedule, UnknownRatioNamesLayerValueAndAccepted) {
-  ModelConfig config = *testing::parse(testing::hugging_face_config());
+  ModelConfig config = *test::parse(test::hugging_face_config());
   config.compress_ratios[2] = 8;
   const auto schedule = LayerSchedule::create(config);
   ASSERT_FALSE(schedule.ok());
@@ -129,7 +129,7 @@ TEST(LayerSchedule, UnknownRatioNamesLayerValueAndAccepted) {
 // create() may be handed a config that nobody validated.
 TEST(LayerSchedule, UnvalidatedConfigIsRefused) {
   EXPECT_FALSE(LayerSchedule::create(ModelConfig{}).ok());
-  ModelConfig config = *testing::parse(testing::hugging_face_config());
+  ModelConfig config = *test::parse(test::hugging_face_config());
   for (const std::int64_t layers : {std::int64_t{6}, std::int64_t{-1}, std::int64_t{1} << 62}) {
     config.num_hidden_layers = layers;
     EXPECT_FALSE(LayerSchedule::create(config).ok()) << layers;

@@ -33,7 +33,7 @@ std::function<void(Json&)> remove(const std::string& key) {
 
 void expect_refused(const BadConfig& bad, Json config) {
   bad.edit(config);
-  const auto result = testing::parse(config);
+  const auto result = test::parse(config);
   ASSERT_FALSE(result.ok()) << bad.name;
   EXPECT_EQ(result.status().code(), bad.code) << bad.name << ": " << result.status().message();
   EXPECT_EQ(result.status().message().rfind("sample.json: ", 0), 0u) << result.status().message();
@@ -49,13 +49,13 @@ TEST(ModelConfigErrors, MissingKeys) {
                           "index_head_dim", "index_topk", "rms_norm_eps", "rope_theta", "compress_rope_theta",
                           "max_position_embeddings", "compress_ratios"}) {
     const std::string name(key);
-    expect_refused({"no " + name, remove(name), kBad, {name, "missing", "accepted"}}, testing::hugging_face_config());
-    expect_refused({"null " + name, set(name, nullptr), kBad, {name, "null"}}, testing::hugging_face_config());
+    expect_refused({"no " + name, remove(name), kBad, {name, "missing", "accepted"}}, test::hugging_face_config());
+    expect_refused({"null " + name, set(name, nullptr), kBad, {name, "null"}}, test::hugging_face_config());
   }
   for (const char* key : {"type", "factor", "beta_fast", "beta_slow", "original_max_position_embeddings"}) {
     const std::string name = std::string("rope_scaling.") + key;
     expect_refused({"no " + name, [&](Json& config) { config["rope_scaling"].erase(key); }, kBad, {name, "missing"}},
-                   testing::hugging_face_config());
+                   test::hugging_face_config());
   }
 }
 
@@ -85,7 +85,7 @@ TEST(ModelConfigErrors, WrongTypes) {
       {"bias text", set("attention_bias", "no"), kBad, {"attention_bias = \"no\"", "true or false"}},
       {"long text is cut", set("hidden_size", std::string(5000, 'x')), kBad, {"hidden_size = \"xxx", "..."}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::hugging_face_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::hugging_face_config());
 }
 
 TEST(ModelConfigErrors, FixedGeometry) {
@@ -98,7 +98,7 @@ TEST(ModelConfigErrors, FixedGeometry) {
       {"bias", set("attention_bias", true), kNotOffered, {"attention_bias = true", "false"}},
       {"other model", set("model_type", "deepseek_v3"), kNotOffered, {"\"deepseek_v3\"", "deepseek_v4"}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::hugging_face_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::hugging_face_config());
 }
 
 TEST(ModelConfigErrors, IntegerRanges) {
@@ -124,7 +124,7 @@ TEST(ModelConfigErrors, IntegerRanges) {
       {"topk big", set("index_topk", 65537), kNotOffered, {"index_topk = 65537", "65536"}},
       {"positions", set("max_position_embeddings", (16 << 20) + 1), kNotOffered, {"16777217", "16777216"}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::hugging_face_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::hugging_face_config());
 }
 
 TEST(ModelConfigErrors, RealRangesAndYarn) {
@@ -146,7 +146,7 @@ TEST(ModelConfigErrors, RealRangesAndYarn) {
       {"attention factor", set("rope_scaling/attention_factor", 1.277), kNotOffered, {"attention_factor = 1.277"}},
       {"truncate", set("rope_scaling/truncate", false), kNotOffered, {"rope_scaling.truncate = false", "true"}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::hugging_face_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::hugging_face_config());
 }
 
 TEST(ModelConfigErrors, Layers) {
@@ -158,7 +158,7 @@ TEST(ModelConfigErrors, Layers) {
       {"type contradicts", set("layer_types", std::vector<std::string>(4, "sliding_attention")), kBad,
        {"compress_ratios[1] = 4", "layer_types[1]"}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::hugging_face_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::hugging_face_config());
 
   const std::vector<BadConfig> typed_cases = {
       {"unknown type", set("layer_types/2", "full_attention"), kNotOffered,
@@ -172,7 +172,7 @@ TEST(ModelConfigErrors, Layers) {
       {"old rate key", set("compress_rate_csa", 8), kBad, {"compress_rate_csa = 8", "contradicts"}},
       {"main scaled", set("rope_parameters/main/rope_type", "yarn"), kNotOffered, {"rope_parameters.main.rope_type"}},
   };
-  for (const BadConfig& bad : typed_cases) expect_refused(bad, testing::layer_types_config());
+  for (const BadConfig& bad : typed_cases) expect_refused(bad, test::layer_types_config());
 }
 
 // Two spellings of one fact that differ: the message names both keys and both values.
@@ -194,7 +194,7 @@ TEST(ModelConfigErrors, Contradictions) {
       {"compressed theta", set("rope_parameters/compress/rope_theta", 10000), kBad,
        {"rope_parameters.compress.rope_theta = 10000", "compress_rope_theta = 160000"}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::hugging_face_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::hugging_face_config());
 }
 
 // Errors of an inference-style config name the keys that it uses.
@@ -207,7 +207,7 @@ TEST(ModelConfigErrors, InferenceStyleKeysAreNamedAsWritten) {
       {"length", set("original_seq_len", -1), kBad, {"original_seq_len = -1"}},
       {"no layers", remove("n_layers"), kBad, {"num_hidden_layers or n_layers", "missing"}},
   };
-  for (const BadConfig& bad : cases) expect_refused(bad, testing::inference_config());
+  for (const BadConfig& bad : cases) expect_refused(bad, test::inference_config());
 }
 
 struct BadText {
@@ -217,11 +217,11 @@ struct BadText {
 };
 
 TEST(ModelConfigErrors, Documents) {
-  std::string duplicate = testing::hugging_face_config().dump();
+  std::string duplicate = test::hugging_face_config().dump();
   duplicate.insert(1, "\"head_dim\":512,");
-  std::string inner_duplicate = testing::hugging_face_config().dump();
+  std::string inner_duplicate = test::hugging_face_config().dump();
   inner_duplicate.replace(inner_duplicate.find("\"factor\":16"), 11, "\"factor\":16,\"factor\":16");
-  std::string overflow = testing::hugging_face_config().dump();
+  std::string overflow = test::hugging_face_config().dump();
   overflow.replace(overflow.find("\"rope_theta\":10000"), 18, "\"rope_theta\":1e999");
   const std::string open(1000000, '[');
   std::string many = "{\"a\":[0";
@@ -231,8 +231,8 @@ TEST(ModelConfigErrors, Documents) {
       {"blank", "  \n", {"not valid JSON"}},
       {"array", "[1]", {"top level is an array", "object"}},
       {"scalar", "3", {"top level is 3", "object"}},
-      {"cut", testing::hugging_face_config().dump().substr(0, 200), {"not valid JSON at byte 20"}},
-      {"trailing", testing::hugging_face_config().dump() + "x", {"not valid JSON"}},
+      {"cut", test::hugging_face_config().dump().substr(0, 200), {"not valid JSON at byte 20"}},
+      {"trailing", test::hugging_face_config().dump() + "x", {"not valid JSON"}},
       {"NaN", "{\"rope_theta\":NaN}", {"not valid JSON", "near key rope_theta"}},
       {"Infinity", "{\"rope_theta\":-Infinity}", {"not valid JSON", "rope_theta"}},
       {"overflow", overflow, {"1e999", "near key rope_theta", "finite"}},
@@ -261,12 +261,12 @@ TEST(ModelConfigErrors, Documents) {
 // Names that a hostile file chooses must not make messages of unbounded length.
 TEST(ModelConfigErrors, MessagesStayShort) {
   const std::string name(100000, 'k');
-  Json config = testing::layer_types_config();
+  Json config = test::layer_types_config();
   config["compress_rates"][name] = 1;
-  EXPECT_LT(testing::parse(config).status().message().size(), 400u);
-  config = testing::layer_types_config();
+  EXPECT_LT(test::parse(config).status().message().size(), 400u);
+  config = test::layer_types_config();
   config["layer_types"][0] = name;
-  EXPECT_LT(testing::parse(config).status().message().size(), 400u);
+  EXPECT_LT(test::parse(config).status().message().size(), 400u);
   const std::string twice = "{\"" + name + "\":1,\"" + name + "\":1}";
   EXPECT_LT(ModelConfig::from_json(twice, "t").status().message().size(), 400u);
 }

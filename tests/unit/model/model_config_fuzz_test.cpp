@@ -63,8 +63,8 @@ class Mutator {
 };
 
 TEST(ModelConfigFuzz, MutatedTextGivesAConfigOrAStatus) {
-  const std::vector<std::string> samples = {testing::hugging_face_config().dump(), testing::inference_config().dump(),
-                                            testing::layer_types_config().dump()};
+  const std::vector<std::string> samples = {test::hugging_face_config().dump(), test::inference_config().dump(),
+                                            test::layer_types_config().dump()};
   Mutator mutator(kSeed);
   int accepted = 0;
   int refused = 0;

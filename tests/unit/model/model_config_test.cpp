@@ -12,8 +12,8 @@
 namespace dsv4rt {
 namespace {
 
-using testing::config_path;
-using testing::parse;
+using test::config_path;
+using test::parse;
 
 // Field by field: ModelConfig has no operator==, and a failure should name the field.
 void expect_equal(const ModelConfig& a, const ModelConfig& b) {
@@ -77,12 +77,12 @@ TEST(ModelConfig, ReadsPro) {
 TEST(ModelConfig, ReadsTiny) {
   const auto config = ModelConfig::from_file(config_path("tiny.json"));
   ASSERT_TRUE(config.ok()) << config.status().to_string();
-  expect_equal(*config, *parse(testing::hugging_face_config()));
+  expect_equal(*config, *parse(test::hugging_face_config()));
 }
 
 TEST(ModelConfig, InferenceStyleKeysMeanTheSame) {
-  const auto expected = parse(testing::hugging_face_config());
-  const auto config = parse(testing::inference_config());
+  const auto expected = parse(test::hugging_face_config());
+  const auto config = parse(test::inference_config());
   ASSERT_TRUE(expected.ok()) << expected.status().to_string();
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   expect_equal(*config, *expected);
@@ -90,34 +90,34 @@ TEST(ModelConfig, InferenceStyleKeysMeanTheSame) {
 }
 
 TEST(ModelConfig, LayerTypesAndRopeParametersMeanTheSame) {
-  const auto expected = parse(testing::hugging_face_config());
-  const auto config = parse(testing::layer_types_config());
+  const auto expected = parse(test::hugging_face_config());
+  const auto config = parse(test::layer_types_config());
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   expect_equal(*config, *expected);
   EXPECT_EQ(config->compress_ratios, (std::vector<std::int32_t>{0, 4, 128, 4}));
 }
 
 TEST(ModelConfig, FlatRopeParametersBelongToTheCompressedLayers) {
-  auto json = testing::hugging_face_config();
+  auto json = test::hugging_face_config();
   json["rope_parameters"] = json["rope_scaling"];
   json["rope_parameters"]["rope_type"] = "yarn";
   json.erase("rope_scaling");
   const auto config = parse(json);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
-  expect_equal(*config, *parse(testing::hugging_face_config()));
+  expect_equal(*config, *parse(test::hugging_face_config()));
 }
 
 TEST(ModelConfig, BothSpellingsTogetherAreAcceptedWhereTheyAgree) {
-  auto json = testing::hugging_face_config();
-  json.update(testing::inference_config());
-  json.update(testing::layer_types_config());
+  auto json = test::hugging_face_config();
+  json.update(test::inference_config());
+  json.update(test::layer_types_config());
   const auto config = parse(json);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
-  expect_equal(*config, *parse(testing::hugging_face_config()));
+  expect_equal(*config, *parse(test::hugging_face_config()));
 }
 
 TEST(ModelConfig, InferenceStyleDefaults) {
-  auto json = testing::inference_config();
+  auto json = test::inference_config();
   json.erase("norm_eps");
   json.erase("max_seq_len");
   const auto config = parse(json);
@@ -127,20 +127,20 @@ TEST(ModelConfig, InferenceStyleDefaults) {
 }
 
 TEST(ModelConfig, AbsentScalingMeansNoYarn) {
-  auto json = testing::hugging_face_config();
+  auto json = test::hugging_face_config();
   json["rope_scaling"] = nullptr;
   EXPECT_FALSE(parse(json)->rope_scaling.has_value());
   json.erase("rope_scaling");
   EXPECT_FALSE(parse(json)->rope_scaling.has_value());
   json["rope_scaling"] = {{"rope_type", "default"}};
   EXPECT_FALSE(parse(json)->rope_scaling.has_value());
-  auto inference = testing::inference_config();
+  auto inference = test::inference_config();
   inference["original_seq_len"] = 0;
   EXPECT_FALSE(parse(inference)->rope_scaling.has_value());
 }
 
 TEST(ModelConfig, IntegersMayBeWrittenAsFloatsWithoutFraction) {
-  auto json = testing::hugging_face_config();
+  auto json = test::hugging_face_config();
   json["hidden_size"] = 128.0;
   const auto config = parse(json);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
@@ -148,7 +148,7 @@ TEST(ModelConfig, IntegersMayBeWrittenAsFloatsWithoutFraction) {
 }
 
 TEST(ModelConfig, ValidateChecksFieldsSetByHand) {
-  const ModelConfig good = *parse(testing::hugging_face_config());
+  const ModelConfig good = *parse(test::hugging_face_config());
   EXPECT_TRUE(good.validate("by hand").ok());
   ModelConfig bad = good;
   bad.rms_norm_eps = std::numeric_limits<double>::quiet_NaN();

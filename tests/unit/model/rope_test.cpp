@@ -11,7 +11,7 @@ namespace dsv4rt {
 namespace {
 
 ModelConfig released_config() {
-  return *ModelConfig::from_file(testing::config_path("deepseek-v4-flash.json"));
+  return *ModelConfig::from_file(test::config_path("deepseek-v4-flash.json"));
 }
 
 // Evaluated in double precision from the definitions, apart from this library.

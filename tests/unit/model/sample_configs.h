@@ -8,7 +8,7 @@
 
 #include "dsv4rt/model.h"
 
-namespace dsv4rt::testing {
+namespace dsv4rt::test {
 
 inline std::filesystem::path config_path(const std::string& name) {
   return std::filesystem::path(DSV4RT_SOURCE_DIR) / "configs" / name;
@@ -95,4 +95,4 @@ inline Result<ModelConfig> parse(const nlohmann::json& config) {
   return ModelConfig::from_json(config.dump(), "sample.json");
 }
 
-}  // namespace dsv4rt::testing
+}  // namespace dsv4rt::test

@@ -16,9 +16,9 @@
 namespace dsv4rt::bench {
 namespace {
 
-using testing::BoundaryMemory;
-using testing::RingKind;
-using testing::TableMemory;
+using test::BoundaryMemory;
+using test::RingKind;
+using test::TableMemory;
 
 constexpr std::int32_t kLayers = 43;
 constexpr std::int32_t kOverlappingLayers = 21;

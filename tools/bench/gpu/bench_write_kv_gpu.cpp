@@ -25,8 +25,8 @@
 namespace dsv4rt::bench {
 namespace {
 
-using testing::Part;
-using testing::TestStep;
+using test::Part;
+using test::TestStep;
 
 constexpr std::int32_t kHeads = 64;
 constexpr std::int32_t kIndexHeads = 64;

@@ -1,0 +1,13 @@
+// Makes the sources of CPU tests run on a GPU.
+#include "backend/cuda/cuda_backend.h"
+#include "support/test_backend.h"
+
+namespace dsv4rt::test {
+
+constinit const std::string_view kTestBackend = "cuda";
+
+Result<std::unique_ptr<Backend>> create_test_backend() {
+  return with_test_scratch(create_cuda_backend({.device = 0}), kTestScratchBytes);
+}
+
+}  // namespace dsv4rt::test
