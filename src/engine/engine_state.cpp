@@ -3,16 +3,13 @@
 #include <limits>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json_text_writer.h"
 #include "base/try.h"
 #include "engine/engine_impl.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Pool of each paged role, of the first layer that has it; -1 where none does.
 std::array<int, kCacheRoleCount> first_pools(const CacheLayout& layout) {
@@ -39,30 +36,79 @@ RoleState role_state(const CacheLayout& layout, const KVCacheManager& manager, i
           .reserved_blocks = usage.reserved};
 }
 
-Json config_json(const ModelConfig& config) {
-  Json json{{"hidden_size", config.hidden_size},
-            {"num_hidden_layers", config.num_hidden_layers},
-            {"num_attention_heads", config.num_attention_heads},
-            {"head_dim", kHeadDim},
-            {"q_lora_rank", config.q_lora_rank},
-            {"o_lora_rank", config.o_lora_rank},
-            {"o_groups", config.o_groups},
-            {"sliding_window", config.sliding_window},
-            {"index_n_heads", config.index_n_heads},
-            {"index_head_dim", kIndexHeadDim},
-            {"index_topk", config.index_topk},
-            {"rms_norm_eps", config.rms_norm_eps},
-            {"rope_theta", config.rope_theta},
-            {"compress_rope_theta", config.compress_rope_theta},
-            {"max_position_embeddings", config.max_position_embeddings}};
-  if (config.rope_scaling) {
-    json["rope_scaling"] = {
-        {"factor", config.rope_scaling->factor},
-        {"beta_fast", config.rope_scaling->beta_fast},
-        {"beta_slow", config.rope_scaling->beta_slow},
-        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
+void write_config(const ModelConfig& config, JsonTextWriter& json) {
+  json.open_object("config");
+  json.add("hidden_size", config.hidden_size);
+  json.add("num_hidden_layers", config.num_hidden_layers);
+  json.add("num_attention_heads", config.num_attention_heads);
+  json.add("head_dim", kHeadDim);
+  json.add("q_lora_rank", config.q_lora_rank);
+  json.add("o_lora_rank", config.o_lora_rank);
+  json.add("o_groups", config.o_groups);
+  json.add("sliding_window", config.sliding_window);
+  json.add("index_n_heads", config.index_n_heads);
+  json.add("index_head_dim", kIndexHeadDim);
+  json.add("index_topk", config.index_topk);
+  json.add("rms_norm_eps", config.rms_norm_eps);
+  json.add("rope_theta", config.rope_theta);
+  json.add("compress_rope_theta", config.compress_rope_theta);
+  json.add("max_position_embeddings", config.max_position_embeddings);
+  if (const auto& scaling = config.rope_scaling) {
+    json.open_object("rope_scaling");
+    json.add("factor", scaling->factor);
+    json.add("beta_fast", scaling->beta_fast);
+    json.add("beta_slow", scaling->beta_slow);
+    json.add("original_max_position_embeddings", scaling->original_max_position_embeddings);
+    json.close_object();
   }
-  return json;
+  json.close_object();
+}
+
+void write_layers(std::span<const LayerSpec> layers, JsonTextWriter& json) {
+  json.open_array("layers");
+  for (const LayerSpec& spec : layers) {
+    json.open_object();
+    json.add("layer", spec.id.value);
+    json.add("kind", attention_kind_name(spec.kind));
+    json.add("ratio", spec.ratio);
+    json.add("overlap", spec.overlap);
+    json.add("indexer", spec.indexer);
+    json.add("rope", spec.rope == RopeChoice::kPlain ? "plain" : "compressed");
+    json.close_object();
+  }
+  json.close_array();
+}
+
+void write_formats(const CacheFormats& formats, JsonTextWriter& json) {
+  json.open_object("formats");
+  json.add("rows", row_format_name(formats.rows));
+  json.add("index_keys", index_key_format_name(formats.index_keys));
+  json.add("csa_rows_per_block", formats.csa_rows_per_block);
+  json.add("hca_rows_per_block", formats.hca_rows_per_block);
+  json.add("draft_budget_tokens", formats.draft_budget_tokens);
+  json.close_object();
+}
+
+void write_limits(const CacheLimits& limits, JsonTextWriter& json) {
+  json.open_object("limits");
+  json.add("max_sequences", limits.max_sequences);
+  json.add("max_context_tokens", limits.max_context_tokens);
+  json.add("max_step_tokens", limits.max_step_tokens);
+  json.add("pool_tokens", limits.pool_tokens);
+  json.add("boundary_states", limits.boundary_states);
+  json.close_object();
+}
+
+void write_memory(const EngineMemory& memory, JsonTextWriter& json) {
+  json.open_object("memory");
+  json.add("total_bytes", memory.total_bytes);
+  json.add("weight_bytes", memory.weight_bytes);
+  json.add("cache_bytes", memory.cache.total_bytes);
+  json.add("bytes_per_token", memory.cache.bytes_per_token);
+  json.add("bytes_per_sequence", memory.cache.bytes_per_sequence);
+  json.add("sharing_unit_tokens", memory.cache.sharing_unit_tokens);
+  json.add("prefix_unit_tokens", memory.cache.prefix_unit_tokens);
+  json.close_object();
 }
 
 }  // namespace
@@ -172,38 +218,18 @@ Result<CacheView> Engine::cache_view(LayerId layer, CacheRole role) const {
 
 Result<std::string> Engine::describe() const {
   return impl_->call("describe", Impl::Use::kRead, [&]() -> Result<std::string> {
-    const CacheFormats& formats = impl_->layout.formats();
-    const CacheLimits& limits = impl_->options.limits;
-    Json json{{"profile", impl_->options.profile},
-              {"backend", impl_->backend->name()},
-              {"deterministic", impl_->options.deterministic},
-              {"config", config_json(impl_->settings.config)}};
-    for (const LayerSpec& spec : impl_->layer_specs) {
-      json["layers"].push_back({{"layer", spec.id.value},
-                                {"kind", attention_kind_name(spec.kind)},
-                                {"ratio", spec.ratio},
-                                {"overlap", spec.overlap},
-                                {"indexer", spec.indexer},
-                                {"rope", spec.rope == RopeChoice::kPlain ? "plain" : "compressed"}});
-    }
-    json["formats"] = {{"rows", row_format_name(formats.rows)},
-                       {"index_keys", index_key_format_name(formats.index_keys)},
-                       {"csa_rows_per_block", formats.csa_rows_per_block},
-                       {"hca_rows_per_block", formats.hca_rows_per_block},
-                       {"draft_budget_tokens", formats.draft_budget_tokens}};
-    json["limits"] = {{"max_sequences", limits.max_sequences},
-                      {"max_context_tokens", limits.max_context_tokens},
-                      {"max_step_tokens", limits.max_step_tokens},
-                      {"pool_tokens", limits.pool_tokens},
-                      {"boundary_states", limits.boundary_states}};
-    json["memory"] = {{"total_bytes", impl_->memory.total_bytes},
-                      {"weight_bytes", impl_->memory.weight_bytes},
-                      {"cache_bytes", impl_->memory.cache.total_bytes},
-                      {"bytes_per_token", impl_->memory.cache.bytes_per_token},
-                      {"bytes_per_sequence", impl_->memory.cache.bytes_per_sequence},
-                      {"sharing_unit_tokens", impl_->memory.cache.sharing_unit_tokens},
-                      {"prefix_unit_tokens", impl_->memory.cache.prefix_unit_tokens}};
-    return json.dump();
+    JsonTextWriter json;
+    json.open_object();
+    json.add("profile", impl_->options.profile);
+    json.add("backend", impl_->backend->name());
+    json.add("deterministic", impl_->options.deterministic);
+    write_config(impl_->settings.config, json);
+    write_layers(impl_->layer_specs, json);
+    write_formats(impl_->layout.formats(), json);
+    write_limits(impl_->options.limits, json);
+    write_memory(impl_->memory, json);
+    json.close_object();
+    return json.text();
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <iterator>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,10 @@ class Interface {
   virtual Status truncate(SequenceId sequence, std::int64_t length) = 0;
   virtual Status release(SequenceId sequence) = 0;
   virtual Status can_admit(std::int64_t tokens) = 0;
+  virtual Result<bool> can_step(std::span<const StepEntry> entries) = 0;
+  // The engine's state, a sequence's and a layer's cache view, one after the other.
+  virtual Status look(SequenceId sequence, LayerId layer) = 0;
+  virtual Result<std::string> describe() = 0;
   virtual Result<Step> prepare(std::span<const StepEntry> entries) = 0;
   virtual Status forward(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) = 0;
   virtual Status run(const Step& step, const Bf16Bits* x) = 0;
@@ -79,6 +84,23 @@ class CppInterface final : public Interface {
   }
   Status can_admit(std::int64_t tokens) override {
     return faulty([&] { return engine_.can_admit(tokens); });
+  }
+  Result<bool> can_step(std::span<const StepEntry> entries) override {
+    return faulty([&]() -> Result<bool> {
+      const auto shortage = engine_.can_step(entries);
+      if (!shortage.ok()) return shortage.status();
+      return !shortage->has_value();
+    });
+  }
+  Status look(SequenceId s, LayerId layer) override {
+    return faulty([&]() -> Status {
+      if (const auto state = engine_.state(); !state.ok()) return state.status();
+      if (const auto state = engine_.sequence_state(s); !state.ok()) return state.status();
+      return engine_.cache_view(layer, CacheRole::kSwaKv).status();
+    });
+  }
+  Result<std::string> describe() override {
+    return faulty([&] { return engine_.describe(); });
   }
   Result<Step> prepare(std::span<const StepEntry> entries) override {
     return faulty([&] { return engine_.prepare(entries); });
@@ -131,9 +153,37 @@ class CInterface final : public Interface {
   Status can_admit(std::int64_t tokens) override {
     return status([&] { return dsv4rt_engine_can_admit(&engine_, tokens); });
   }
+  Result<bool> can_step(std::span<const StepEntry> entries) override {
+    const std::vector<dsv4rt_step_entry> given = c_entries(entries);
+    auto shortage = sized<dsv4rt_block_shortage>();
+    const Status asked =
+        status([&] { return dsv4rt_step_can_prepare(&engine_, given.data(), given.size(), nullptr, &shortage); });
+    // What is short is told by the struct too; without it the call itself has failed.
+    if (!asked.ok() && shortage.missing_blocks == 0) return asked;
+    return shortage.missing_blocks == 0;
+  }
+  Status look(SequenceId s, LayerId layer) override {
+    auto engine = sized<dsv4rt_engine_state>();
+    auto role = sized<dsv4rt_role_state>();
+    auto sequence = sized<dsv4rt_sequence_state>();
+    auto view = sized<dsv4rt_cache_view>();
+    Status told = status([&] { return dsv4rt_engine_get_state(&engine_, &engine); });
+    if (told.ok()) told = status([&] { return dsv4rt_engine_role_state(&engine_, DSV4RT_ROLE_CSA_KV, &role); });
+    if (told.ok()) told = status([&] { return dsv4rt_sequence_get_state(&engine_, id(s), &sequence); });
+    if (told.ok()) {
+      told = status([&] { return dsv4rt_engine_cache_view(&engine_, layer.value, DSV4RT_ROLE_SWA_KV, &view); });
+    }
+    return told;
+  }
+  Result<std::string> describe() override {
+    char text[16384];
+    std::size_t bytes = 0;
+    const Status told = status([&] { return dsv4rt_engine_describe(&engine_, text, sizeof text, &bytes); });
+    if (!told.ok()) return told;
+    return std::string(text);
+  }
   Result<Step> prepare(std::span<const StepEntry> entries) override {
-    std::vector<dsv4rt_step_entry> given;
-    for (const StepEntry& entry : entries) given.push_back({id(entry.sequence), entry.tokens});
+    const std::vector<dsv4rt_step_entry> given = c_entries(entries);
     dsv4rt_step step{};
     const Status prepared =
         status([&] { return dsv4rt_step_prepare(&engine_, given.data(), given.size(), nullptr, &step); });
@@ -210,6 +260,17 @@ class CInterface final : public Interface {
   static inline const dsv4rt_snapshot_options kOptions{
       .struct_size = sizeof(dsv4rt_snapshot_options), .key = kKey.data(), .key_bytes = kKey.size()};
   static dsv4rt_sequence id(SequenceId sequence) { return {sequence.index, sequence.generation}; }
+  static std::vector<dsv4rt_step_entry> c_entries(std::span<const StepEntry> entries) {
+    std::vector<dsv4rt_step_entry> given;
+    for (const StepEntry& entry : entries) given.push_back({id(entry.sequence), entry.tokens});
+    return given;
+  }
+  template <class Struct>
+  static Struct sized() {
+    Struct made{};
+    made.struct_size = sizeof made;
+    return made;
+  }
   static dsv4rt_step c_step(const Step& step) { return {step.serial, step.tokens, step.valid_tokens}; }
   template <class Call>
   Status status(const Call& call) {

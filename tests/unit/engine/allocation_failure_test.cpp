@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "support/golden_case.h"
 #include "support/synthetic_model.h"
 #include "tools/lib/engine_inspector.h"
+#include "unit/checkpoint/test_files.h"
 
 namespace dsv4rt::test {
 namespace {
@@ -69,8 +71,17 @@ class Session {
     must("truncate", [&] { return calls_.truncate(c, 132); });
     refused("truncate too far", StatusCode::kFailedPrecondition, [&] { return calls_.truncate(c, 7); });
     refused("truncate beyond", StatusCode::kInvalidArgument, [&] { return calls_.truncate(b, 1000); });
+    must("look", [&] { return calls_.look(b, engine_.layers()[0]); });
+    if (value<std::string>("describe", [&] { return calls_.describe(); }) != engine_.describe().value()) {
+      diverged("description", {});
+    }
     refused("admission", StatusCode::kResourceExhausted, [&] { return calls_.can_admit(393); });
     const StepEntry long_step[] = {{c, 200}, {b, 180}};
+    const StepEntry short_step[] = {{c, 1}, {b, 1}};
+    if (value<bool>("can step", [&] { return calls_.can_step(long_step); }) ||
+        !value<bool>("can step", [&] { return calls_.can_step(short_step); })) {
+      diverged("whether a step fits", {});
+    }
     refused("step without blocks", StatusCode::kResourceExhausted, [&] { return calls_.prepare(long_step).status(); });
     cancelled_step({{a, 2}, {c, 1}}, 5, 0, {});
     cancelled_step({{a, 2}, {c, 1}}, 6, 2, {});
@@ -380,6 +391,39 @@ struct CreateCase {
   bool through_c = false;
   bool poison = false;
   Failing mode = Failing::kNth;
+  bool from_memory = false;  // tensors instead of a directory
+};
+
+// A directory's checkpoint in memory, for both interfaces.
+class HeldCheckpoint {
+ public:
+  explicit HeldCheckpoint(const std::filesystem::path& directory)
+      : config_(read_bytes(directory / "config.json")), tensors_(read_tensors(Checkpoint::open(directory).value())) {
+    for (const TestTensor& tensor : tensors_) dtypes_.emplace_back(tensor_dtype_name(tensor.declaration.dtype));
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const TestTensor& tensor = tensors_[i];
+      const auto& [name, dtype, shape] = std::tie(tensor.declaration.name, dtypes_[i], tensor.declaration.shape);
+      given_.push_back({.name = name, .dtype = dtype, .shape = shape, .data = as_bytes(tensor.bytes)});
+      c_given_.push_back({.struct_size = sizeof(dsv4rt_tensor),
+                          .name = name.c_str(),
+                          .dtype = dtype.c_str(),
+                          .shape = shape.data(),
+                          .dimensions = shape.size(),
+                          .data = tensor.bytes.data(),
+                          .bytes = tensor.bytes.size(),
+                          .memory = DSV4RT_TENSOR_ON_HOST});
+    }
+  }
+  [[nodiscard]] MemoryCheckpoint cpp() const { return {.config_json = config_, .tensors = given_}; }
+  [[nodiscard]] const std::string& config() const { return config_; }
+  [[nodiscard]] const std::vector<dsv4rt_tensor>& c() const { return c_given_; }
+
+ private:
+  std::string config_;
+  std::vector<TestTensor> tensors_;
+  std::vector<std::string> dtypes_;
+  std::vector<MemoryTensor> given_;
+  std::vector<dsv4rt_tensor> c_given_;
 };
 
 class CreateFailureTest : public testing::TestWithParam<CreateCase> {
@@ -401,7 +445,14 @@ class CreateFailureTest : public testing::TestWithParam<CreateCase> {
   }
   // Creates an engine and destroys it.
   static Status create(const EngineOptions& options) {
-    if (!GetParam().through_c) return faulty([&] { return Engine::create(options).status(); });
+    static const HeldCheckpoint held(options.checkpoint);
+    if (!GetParam().through_c) {
+      EngineOptions given = options;
+      if (GetParam().from_memory) given.checkpoint.clear();
+      return faulty([&] {
+        return (GetParam().from_memory ? Engine::create(given, held.cpp()) : Engine::create(given)).status();
+      });
+    }
     char message[64];
     const std::string checkpoint = options.checkpoint.string();
     dsv4rt_prefix_options prefixes{};
@@ -409,7 +460,7 @@ class CreateFailureTest : public testing::TestWithParam<CreateCase> {
     prefixes.boundary_states = options.limits.boundary_states;
     dsv4rt_engine_options given{};
     EXPECT_EQ(dsv4rt_engine_options_init(&given, sizeof given), DSV4RT_OK);
-    given.checkpoint = checkpoint.c_str();
+    given.checkpoint = GetParam().from_memory ? nullptr : checkpoint.c_str();
     given.first_layer = options.first_layer;
     given.layer_count = options.layer_count;
     given.threads = options.threads;
@@ -420,7 +471,10 @@ class CreateFailureTest : public testing::TestWithParam<CreateCase> {
     given.prefix_cache = prefixes.boundary_states > 0 ? &prefixes : nullptr;
     dsv4rt_engine* engine = nullptr;
     return faulty([&]() -> Status {
-      const auto code = static_cast<StatusCode>(dsv4rt_engine_create(&given, &engine, message, sizeof message));
+      const auto code = static_cast<StatusCode>(
+          GetParam().from_memory ? dsv4rt_engine_create_from_tensors(&given, held.config().c_str(), held.c().data(),
+                                                                     held.c().size(), &engine, message, sizeof message)
+                                 : dsv4rt_engine_create(&given, &engine, message, sizeof message));
       EXPECT_EQ(engine == nullptr, code != StatusCode::kOk);
       EXPECT_EQ(dsv4rt_engine_destroy(engine), DSV4RT_OK);
       const Pause pause;
@@ -469,14 +523,16 @@ TEST_P(CreateFailureTest, NthAllocationOfACreation) {
 }
 
 std::string creation_name(const testing::TestParamInfo<CreateCase>& info) {
-  return std::string(info.param.through_c ? "C" : "Cpp") + (info.param.poison ? "PoisonedWithPrefixes" : "") +
-         (info.param.mode == Failing::kNth ? "One" : "All");
+  return std::string(info.param.through_c ? "C" : "Cpp") + (info.param.from_memory ? "FromMemory" : "") +
+         (info.param.poison ? "PoisonedWithPrefixes" : "") + (info.param.mode == Failing::kNth ? "One" : "All");
 }
 
 INSTANTIATE_TEST_SUITE_P(Creations, CreateFailureTest,
                          testing::Values(CreateCase{.through_c = false, .poison = false, .mode = Failing::kNth},
                                          CreateCase{.through_c = false, .poison = true, .mode = Failing::kFromNthOn},
-                                         CreateCase{.through_c = true, .poison = true, .mode = Failing::kNth}),
+                                         CreateCase{.through_c = true, .poison = true, .mode = Failing::kNth},
+                                         CreateCase{.poison = true, .mode = Failing::kFromNthOn, .from_memory = true},
+                                         CreateCase{.through_c = true, .mode = Failing::kNth, .from_memory = true}),
                          creation_name);
 
 }  // namespace
