@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers and interfaces that take what comes from outside, under ASan and UBSan (clang, libFuzzer):
 #   scripts/fuzz.sh [--no-setup] [MINUTES | --seconds N] [--coverage] [TARGET...]
+#   scripts/fuzz.sh [--no-setup] --coverage-only
 # Every target of tests/fuzz (or those named) runs for so long, one minute unless told, as many at a time as there are
 # cores. What is found grows in build/fuzz/corpus; an input that breaks a promise is kept in build/fuzz/findings and
 # makes the script fail. Each run of a target begins with the same seed (SEED, 1 unless the environment tells another
-# one), so that two machines try nearly the same inputs. --coverage then prints the lines of the fuzzed sources that the
-# corpora and the tests of the same parsers reach.
+# one), so that two machines try nearly the same inputs.
+# --coverage then prints the lines of every parser (scripts/parser_coverage.py lists them) that the corpora and the
+# tests of the same parsers reach, and fails if a parser is below its target; --coverage-only does that with the corpora
+# of tests/fuzz alone and without fuzzing.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 setup=1
 seconds=60
 coverage=0
+fuzz=1
 targets=()
 while (($# > 0)); do
   case "$1" in
     --no-setup) setup=0 ;;
     --seconds) seconds=${2:?--seconds N}; shift ;;
     --coverage) coverage=1 ;;
+    --coverage-only) coverage=1; fuzz=0 ;;
     [0-9]*) seconds=$(($1 * 60)) ;;
-    -*) echo "usage: $0 [--no-setup] [MINUTES | --seconds N] [--coverage] [TARGET...]" >&2; exit 2 ;;
+    -*) echo "usage: $0 [--no-setup] [MINUTES | --seconds N] [--coverage | --coverage-only] [TARGET...]" >&2; exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -32,10 +37,6 @@ for target in "${targets[@]}"; do
 done
 ((${#targets[@]} > 0)) || targets=("${all_targets[@]}")
 ((setup == 0)) || scripts/setup.sh --fuzz
-
-build_preset fuzz "${targets[@]/#/fuzz_}"
-mkdir -p build/fuzz/findings
-export UBSAN_OPTIONS=print_stacktrace=1
 
 fuzz_one() {
   local target=$1 folder=build/fuzz
@@ -55,43 +56,41 @@ fuzz_one() {
 export -f fuzz_one
 export seconds
 
-echo "fuzzing ${#targets[@]} targets for $seconds s each"
-printf '%-20s %10s %8s %9s %9s  %s\n' target inputs kept 'slowest s' 'peak MiB' result
 status=0
-printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz_one {}' || status=1
-
-if ((coverage)); then
-  tests=(unit_base unit_model checkpoint_test engine_sequence_test c_api_test replay_log_test tools_lib_test)
-  build_preset fuzz-coverage "${targets[@]/#/fuzz_}" "${tests[@]}" >build/fuzz/coverage-build.log
-  rm -f build/fuzz-coverage/*.profraw
-  objects=()
-  for target in "${targets[@]}"; do
-    program=build/fuzz-coverage/tests/fuzz/fuzz_$target
-    LLVM_PROFILE_FILE=build/fuzz-coverage/$target.profraw "$program" -runs=0 "build/fuzz/corpus/$target" \
-      "tests/fuzz/corpus/$target" >/dev/null 2>&1 || status=1
-    objects+=(-object "$program")
-  done
-  for test in "${tests[@]}"; do
-    program=$(find build/fuzz-coverage/tests -name "$test" -type f)
-    (cd "$(dirname "$program")" && LLVM_PROFILE_FILE=$OLDPWD/build/fuzz-coverage/$test.profraw "./$test" >/dev/null) ||
-      status=1
-    objects+=(-object "$program")
-  done
-  llvm-profdata merge -o build/fuzz-coverage/all.profdata build/fuzz-coverage/*.profraw
-  echo "lines that the corpora and the tests reach"
-  llvm-cov export -summary-only -instr-profile build/fuzz-coverage/all.profdata "${objects[@]}" |
-    python3 -c '
-import json, sys
-parsers = ("checkpoint/safetensors_header", "checkpoint/weight_index", "checkpoint/checkpoint.",
-           "checkpoint/attention_loader", "model/json_document", "model/model_config", "model/config_",
-           "base/strict_json", "engine/sequence_snapshot", "capi/", "replay/", "lib/attention_trace", "lib/trace_run",
-           "lib/trace_check")
-for entry in json.load(sys.stdin)["data"][0]["files"]:
-    name = entry["filename"]
-    name = name[name.rfind("/src/") + 5:] if "/src/" in name else name[name.rfind("/tools/") + 7:]
-    lines = entry["summary"]["lines"]
-    if name.endswith(".cpp") and name.startswith(parsers) and lines["covered"] > 0:
-        print("%-45s %5d of %5d  %6.1f %%" % (name, lines["covered"], lines["count"], lines["percent"]))
-'
+if ((fuzz)); then
+  build_preset fuzz "${targets[@]/#/fuzz_}"
+  mkdir -p build/fuzz/findings
+  export UBSAN_OPTIONS=print_stacktrace=1
+  echo "fuzzing ${#targets[@]} targets for $seconds s each"
+  printf '%-20s %10s %8s %9s %9s  %s\n' target inputs kept 'slowest s' 'peak MiB' result
+  printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz_one {}' || status=1
 fi
+((coverage)) || exit "$status"
+
+# The tests of the parsers, without those that compute for long.
+tests=(unit_base unit_model layout_test checkpoint_test engine_sequence_test c_api_test replay_log_test replay_run_test
+       report_test tools_lib_test command_arguments_test)
+folder=build/fuzz-coverage
+build_preset fuzz-coverage "${all_targets[@]/#/fuzz_}" "${tests[@]}"
+profiles=$PWD/$folder/profiles
+rm -rf "$profiles"
+mkdir -p "$profiles"
+programs=()
+for target in "${all_targets[@]}"; do
+  corpora=("tests/fuzz/corpus/$target")
+  grown=build/fuzz/corpus/$target
+  if ((fuzz)) && [[ -n $(ls "$grown" 2>/dev/null) ]]; then corpora+=("$grown"); fi
+  program=$folder/tests/fuzz/fuzz_$target
+  log=$folder/fuzz_$target.log
+  LLVM_PROFILE_FILE=$profiles/fuzz_$target.profraw "$program" "${corpora[@]}" >"$log" 2>&1 ||
+    { echo "$0: fuzz_$target fails on its corpus: $log" >&2; status=1; }
+  programs+=(-object "$program")
+done
+for test in "${tests[@]}"; do programs+=(-object "$(find "$folder/tests" -name "$test" -type f)"); done
+LLVM_PROFILE_FILE=$profiles/%p.profraw ctest --preset fuzz-coverage --parallel "$(nproc)" \
+  -R "^($(IFS='|'; echo "${tests[*]}"))\$" || status=1
+llvm-profdata merge -o "$folder/all.profdata" "$profiles"/*.profraw
+llvm-cov export -format=lcov -instr-profile "$folder/all.profdata" "${programs[@]}" >"$folder/all.lcov"
+echo "lines of the parsers that the corpora and the tests reach"
+scripts/parser_coverage.py "$folder/all.lcov" || status=1
 exit "$status"

@@ -28,19 +28,20 @@ Result<std::unique_ptr<RecordParser>> csv_parser(std::string_view header, Record
 }
 
 Result<std::unique_ptr<RecordParser>> json_parser(const nlohmann::json& object, const RequestLogOptions& options,
-                                                  RecordErrors& errors) {
+                                                  const ArrivalOrder& arrivals, RecordErrors& errors) {
   using Parser = std::unique_ptr<RecordParser>;
   using Dialect = MooncakeParser::Dialect;
   const auto has = [&object](const char* key) { return object.contains(key); };
-  if (has("dsv4_trace")) return Parser(new MooncakeParser(Dialect::kNative, options, errors));
+  const auto mooncake = [&](Dialect dialect) { return Parser(new MooncakeParser(dialect, options, arrivals, errors)); };
+  if (has("dsv4_trace")) return mooncake(Dialect::kNative);
   if (has("requests") && has("block_size")) return Parser(new WekaParser(options, errors));
   if (has("chat_id") && has("input_length")) return Parser(new BailianParser(options, errors));
   if (has("arrival_time_ns")) return Parser(new LlmServingSimParser(options, errors));
   if (has("custom_id") && has("body")) return Parser(new TextParser(TextParser::Kind::kOpenAiBatch, errors));
   if (has("conversations")) return Parser(new TextParser(TextParser::Kind::kShareGpt, errors));
-  if (has("input_length") && has("session_id")) return Parser(new MooncakeParser(Dialect::kAiperf, options, errors));
-  if (has("input_length") && has("tokens")) return Parser(new MooncakeParser(Dialect::kNative, options, errors));
-  if (has("input_length") || has("hash_ids")) return Parser(new MooncakeParser(Dialect::kMooncake, options, errors));
+  if (has("input_length") && has("session_id")) return mooncake(Dialect::kAiperf);
+  if (has("input_length") && has("tokens")) return mooncake(Dialect::kNative);
+  if (has("input_length") || has("hash_ids")) return mooncake(Dialect::kMooncake);
   std::string keys;
   for (const auto& [key, value] : object.items()) keys += (keys.empty() ? "" : ", ") + key;
   return errors.refuse_field(BadReason::kUnsupported, "first record", "an object of " + quote(keys), kKnownFormats);
@@ -68,11 +69,11 @@ LogShape log_shape(std::string_view head) noexcept {
 }
 
 Result<std::unique_ptr<RecordParser>> parser_for(std::string_view first_record, const RequestLogOptions& options,
-                                                 RecordErrors& errors) {
+                                                 const ArrivalOrder& arrivals, RecordErrors& errors) {
   const std::size_t first = first_record.find_first_not_of(" \t");
   if (first == std::string_view::npos || first_record[first] != '{') return csv_parser(first_record, errors);
   DSV4RT_ASSIGN_OR_RETURN(const JsonDocument document, parse_json_record(first_record, errors));
-  return json_parser(document.root(), options, errors);
+  return json_parser(document.root(), options, arrivals, errors);
 }
 
 }  // namespace dsv4rt::replay

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "dsv4rt/status.h"
+#include "replay/arrival_order.h"
 #include "replay/record_parser.h"
 
 namespace dsv4rt::replay {
@@ -18,9 +19,9 @@ enum class LogShape : std::uint8_t {
 // `head`: the first bytes of the log, without a byte order mark.
 LogShape log_shape(std::string_view head) noexcept;
 
-// The parser for a log that begins with `first_record`. kBadInput listing the known formats; kUnsupported for a flag
-// that the format cannot serve.
+// The parser for a log that begins with `first_record`; it keeps `arrivals` and `errors`. kBadInput listing the known
+// formats; kUnsupported for a flag that the format cannot serve.
 Result<std::unique_ptr<RecordParser>> parser_for(std::string_view first_record, const RequestLogOptions& options,
-                                                 RecordErrors& errors);
+                                                 const ArrivalOrder& arrivals, RecordErrors& errors);
 
 }  // namespace dsv4rt::replay

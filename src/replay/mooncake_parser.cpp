@@ -28,8 +28,9 @@ std::string format_name(MooncakeParser::Dialect dialect) {
 
 }  // namespace
 
-MooncakeParser::MooncakeParser(Dialect dialect, const RequestLogOptions& options, RecordErrors& errors)
-    : dialect_(dialect), errors_(errors), session_turns_(options.session_turns) {
+MooncakeParser::MooncakeParser(Dialect dialect, const RequestLogOptions& options, const ArrivalOrder& arrivals,
+                               RecordErrors& errors)
+    : dialect_(dialect), arrivals_(arrivals), errors_(errors), session_turns_(options.session_turns) {
   info_.format = format_name(dialect);
   info_.block_tokens = options.block_tokens;
   info_.arrivals_ordered = dialect != Dialect::kAiperf;
@@ -121,6 +122,7 @@ Status MooncakeParser::read_times(const JsonFields& fields, bool later_turn, Par
   }
   if (has_time) {
     DSV4RT_ASSIGN_OR_RETURN(parsed.arrival, fields.time("timestamp", 1.0));
+    DSV4RT_RETURN_IF_ERROR(arrivals_.check(*parsed.arrival, info_.arrivals_ordered, errors_));
   } else if (info_.arrival_times && !later_turn) {
     return errors_.refuse_field(BadReason::kMissingField, "timestamp", "missing",
                                 "a time in ms; only later turns of a session do without");
@@ -134,22 +136,27 @@ Status MooncakeParser::read_times(const JsonFields& fields, bool later_turn, Par
 
 Status MooncakeParser::add_history(Session& session, Request& request) {
   const bool identity = info_.identity != PrefixIdentity::kNone;
-  if (session.turns > 0 && !session.delta) {
+  std::optional<bool> delta = session.delta;
+  if (session.turns > 0 && !delta) {
     // A whole prompt begins as the session's first one did; a difference does not.
     const bool same_start = !request.block_ids.empty() && session.first_id == request.block_ids.front();
-    session.delta = session_turns_ == SessionTurns::kDelta || !same_start;
-    if (!*session.delta) {
+    delta = session_turns_ == SessionTurns::kDelta || !same_start;
+  }
+  if (session.turns > 0 && !*delta) {
+    if (!session.delta) {
       history_blocks_ -= session.history.tokens() / info_.block_tokens;
       session.history = SessionHistory(info_.block_tokens);
     }
+    session.delta = delta;
+    return {};
   }
-  if (session.turns > 0 && !*session.delta) return {};
   const std::int64_t new_tokens = request.input_tokens + request.output_tokens;
   if (session.tokens + new_tokens > kMaxTokens) {
     return errors_.refuse_field(BadReason::kOutOfRange, "input_length",
                                 std::to_string(session.tokens + request.input_tokens) + " with the turns before it",
                                 "at most " + std::to_string(kMaxTokens) + " tokens in a session");
   }
+  session.delta = delta;
   const std::int64_t prompt_tokens = session.tokens + request.input_tokens;
   session.tokens += new_tokens;
   if (identity) {
@@ -202,13 +209,15 @@ Status MooncakeParser::parse(std::string_view record, std::vector<ParsedRequest>
     DSV4RT_ASSIGN_OR_RETURN(request.id, fields.name("request_id"));
   }
   if (fields.has("session_id")) {
-    request.session = names_.find_or_add(session_name);
+    request.session = later_turn ? names_.find(session_name) : names_.count();
     if (session_turns_ != SessionTurns::kFull) {
-      if (!later_turn) sessions_.push_back({{}, {}, 0, 0, SessionHistory(info_.block_tokens)});
-      Session& session = sessions_[static_cast<std::size_t>(request.session)];
+      Session first{{}, {}, 0, 0, SessionHistory(info_.block_tokens)};
+      Session& session = later_turn ? sessions_[static_cast<std::size_t>(request.session)] : first;
       DSV4RT_RETURN_IF_ERROR(add_history(session, request));
       ++session.turns;
+      if (!later_turn) sessions_.push_back(std::move(first));
     }
+    names_.find_or_add(session_name);
   }
   first_request_ = false;
   out.push_back(std::move(parsed));

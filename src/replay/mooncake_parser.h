@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "replay/arrival_order.h"
 #include "replay/json_fields.h"
 #include "replay/record_parser.h"
 #include "replay/session_history.h"
@@ -19,7 +20,8 @@ namespace dsv4rt::replay {
 class MooncakeParser : public RecordParser {
  public:
   enum class Dialect : std::uint8_t { kMooncake, kAiperf, kNative };
-  MooncakeParser(Dialect dialect, const RequestLogOptions& options, RecordErrors& errors);
+  // `arrivals`: of the requests accepted so far.
+  MooncakeParser(Dialect dialect, const RequestLogOptions& options, const ArrivalOrder& arrivals, RecordErrors& errors);
 
   Status parse(std::string_view record, std::vector<ParsedRequest>& out) override;
   [[nodiscard]] const SourceInfo& info() const override { return info_; }
@@ -43,6 +45,7 @@ class MooncakeParser : public RecordParser {
   Status add_history(Session& session, Request& request);
 
   Dialect dialect_;
+  const ArrivalOrder& arrivals_;
   RecordErrors& errors_;
   SourceInfo info_;
   SessionTurns session_turns_;

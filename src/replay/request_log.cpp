@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/try.h"
+#include "replay/arrival_order.h"
 #include "replay/block_identity.h"
 #include "replay/json_element_reader.h"
 #include "replay/json_fields.h"
@@ -20,10 +21,6 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::string_view kGzipMagic = "\x1f\x8b";
 constexpr std::string_view kZstdMagic = "\x28\xb5\x2f\xfd";
-
-double ticks_to_ms(Ticks ticks) {
-  return static_cast<double>(ticks) / static_cast<double>(kTicksPerMs);
-}
 
 bool blank(std::string_view record) {
   return record.find_first_not_of(" \t") == std::string_view::npos;
@@ -59,8 +56,7 @@ class RequestLog : public RequestSource {
   std::deque<Request> waiting_;
   Status failure_;
   bool ended_ = false;
-  std::optional<Ticks> first_arrival_;
-  Ticks last_arrival_ = 0;
+  ArrivalOrder arrivals_;
 };
 
 Status RequestLog::open() {
@@ -95,26 +91,9 @@ void RequestLog::count_step(Ticks step) {
 Status RequestLog::accept(ParsedRequest& parsed) {
   Request& request = parsed.request;
   if (parsed.arrival) {
-    if (parser_->info().arrivals_ordered && first_arrival_ && *parsed.arrival < last_arrival_) {
-      return errors_.refuse_field(
-          BadReason::kTimeOrder, "arrival time",
-          std::to_string(ticks_to_ms(*parsed.arrival - *first_arrival_)) + " ms after the first request",
-          "at least " + std::to_string(ticks_to_ms(last_arrival_ - *first_arrival_)) +
-              " ms, the time of the request before it");
-    }
-    if (first_arrival_ && std::abs(ticks_to_ms(*parsed.arrival - *first_arrival_)) > kMaxTimeMs) {
-      return errors_.refuse_field(
-          BadReason::kOutOfRange, "arrival time",
-          std::to_string(ticks_to_ms(*parsed.arrival - *first_arrival_)) + " ms after the first request",
-          "at most 1e13 ms");
-    }
-    if (first_arrival_) {
-      count_step(std::abs(*parsed.arrival - last_arrival_));
-    } else {
-      first_arrival_ = parsed.arrival;
-    }
-    last_arrival_ = *parsed.arrival;
-    request.arrival_ms = ticks_to_ms(*parsed.arrival - *first_arrival_);
+    DSV4RT_RETURN_IF_ERROR(arrivals_.check(*parsed.arrival, parser_->info().arrivals_ordered, errors_));
+    if (const auto since = arrivals_.add(*parsed.arrival)) count_step(std::abs(*since));
+    request.arrival_ms = arrivals_.ms_after_first(*parsed.arrival);
   } else if (!parser_->info().arrival_times) {
     request.arrival_ms = 0;
   }
@@ -127,7 +106,7 @@ Status RequestLog::accept(ParsedRequest& parsed) {
 Status RequestLog::read_record(std::string_view record) {
   if (!parser_) {
     // What the format is cannot be skipped over.
-    auto parser = parser_for(record, options_, errors_);
+    auto parser = parser_for(record, options_, arrivals_, errors_);
     if (!parser) {
       failure_ = parser.status();
       return failure_;

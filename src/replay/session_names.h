@@ -14,9 +14,9 @@ class SessionNames {
     const auto found = numbers_.find(name);
     return found == numbers_.end() ? -1 : found->second;
   }
-  std::int64_t find_or_add(const std::string& name) {
-    return numbers_.emplace(name, static_cast<std::int64_t>(numbers_.size())).first->second;
-  }
+  // The number of the next one that is added.
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(numbers_.size()); }
+  std::int64_t find_or_add(const std::string& name) { return numbers_.emplace(name, count()).first->second; }
 
  private:
   std::unordered_map<std::string, std::int64_t> numbers_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "base/message_text.h"
@@ -43,6 +44,22 @@ void note_all(std::vector<DifferingField>& differing, const std::string& prefix,
     }
   }
   for (const std::string& name : names) note(differing, prefix + name, a.find(name), b.find(name));
+}
+
+// Of the provenance, what makes runs differ: the program and the machine, not arguments and names of files.
+void note_provenance(std::vector<DifferingField>& differing, const Field& a, const Field& b) {
+  for (const char* name : {"version", "commit"}) {
+    note(differing, std::string("provenance.") + name, a.find(name), b.find(name));
+  }
+  const auto part = [](const Field& provenance, const char* object, const char* name) -> std::optional<Field> {
+    const auto found = provenance.find(object);
+    return found ? found->find(name) : std::nullopt;
+  };
+  for (const auto& [object, name] :
+       {std::pair("build", "type"), std::pair("build", "compiler"), std::pair("build", "flags"),
+        std::pair("cpu", "name"), std::pair("cpu", "isa"), std::pair("gpu", "name"), std::pair("gpu", "driver")}) {
+    note(differing, std::string("provenance.") + object + "." + name, part(a, object, name), part(b, object, name));
+  }
 }
 
 // What has to be the same for differences to mean anything.
@@ -162,7 +179,7 @@ Value bound_of(const Measure& measure, const Field& a, const Field& b) {
 Comparison compare_served(const Field& a, const Field& b) {
   Comparison comparison;
   note(comparison.settings, "execute", a["execute"], b["execute"]);
-  note_all(comparison.settings, "provenance.", a["provenance"], b["provenance"]);
+  note_provenance(comparison.settings, a["provenance"], b["provenance"]);
   const Field a_run = a["run"];
   const Field b_run = b["run"];
   note_all(comparison.settings, "", a_run["options"], b_run["options"]);
@@ -184,21 +201,26 @@ Comparison compare_served(const Field& a, const Field& b) {
 
 Comparison compare_studies(const Field& a, const Field& b) {
   Comparison comparison;
-  note_all(comparison.settings, "provenance.", a["provenance"], b["provenance"]);
+  note_provenance(comparison.settings, a["provenance"], b["provenance"]);
   note(comparison.settings, "policy", a["policy"], b["policy"]);
   const auto a_capacities = a.find("capacities");
   const auto b_capacities = b.find("capacities");
   if (!a_capacities || !b_capacities) return comparison;
+  // A capacity that one report has several times counts once.
+  std::map<std::string, double> hit_rates;
+  for (std::size_t i = 0; i < b_capacities->size(); ++i) {
+    const Field to = (*b_capacities)[i];
+    const auto hit_rate = to.find("hit_rate");
+    if (hit_rate) hit_rates.emplace(to["capacity_tokens"].shown(), hit_rate->number());
+  }
   for (std::size_t i = 0; i < a_capacities->size(); ++i) {
-    for (std::size_t j = 0; j < b_capacities->size(); ++j) {
-      const Field from = (*a_capacities)[i];
-      const Field to = (*b_capacities)[j];
-      const std::string capacity = from["capacity_tokens"].shown();
-      if (capacity != to["capacity_tokens"].shown() || !from.find("hit_rate") || !to.find("hit_rate")) continue;
-      // Counted, not measured: every difference is one.
-      comparison.numbers.push_back(
-          {"hit rate at " + capacity, from["hit_rate"].number(), to["hit_rate"].number(), 0.0});
-    }
+    const Field from = (*a_capacities)[i];
+    const auto hit_rate = from.find("hit_rate");
+    if (!hit_rate) continue;
+    const auto to = hit_rates.extract(from["capacity_tokens"].shown());
+    if (!to) continue;
+    // Counted, not measured: every difference is one.
+    comparison.numbers.push_back({"hit rate at " + to.key(), hit_rate->number(), to.mapped(), 0.0});
   }
   return comparison;
 }
@@ -230,7 +252,10 @@ Result<Comparison> compare_reports(const Document& a, std::string_view a_name, c
   const std::string both = std::string(a_name) + " and " + std::string(b_name);
   const auto fields = read_document(a, both, [&](const Field& from) { return unlike_fields(from, Field(b)); });
   if (!fields.ok()) return fields.status();
-  if (!fields->empty()) return Status{StatusCode::kMismatch, both + " are not of the same requests:" + *fields};
+  if (!fields->empty()) {
+    return Status{StatusCode::kMismatch,
+                  printable(both, 2 * kShownPathBytes) + " are not of the same requests:" + *fields};
+  }
   return read_document(a, both, [&](const Field& from) {
     const Field to(b);
     return from["execute"].text() == "none" ? compare_studies(from, to) : compare_served(from, to);

@@ -1,10 +1,18 @@
 #include "report/document.h"
 
 #include <cmath>
+#include <cstdint>
 
 #include "base/message_text.h"
 
 namespace dsv4rt::report {
+namespace {
+
+// What a report may hold: many times what the largest has, and no more memory than a few hundred MiB.
+constexpr int kMostDepth = 32;
+constexpr std::int64_t kMostValues = std::int64_t{1} << 20;
+
+}  // namespace
 
 void Field::wrong(const char* accepted) const {
   throw DocumentError("field " + (path_.empty() ? std::string("/") : path_) + " is " + value_->type_name() +
@@ -14,8 +22,8 @@ void Field::wrong(const char* accepted) const {
 Field Field::operator[](std::string_view key) const {
   if (!value_->is_object()) wrong("an object");
   const auto found = value_->find(key);
-  if (found == value_->end()) throw DocumentError("field " + path_ + "/" + std::string(key) + " is missing");
-  return {*found, path_ + "/" + std::string(key)};
+  if (found == value_->end()) throw DocumentError("field " + path_ + "/" + printable(key) + " is missing");
+  return {*found, path_ + "/" + printable(key)};
 }
 
 Field Field::operator[](std::size_t index) const {
@@ -27,7 +35,7 @@ std::optional<Field> Field::find(std::string_view key) const {
   if (!value_->is_object()) wrong("an object");
   const auto found = value_->find(key);
   if (found == value_->end() || found->is_null()) return {};
-  return Field(*found, path_ + "/" + std::string(key));
+  return Field(*found, path_ + "/" + printable(key));
 }
 
 std::size_t Field::size() const {
@@ -76,10 +84,21 @@ std::string Field::shown() const {
 }
 
 Result<Document> parse_document(std::string_view text, std::string_view name) {
+  std::int64_t values = 0;
+  const auto count = [&](int depth, Document::parse_event_t event, const Document&) {
+    using Event = Document::parse_event_t;
+    if (event == Event::key || event == Event::object_end || event == Event::array_end) return true;
+    if (depth > kMostDepth) throw DocumentError("nested deeper than " + std::to_string(kMostDepth) + " levels");
+    if (++values > kMostValues) throw DocumentError("holds more than " + std::to_string(kMostValues) + " values");
+    return true;
+  };
   try {
-    return Document::parse(text);
+    return Document::parse(text, count);
   } catch (const Document::exception& error) {
-    return Status{StatusCode::kBadInput, std::string(name) + ": is no JSON: " + printable(error.what())};
+    return Status{StatusCode::kBadInput,
+                  printable(name, kShownPathBytes) + ": is no JSON: " + printable(error.what())};
+  } catch (const DocumentError& error) {
+    return Status{StatusCode::kBadInput, printable(name, kShownPathBytes) + ": " + error.what() + ", no report"};
   }
 }
 

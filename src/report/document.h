@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/message_text.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt::report {
@@ -23,7 +24,7 @@ class DocumentError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A value in a document and its JSON pointer. The document outlives it.
+// A value in a document and its JSON pointer, whose keys are escaped for messages. The document outlives it.
 class Field {
  public:
   // More elements than any report has are refused, so that a page stays of bounded size.
@@ -37,8 +38,6 @@ class Field {
   // Unset where the key is missing or null.
   [[nodiscard]] std::optional<Field> find(std::string_view key) const;
   [[nodiscard]] std::size_t size() const;  // elements of an array
-  [[nodiscard]] bool is_number() const noexcept { return value_->is_number(); }
-  [[nodiscard]] bool is_integer() const noexcept { return value_->is_number_integer(); }
   [[nodiscard]] bool is_text() const noexcept { return value_->is_string(); }
   [[nodiscard]] double number() const;
   [[nodiscard]] std::int64_t integer() const;
@@ -56,7 +55,8 @@ class Field {
   std::string path_;
 };
 
-// The document of that text; kBadInput naming `name` where it is none.
+// The document of that text; kBadInput naming `name` where it is none, or is nested deeper or holds more values than
+// any report.
 Result<Document> parse_document(std::string_view text, std::string_view name);
 
 // Calls read(Field) and makes a Status of what it throws: kBadInput naming `name` and the field.
@@ -66,7 +66,7 @@ auto read_document(const Document& document, std::string_view name, Read read)
   try {
     return read(Field(document));
   } catch (const DocumentError& error) {
-    return Status{StatusCode::kBadInput, std::string(name) + ": " + error.what()};
+    return Status{StatusCode::kBadInput, printable(name, kShownPathBytes) + ": " + error.what()};
   }
 }
 

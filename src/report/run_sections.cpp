@@ -53,8 +53,16 @@ std::string run_section(const Field& doc) {
   const Field build = doc["provenance"];
   what.add("dsv4rt", text_or_nothing(build, "version"));
   what.add("commit", text_or_nothing(build, "commit"));
-  what.add("compiler", text_or_nothing(build, "compiler"));
-  what.add("instruction set", text_or_nothing(build, "cpu_isa"));
+  if (const auto made = build.find("build")) {
+    what.add("compiler", text_or_nothing(*made, "compiler"));
+    what.add("build", text_or_nothing(*made, "type") + ", " + text_or_nothing(*made, "flags"));
+  }
+  if (const auto cpu = build.find("cpu")) {
+    what.add("processor", text_or_nothing(*cpu, "name") + ", " + text_or_nothing(*cpu, "isa"));
+  }
+  if (const auto gpu = build.find("gpu")) {
+    what.add("GPU", text_or_nothing(*gpu, "name") + ", driver " + text_or_nothing(*gpu, "driver"));
+  }
   std::string html = what.html();
   if (const auto run = doc.find("run")) {
     Definitions options;

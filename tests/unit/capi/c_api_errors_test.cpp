@@ -32,6 +32,17 @@ void expect_in(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "'" << text << "' does not name '" << part << "'";
 }
 
+// No memory holds a text of this length: the text of a failure must not become a failure.
+TEST(CApiErrorText, ATextThatCannotBeKeptIsReplaced) {
+  c_api::ErrorText error;
+  error.set("kept");
+  EXPECT_STREQ(error.c_str(), "kept");
+  error.set({error.c_str(), std::string().max_size() + 1});
+  EXPECT_STREQ(error.c_str(), "there is no memory left for the text of this failure");
+  error.set("kept again");
+  EXPECT_STREQ(error.c_str(), "kept again");
+}
+
 TEST_F(CApiErrorTest, CreateNamesWhatIsWrong) {
   using Options = dsv4rt_engine_options;
   expect_in(refused([](Options& o) { o.struct_size = 0; }, DSV4RT_INVALID_ARGUMENT), "struct_size");

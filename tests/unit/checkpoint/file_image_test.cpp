@@ -41,6 +41,10 @@ TEST(FileImageTest, ReadsPartsAndMoves) {
   ASSERT_TRUE(moved.read(moved.bytes().subspan(0, 3)).ok());
   EXPECT_EQ(std::to_integer<char>(moved.bytes()[0]), 'h');
   EXPECT_EQ(std::to_integer<char>(moved.bytes()[3]), 'l');
+  FileImage assigned;
+  assigned = *FileImage::open(directory / "f");
+  ASSERT_TRUE(assigned.read(assigned.bytes()).ok());
+  EXPECT_EQ(std::to_integer<char>(assigned.bytes()[4]), 'o');
 }
 
 TEST(FileImageTest, DropGivesWholePagesBackAndKeepsTheRest) {

@@ -23,6 +23,13 @@ MemoryTensor six_values(std::string_view name) {
   return {.name = name, .dtype = "BF16", .shape = kShape, .data = std::span(kBytes).first(12)};
 }
 
+TEST(MemoryTensorsTest, MoreThanAnyModelHasAreRefused) {
+  const std::vector<MemoryTensor> given(kMaxTensors + 1, six_values("a"));
+  const Status status = MemoryTensors::create(given).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "tensors: 350001 of them; accepted: up to 350000");
+}
+
 TEST(MemoryTensorsTest, AreFoundByNameAtTheirOwnAddress) {
   const std::array<MemoryTensor, 3> given = {six_values("c"), six_values("a"), six_values("b")};
   const auto tensors = MemoryTensors::create(given);

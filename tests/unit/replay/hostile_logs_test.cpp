@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -26,6 +27,13 @@ const std::string kBurst = "Timestamp,Request tokens,Response tokens\n5,472,18\n
 const std::string kBailian =
     "{\"chat_id\":1,\"parent_chat_id\":-1,\"timestamp\":1.5,\"input_length\":16,\"output_length\":1,\"hash_ids\":[1]}"
     "\n";
+const std::string kNoTimes = "{\"input_length\":5,\"output_length\":1,\"hash_ids\":[1]}\n";
+const std::string kNoIds = "{\"timestamp\":1000,\"input_length\":5,\"output_length\":1}\n";
+const std::string kTokens = "{\"timestamp\":1000,\"input_length\":2,\"output_length\":1,\"tokens\":[1,2]}\n";
+const std::string kTurn = "{\"session_id\":\"s\",\"timestamp\":0,\"input_length\":999999999,\"output_length\":1}\n";
+const std::string kBatch = "{\"custom_id\":\"a\",\"body\":{\"max_tokens\":4,\"prompt\":[{\"text\":\"one two\"}]}}\n";
+const std::string kSimTokens = "{\"input_toks\":2,\"output_toks\":5,\"arrival_time_ns\":0,\"input_tok_ids\":[1,2]}\n";
+const std::string kWeka = "{\"block_size\":64,\"requests\":[{\"t\":0,\"in\":10,\"out\":1,\"hash_ids\":[1]}]}\n";
 const std::string kSim = "{\"input_toks\":3,\"output_toks\":5,\"arrival_time_ns\":0}\n";
 
 struct Hostile {
@@ -153,6 +161,60 @@ std::vector<Hostile> hostile_files() {
        {"line 2", "sub_requests", "empty"},
        1,
        R::kMissingField},
+      {"ids_after_none", kNoIds + kGood, {"line 2", "hash_ids", "given", "none"}, 1, R::kBlockIds},
+      {"times_after_none", kNoTimes + kGood, {"line 2", "timestamp", "given", "none"}, 1, R::kTimeOrder},
+      {"native_turns", "{\"dsv4_trace\":1,\"session_turns\":\"x\"}\n", {"session_turns", "\"x\"", "full or delta"}},
+      {"native_tokens",
+       kTokens + "{\"timestamp\":1000,\"input_length\":2,\"output_length\":1,\"tokens\":[1]}\n",
+       {"line 2", "tokens", "1 token ids", "2, the input_length"},
+       1,
+       R::kBlockIds},
+      {"endless_session",
+       kTurn + "{\"session_id\":\"s\",\"input_length\":5,\"output_length\":1}\n",
+       {"line 2", "input_length", "1000000005 with the turns before it", "at most 1000000000 tokens"},
+       1,
+       R::kOutOfRange},
+      {"azure_inner_quote",
+       kAzure + "2023-11-16 18:17:04,1\"2,1\n",
+       {"line 3", "at byte 21", "a quote inside a field"},
+       1,
+       R::kSyntax},
+      {"azure_after_quote",
+       kAzure + "2023-11-16 18:17:04,\"1\"2,1\n",
+       {"line 3", "at byte 23", "a quote inside a field"},
+       1,
+       R::kSyntax},
+      {"burst_time", kBurst + "soon,1,1\n", {"line 3", "Timestamp", "\"soon\"", "a number"}, 1, R::kWrongType},
+      {"sim_token_count",
+       kSimTokens + "{\"input_toks\":2,\"output_toks\":5,\"arrival_time_ns\":0,\"input_tok_ids\":[1]}\n",
+       {"line 2", "input_tok_ids", "1 token ids", "2, the input_toks"},
+       1,
+       R::kBlockIds},
+      {"sim_call",
+       kSim + "{\"session_id\":\"s\",\"arrival_time_ns\":0,\"sub_requests\":[7]}\n",
+       {"line 2", "sub_requests[0]", "7", "an object"},
+       1,
+       R::kWrongType},
+      {"weka_block_size",
+       kWeka + "{\"block_size\":32,\"requests\":[]}\n",
+       {"line 2", "block_size", "32", "64, as the flag or the log's first session says"},
+       1,
+       R::kBlockIds},
+      {"weka_scope",
+       kWeka + "{\"block_size\":64,\"hash_id_scope\":\"x\",\"requests\":[]}\n",
+       {"line 2", "hash_id_scope", "\"x\"", "local or global"},
+       1,
+       R::kOutOfRange},
+      {"weka_other_scope",
+       kWeka + "{\"block_size\":64,\"hash_id_scope\":\"global\",\"requests\":[]}\n",
+       {"line 2", "hash_id_scope", "global", "session, as in the log's first session"},
+       1,
+       R::kBlockIds},
+      {"weka_request",
+       kWeka + "{\"block_size\":64,\"requests\":[7]}\n",
+       {"requests[0]", "7", "an object"},
+       1,
+       R::kWrongType},
       {"weka_type",
        "{\"block_size\":64,\"requests\":[{\"t\":0,\"type\":\"zz\",\"in\":1,\"out\":1}]}\n",
        {"line 1", "requests[0].type", "zz"}},
@@ -165,6 +227,21 @@ std::vector<Hostile> hostile_files() {
       {"weka_truncated", "{\"block_size\":64,\n\"requests\":[{\"t\":0,", {"line 1", "ends inside"}},
       {"array_truncated", "[{\"id\":\"x\",\"conversations\":[]}", {"ends without ]"}},
       {"batch_no_length", "{\"custom_id\":\"a\",\"body\":{\"prompt\":\"x\"}}\n", {"body.max_tokens", "missing"}},
+      {"batch_prompt",
+       kBatch + "{\"custom_id\":\"b\",\"body\":{\"max_tokens\":4,\"prompt\":7}}\n",
+       {"line 2", "body.prompt", "7", "text or an array of parts"},
+       1,
+       R::kWrongType},
+      {"batch_image",
+       kBatch + "{\"custom_id\":\"b\",\"body\":{\"max_tokens\":4,\"prompt\":[{\"image\":\"x\"}]}}\n",
+       {"line 2", "body.prompt", "a part without text"},
+       1,
+       R::kUnsupported},
+      {"batch_message",
+       kBatch + "{\"custom_id\":\"b\",\"body\":{\"max_tokens\":4,\"messages\":[{\"role\":\"user\"}]}}\n",
+       {"line 2", "body.messages[0].content", "missing"},
+       1,
+       R::kMissingField},
       {"chat_wrong", "{\"conversations\":[7]}\n", {"conversations[0]", "7"}},
   };
 }
@@ -210,6 +287,30 @@ std::string label_of(const testing::TestParamInfo<Hostile>& info) {
 INSTANTIATE_TEST_SUITE_P(Lines, HostileLogs, testing::ValuesIn(hostile_lines()), label_of);
 INSTANTIATE_TEST_SUITE_P(Files, HostileLogs, testing::ValuesIn(hostile_files()), label_of);
 
+TEST(HostileLogsTable, EveryReasonHasItsOwnName) {
+  std::set<std::string_view> names;
+  for (int reason = 0; reason <= static_cast<int>(BadReason::kUnsupported); ++reason) {
+    const std::string_view name = bad_reason_name(static_cast<BadReason>(reason));
+    EXPECT_NE(name, "unknown") << reason;
+    EXPECT_TRUE(names.insert(name).second) << name;
+  }
+  EXPECT_EQ(bad_reason_name(BadReason::kSyntax), "syntax");
+  EXPECT_EQ(bad_reason_name(BadReason::kUnsupported), "unsupported");
+}
+
+// A few bytes that ask for the history of 10^8 blocks.
+TEST(HostileLogsMemory, HistoriesOfSessionsStayBounded) {
+  const dsv4rt::test::TempDirectory directory;
+  const AllocationMeter meter;
+  const ReadLog log = read_log(test::write_log(
+      directory / "long.jsonl",
+      "{\"block_size\":1,\"session_id\":\"s\",\"timestamp\":0,\"input_length\":1,\"output_length\":100000000,"
+      "\"hash_ids\":[1]}\n"));
+  EXPECT_LT(meter.peak_bytes(), std::size_t{8} << 20);
+  EXPECT_TRUE(fails_with(log.status, StatusCode::kResourceExhausted,
+                         {"long.jsonl line 1", "more than 67108864 blocks", "fewer or shorter sessions"}));
+}
+
 TEST(HostileLogsTable, HasAtLeastFortyCases) {
   EXPECT_GE(hostile_lines().size() + hostile_files().size(), 40U);
 }
@@ -244,6 +345,28 @@ TEST(HostileLogsMemory, ALineOfEmptyObjectsStaysBounded) {
   const AllocationMeter meter;
   EXPECT_TRUE(fails_with(read_log(path).status, StatusCode::kBadInput, {"line 2", "input_length", "missing"}));
   EXPECT_LT(meter.peak_bytes(), std::size_t{1} << 30);
+}
+
+// A first turn that is left out is no first turn: what would follow it has no time to arrive at.
+TEST(HostileLogsSessions, TurnsOfARefusedFirstTurnAreRefusedToo) {
+  const dsv4rt::test::TempDirectory directory;
+  const auto turn = [](const std::string& fields) {
+    return "{" + fields + ",\"input_length\":600,\"output_length\":2,\"hash_ids\":[7,8],\"session_id\":\"s\"}\n";
+  };
+  const std::string later = turn("\"delay\":3");
+  const std::string before = "{\"timestamp\":9,\"input_length\":600,\"output_length\":2,\"hash_ids\":[1,2]}\n";
+  RequestLogOptions options;
+  options.skip_bad = true;
+  for (const std::string& first : {turn("\"timestamp\":3"), turn("\"timestamp\":2e13"), turn("\"priority\":\"x\"")}) {
+    const ReadLog log = read_log(test::write_log(directory / "log", before + first + later), options);
+    EXPECT_OK(log.status);
+    EXPECT_EQ(log.requests.size(), 1U) << first;
+    EXPECT_EQ(log.progress.skipped_records(), 2) << first;
+    EXPECT_EQ(log.progress.skipped.count(BadReason::kMissingField), 1U) << first;
+  }
+  EXPECT_EQ(
+      read_log(test::write_log(directory / "log", before + turn("\"timestamp\":9") + later), options).requests.size(),
+      3U);
 }
 
 TEST(HostileLogsOptions, BlockTokensOutsideTheirRangeAreRefused) {

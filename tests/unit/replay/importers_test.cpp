@@ -111,6 +111,20 @@ TEST_F(Importers, BurstGptByHeader) {
   EXPECT_EQ(*newer.requests[2].arrival_ms, 1500);
 }
 
+TEST_F(Importers, FieldsOfCsvMayBeQuoted) {
+  const ReadLog log = read(
+      "\"Timestamp\",Model,\"Request tokens\",Response tokens\n"
+      "\"5\",\"Chat \"\"GPT\"\", 4\", \"\" ,18\n");
+  EXPECT_TRUE(fails_with(log.status, StatusCode::kBadInput, {"line 2", "a quote inside a field"}));
+  const ReadLog quoted = read(
+      "\"Timestamp\",Model,\"Request tokens\",Response tokens\n"
+      "\"5\",\"Chat \"\"GPT\"\", 4\",\"472\",18\n");
+  ASSERT_OK(quoted.status);
+  ASSERT_EQ(quoted.requests.size(), 1U);
+  EXPECT_EQ(quoted.requests[0].input_tokens, 472);
+  EXPECT_EQ(quoted.requests[0].output_tokens, 18);
+}
+
 TEST_F(Importers, BailianIsInSecondsWithBlocksOfSixteen) {
   const ReadLog log = read(
       "{\"chat_id\":159,\"parent_chat_id\":-1,\"timestamp\":61.114,\"input_length\":33,\"output_length\":132,"

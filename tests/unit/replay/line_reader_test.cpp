@@ -97,6 +97,10 @@ TEST_F(RecordReaders, FilesThatCannotBeReadAreTypedErrors) {
   auto folder = LogBytes::open(directory_.path().string());
   ASSERT_OK(folder);
   EXPECT_TRUE(fails_with(folder->peek(1), StatusCode::kBadInput, {"read"}));
+  RecordErrors errors(folder->name());
+  LineReader reader(*folder, errors, kMaxLineBytes);
+  EXPECT_TRUE(fails_with(reader.next(), StatusCode::kBadInput, {"read"}));
+  EXPECT_FALSE(reader.can_continue());
 }
 
 TEST_F(RecordReaders, TheDigestIsThatOfTheFile) {

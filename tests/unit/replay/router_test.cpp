@@ -16,7 +16,7 @@ std::size_t choose(Router& router, std::vector<MachineLoad> machines) {
 
 TEST(Router, RoundRobinIsThatWhateverTheLoad) {
   Router router(Route::kRoundRobin, 8);
-  for (const std::size_t expected : {0, 1, 2, 0, 1}) {
+  for (const std::size_t expected : {0U, 1U, 2U, 0U, 1U}) {
     EXPECT_EQ(choose(router, {{.running = 9, .hit_tokens = 5}, {.waiting = 9}, {}}), expected);
   }
 }

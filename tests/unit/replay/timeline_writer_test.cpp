@@ -57,7 +57,7 @@ TEST(TimelineWriter, RequestTracksNestAndAreComplete) {
       stack.push_back({event.at("name"), at});
     } else if (phase == "e") {
       ASSERT_FALSE(stack.empty());
-      EXPECT_EQ(stack.back().name, event.at("name"));
+      EXPECT_EQ(stack.back().name, event.at("name").get<std::string>());
       EXPECT_GE(at, stack.back().since);
       EXPECT_GE(at, latest);
       latest = at;

@@ -48,10 +48,12 @@ TEST(Comparison, TheBoundIsThatOfBatchMeans) {
   // Up and down: neighbours are not alike.
   const auto difference = [](int g) { return g % 2 == 0 ? 1 + g / 2 : 30 - g / 2; };
   for (int g = 0; g < 30; ++g) {
-    b_groups[g]["output_tokens"] = a_groups[g]["output_tokens"].get<std::int64_t>() + difference(g);
-    b_groups[g]["ttft_ms"]["p50"] = a_groups[g]["ttft_ms"]["p50"].get<double>() + difference(g);
+    const Document& from = a_groups[static_cast<std::size_t>(g)];
+    Document& to = b_groups[static_cast<std::size_t>(g)];
+    to["output_tokens"] = from["output_tokens"].get<std::int64_t>() + difference(g);
+    to["ttft_ms"]["p50"] = from["ttft_ms"]["p50"].get<double>() + difference(g);
     // In order they are as alike as is taken for chance: f = sqrt(1.9 / 0.1).
-    b_groups[g]["ttft_ms"]["p99"] = a_groups[g]["ttft_ms"]["p99"].get<double>() + 1 + g;
+    to["ttft_ms"]["p99"] = from["ttft_ms"]["p99"].get<double>() + 1 + g;
   }
   Comparison comparison = compared(a, b);
   EXPECT_NEAR(*named(comparison, "output tokens").bound, 2.045 * 8.80341 * std::sqrt(30.0), 1e-3);
@@ -59,7 +61,7 @@ TEST(Comparison, TheBoundIsThatOfBatchMeans) {
   EXPECT_NEAR(*named(comparison, "TTFT p99, ms").bound, 2.045 * 8.80341 / std::sqrt(30.0) * std::sqrt(19.0), 1e-3);
   EXPECT_FALSE(named(comparison, "ITL p50, ms").bound);
   // With seven groups that tell, nothing is claimed.
-  for (int g = 7; g < 30; ++g) a_groups[g]["ttft_ms"]["count"] = 0;
+  for (std::size_t g = 7; g < 30; ++g) a_groups[g]["ttft_ms"]["count"] = 0;
   comparison = compared(a, b);
   EXPECT_FALSE(named(comparison, "TTFT p50, ms").bound);
 }
@@ -117,6 +119,56 @@ TEST(Comparison, DamagedReportsAreNamed) {
   b["run"]["latency_ms"]["ttft"]["p99"] = "fast";
   EXPECT_TRUE(fails_with(compare_reports(a, "a", b, "b"), StatusCode::kBadInput, {"/run/latency_ms/ttft/p99"}));
   EXPECT_TRUE(fails_with(compare_reports(Document::array(), "a", b, "b"), StatusCode::kBadInput, {"an object"}));
+  b = a;
+  b["command"] = "bench";
+  EXPECT_TRUE(fails_with(compare_reports(a, "a", b, "b"), StatusCode::kBadInput, {"a and b", "/command", "replay"}));
+}
+
+// Names of files and of fields may hold what a terminal acts on.
+TEST(Comparison, NamesAreEscapedInMessages) {
+  const Document a = busy_report();
+  Document b = a;
+  b["run"]["options"]["\x1b[2J"] = Document::array();
+  EXPECT_TRUE(fails_with(compare_reports(a, "a", b, "b\n"), StatusCode::kBadInput,
+                         {"a and b\\x0a: field /run/options/\\x1b[2J is array"}));
+  b = a;
+  b["log"]["requests"] = 1;
+  EXPECT_TRUE(fails_with(compare_reports(a, "a\x1b", b, "b"), StatusCode::kMismatch, {"a\\x1b and b are not"}));
+}
+
+Document study(const Document& capacities) {
+  Document report = busy_report();
+  report.erase("run");
+  report["execute"] = "none";
+  report["policy"] = "lru";
+  report["capacities"] = capacities;
+  return report;
+}
+
+TEST(Comparison, StudiesAreComparedWhereBothHaveTheCapacity) {
+  const Document a = study({{{"capacity_tokens", 1000}, {"hit_rate", 0.25}},
+                            {{"capacity_tokens", "inf"}, {"hit_rate", 0.5}},
+                            {{"capacity_tokens", 3000}, {"hit_rate", nullptr}}});
+  const Document b = study({{{"capacity_tokens", "inf"}, {"hit_rate", 0.75}},
+                            {{"capacity_tokens", 2000}, {"hit_rate", 0.5}},
+                            {{"capacity_tokens", 3000}, {"hit_rate", 0.5}},
+                            {{"capacity_tokens", 1000}, {"hit_rate", 0.125}}});
+  const Comparison comparison = compared(a, b);
+  ASSERT_EQ(comparison.numbers.size(), 2U);
+  EXPECT_EQ(comparison.numbers[0].name, "hit rate at 1000");
+  EXPECT_EQ(comparison.numbers[0].difference(), -0.125);
+  EXPECT_TRUE(comparison.numbers[0].beyond_noise());
+  EXPECT_EQ(comparison.numbers[1].name, "hit rate at inf");
+  EXPECT_EQ(comparison.numbers[1].difference(), 0.25);
+  EXPECT_TRUE(compared(a, study(nullptr)).numbers.empty());  // a log without prefix identity
+}
+
+// Every pair of thousands of equal entries would be a number each.
+TEST(Comparison, ACapacityThatStandsThereOftenCountsOnce) {
+  const Document entry{{"capacity_tokens", 1000}, {"hit_rate", 0.25}};
+  Document capacities = Document::array();
+  for (int i = 0; i < 3000; ++i) capacities.push_back(entry);
+  EXPECT_EQ(compared(study(capacities), study(capacities)).numbers.size(), 1U);
 }
 
 }  // namespace

@@ -86,6 +86,40 @@ TEST(ReplayPage, LongArraysAreRefused) {
   EXPECT_TRUE(fails_with(replay_page(document, "r"), StatusCode::kBadInput, {"/run/slowest", "5000", "4096"}));
 }
 
+TEST(ReplayPage, LongFilesAreRefused) {
+  const dsv4rt::test::TempDirectory folder;
+  std::ofstream(folder / "r\n.json").put('{');
+  std::filesystem::resize_file(folder / "r\n.json", (std::uintmax_t{64} << 20) + 1);  // with a hole
+  EXPECT_TRUE(fails_with(read_saved_report(folder / "r\n.json"), StatusCode::kBadInput, {"r\\x0a.json", "64 MiB"}));
+  std::filesystem::resize_file(folder / "r\n.json", std::uintmax_t{64} << 20);
+  EXPECT_TRUE(fails_with(read_saved_report(folder / "r\n.json"), StatusCode::kBadInput, {"r\\x0a.json: is no JSON"}));
+}
+
+TEST(ReplayPage, FieldsOfTheWrongKindAreRefused) {
+  const Document document = {{"text", "t"}, {"list", {1, 2}}, {"large", 1e19}, {"whole", 3}};
+  const auto reading = [&](auto read) {
+    return read_document(document, "r", [&](const Field& field) { return read(field), true; });
+  };
+  const auto refused = [&](auto read, const char* message) {
+    return fails_with(reading(read), StatusCode::kBadInput, {message});
+  };
+  EXPECT_OK(reading([](const Field& f) { return f["list"][1].integer(); }));
+  EXPECT_TRUE(Field(document)["text"].is_text());
+  EXPECT_FALSE(Field(document)["whole"].is_text());
+  EXPECT_TRUE(refused([](const Field& f) { return f["text"]["x"].path(); }, "/text is string; accepted: an object"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["text"].find("x"); }, "/text is string; accepted: an object"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["none"].path(); }, "/none is missing"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["list"][2].path(); }, "/list/2 is missing"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["text"].size(); }, "/text is string; accepted: an array"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["text"].number(); }, "/text is string; accepted: a number"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["large"].number(); }, "/large is beyond 1e18"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["large"].integer(); }, "accepted: a whole number"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["whole"].text(); }, "/whole is number; accepted: a text"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["whole"].boolean(); }, "accepted: true or false"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["list"].shown(); }, "/list is array; accepted: a number, a text"));
+  EXPECT_TRUE(refused([](const Field& f) { return f["list"].object().size(); }, "/list is array; accepted: an object"));
+}
+
 TEST(ReplayPage, WhatIsNoReportIsNamed) {
   const dsv4rt::test::TempDirectory folder;
   const auto file = [&](const std::string& text) {
@@ -94,6 +128,12 @@ TEST(ReplayPage, WhatIsNoReportIsNamed) {
   };
   EXPECT_TRUE(fails_with(file("{\"command\":"), StatusCode::kBadInput, {"r.json", "no JSON"}));
   EXPECT_TRUE(fails_with(file(""), StatusCode::kBadInput, {"r.json", "no JSON"}));
+  // What is built of a file stays bounded by what reports have, not by the file.
+  EXPECT_OK(file(std::string(30, '[') + std::string(30, ']')));
+  EXPECT_TRUE(fails_with(file(std::string(1 << 20, '[')), StatusCode::kBadInput, {"r.json", "deeper than 32 levels"}));
+  std::string ones = "[1";
+  for (int i = 0; i < 1 << 20; ++i) ones += ",1";
+  EXPECT_TRUE(fails_with(file(ones + "]"), StatusCode::kBadInput, {"r.json", "more than 1048576 values"}));
   EXPECT_TRUE(fails_with(read_saved_report(folder / "none"), StatusCode::kBadInput, {"none", "cannot be read"}));
   EXPECT_TRUE(fails_with(read_saved_report(folder.path()), StatusCode::kBadInput, {"cannot be read"}));
   EXPECT_TRUE(fails_with(replay_page(*file("{\"command\":\"bench\"}"), "r.json"), StatusCode::kBadInput, {"/command"}));

@@ -1,8 +1,11 @@
 // What the comparison accepts and what it refuses, on recorded values made from the engine's own.
 #include "tools/lib/trace_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -145,6 +148,26 @@ TEST_F(TraceCheck, RotatedValuesAreJudgedByTheirPair) {
   EXPECT_EQ(check().window_kv->further_off, 1);
 }
 
+// E2M1 in blocks of 32 that share a scale: the block's largest value moves by half its power of two.
+TEST_F(TraceCheck, IndexKeysAreJudgedByTheirBlock) {
+  auto& keys = *recorded().index_k;
+  bf16* const largest = std::max_element(
+      keys.data(), keys.data() + 32, [](bf16 a, bf16 b) { return std::fabs(to_float(a)) < std::fabs(to_float(b)); });
+  const float value = to_float(*largest);
+  ASSERT_NE(value, 0);
+  const float step = std::copysign(std::ldexp(1.0F, std::ilogb(value) - 1), value);
+  *largest = to_bf16(value + step);
+  LayerCheck layer = check();
+  EXPECT_EQ(layer.index_k->off_by_one_code, 1);
+  EXPECT_EQ(layer.index_k->further_off, 0);
+  EXPECT_TRUE(layer.failures.empty());
+  layer = check({.output_relative_error = 0, .row_code_fraction = 0, .selection_token_fraction = 0});
+  ASSERT_EQ(layer.failures.size(), 1U);
+  EXPECT_NE(layer.failures[0].find("index_k: 0.07"), std::string::npos) << layer.failures[0];  // 1 of 1280
+  *largest = to_bf16(value + 4 * step);
+  EXPECT_EQ(check().index_k->further_off, 1);
+}
+
 TEST_F(TraceCheck, RowsOfAnotherCountAreRefused) {
   recorded().compressed_kv->resize(9 * kHeadDim);
   const LayerCheck layer = check();
@@ -197,6 +220,35 @@ TEST_F(TraceCheck, WhatIsNotRecordedIsNotCompared) {
   EXPECT_FALSE(layer.selection_compared);
   EXPECT_FALSE(layer.compressed_kv || layer.index_k || layer.window_kv);
   EXPECT_TRUE(layer.failures.empty());
+}
+
+TEST_F(TraceCheck, ALayerThatRecordsNothingIsRefused) {
+  recorded().output.reset();
+  recorded().compressed_kv.reset();
+  recorded().index_k.reset();
+  recorded().window_kv_last.reset();
+  recorded().topk.reset();
+  EXPECT_TRUE(fails_with(check_trace(*engine_, trace_, run_, TraceTolerance::bf16_linears()), StatusCode::kBadInput,
+                         {"trace.safetensors: layer 1 has no recorded tensor to compare with"}));
+}
+
+// Rows of other formats hold other values by design: why they are not compared is said.
+TEST_F(TraceCheck, RowsOfOtherFormatsAreNotCompared) {
+  EngineOptions options = golden_.options();
+  options.row_format = RowFormat::kBf16;
+  options.index_format = IndexKeyFormat::kFp8;
+  engine_ = make_engine(options);
+  auto run = run_trace(*engine_, trace_, {}, {});
+  ASSERT_OK(run);
+  run_ = std::move(run).value();
+  const LayerCheck layer = check();
+  EXPECT_FALSE(layer.compressed_kv || layer.index_k || layer.window_kv || layer.selection_compared);
+  EXPECT_TRUE(layer.output_compared);
+  EXPECT_EQ(layer.not_compared,
+            (std::vector<std::string>{"compressed_kv: the cache's row format is not the recorded fp8_ds_mla",
+                                      "index_k: the cache's index key format is not the recorded mxfp4",
+                                      "window_kv_last: the cache's row format is not the recorded fp8_ds_mla",
+                                      "topk: the cache's index key format is not the recorded mxfp4"}));
 }
 
 TEST_F(TraceCheck, RunOptionsOutOfRangeNameTheOption) {
