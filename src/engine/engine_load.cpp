@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/planned_weights.h"
 #include "attention/step_shapes.h"
 #include "backend/cpu/cpu_backend.h"
 #if defined(DSV4RT_HAVE_CUDA)
@@ -62,26 +63,6 @@ Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, R
   DSV4RT_ASSIGN_OR_RETURN(Buffer buffer, backend.allocate(sizeof(frequencies), "rope frequencies"));
   DSV4RT_RETURN_IF_ERROR(backend.upload(buffer.data(), frequencies.data(), sizeof(frequencies)));
   return buffer;
-}
-
-std::int64_t compressor_bytes(const Backend& backend, const HostCompressor& compressor) {
-  return backend.packed_bytes(compressor.wkv) + backend.packed_bytes(compressor.wgate) +
-         static_cast<std::int64_t>(compressor.ape.size_bytes() + compressor.norm.size_bytes());
-}
-
-// What the layer will take.
-std::int64_t layer_weight_bytes(const Backend& backend, const HostAttentionWeights& host) {
-  std::int64_t total =
-      static_cast<std::int64_t>(host.attn_sink.size_bytes() + host.q_norm.size_bytes() + host.kv_norm.size_bytes());
-  for (const HostLinear* linear : {&host.wq_a, &host.wq_b, &host.wkv, &host.wo_a, &host.wo_b}) {
-    total += backend.packed_bytes(*linear);
-  }
-  if (host.compressor) total += compressor_bytes(backend, *host.compressor);
-  if (host.indexer) {
-    total += backend.packed_bytes(host.indexer->wq_b) + backend.packed_bytes(host.indexer->weights_proj) +
-             compressor_bytes(backend, host.indexer->compressor);
-  }
-  return total;
 }
 
 // Handles of an engine are refused by every other one of the process.
@@ -277,7 +258,8 @@ Status Engine::Impl::load_weights(const TensorSource& source, std::span<const La
     settings.stream = backend->native_stream();
   }
   for (const HostAttentionWeights& weights : host) {
-    memory.weight_bytes += layer_weight_bytes(*backend, weights);
+    memory.weight_bytes +=
+        planned_layer_bytes(weights, [&](const HostLinear& linear) { return backend->packed_bytes(linear); });
     quantized_linears |= weights.wq_b.encoding != WeightEncoding::kBf16;
   }
   if (options.profiler_ranges) {

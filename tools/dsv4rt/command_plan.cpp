@@ -1,94 +1,25 @@
-// dsv4rt plan: what a cache takes, and what fits into a given memory.
+// dsv4rt plan: what an engine takes, and what fits into a given memory.
 
 #include <iostream>
 #include <memory>
-#include <optional>
+#include <string>
+#include <vector>
 
-#include "attention/step_shapes.h"
-#include "backend/cpu/cpu_backend.h"
-#if defined(DSV4RT_HAVE_CUDA)
-#include "backend/cuda/cuda_backend.h"
-#endif
-#include "base/arithmetic.h"
-#include "base/message_text.h"
 #include "base/try.h"
 #include "byte_size.h"
-#include "cache/memory_plan.h"
-#include "checkpoint/expected_tensors.h"
 #include "command.h"
-#include "dist/exchange_memory.h"
-#include "dsv4rt/engine.h"
-#include "engine/step_workspace.h"
-#include "model/tensor_shard.h"
 #include "outputs.h"
 #include "replay/memory_plan_json.h"
 #include "text_table.h"
 #include "tools/lib/prefix_costs.h"
+#include "whole_plan.h"
 
 namespace dsv4rt::cli {
 namespace {
 
-struct PlanFlags {
-  std::string config;
-  std::string memory;
-  std::string other = "";
-  std::string cache_format = "fp8_ds_mla";
-  std::string index_format = "mxfp4";
-  std::string backend = "cpu";
-  std::int32_t threads = 0;
-  std::int64_t max_context = 0;
-  std::int32_t sequences = 1;
-  std::int32_t max_step_tokens = 2048;
-  std::int64_t pool_tokens = 0;
-  std::int32_t prefix_states = 0;
-  std::int32_t tensor_ranks = 1;
-  CacheFormats formats;
+struct PlanCommand : PlanFlags {
   std::string json;
   Outputs outputs;
-};
-
-// What steps take besides the cache and what --other gives.
-struct StepMemory {
-  std::int64_t workspace_bytes = 0;
-  std::int64_t scratch_bytes = 0;
-  std::int64_t graph_bytes = 0;
-  std::int64_t exchange_bytes = 0;  // with several ranks
-
-  [[nodiscard]] std::int64_t total_bytes() const {
-    return workspace_bytes + scratch_bytes + graph_bytes + exchange_bytes;
-  }
-};
-
-// Attention weights of an FP8 checkpoint, as they are stored.
-struct WeightBytes {
-  std::int64_t of_model = 0;
-  std::int64_t of_rank = 0;
-};
-
-WeightBytes weight_bytes(const ModelConfig& config, const LayerSchedule& schedule, std::int32_t ranks) {
-  WeightBytes bytes;
-  for (const LayerSpec& layer : schedule.layers()) {
-    for (const AttentionTensorSpec& tensor : attention_tensor_specs(config, layer)) {
-      std::int64_t values = 1;
-      for (const std::int64_t size : tensor.shape) values *= size;
-      std::int64_t stored = values * (tensor.kind == AttentionTensorKind::kFloatVector ? 4 : 2);
-      if (tensor.kind == AttentionTensorKind::kQuantizedLinear) {
-        stored = values + ceil_div<std::int64_t>(tensor.shape[0], 128) * ceil_div<std::int64_t>(tensor.shape[1], 128);
-      }
-      const bool shared = tensor.tensor == AttentionTensor::kWqB || tensor.tensor == AttentionTensor::kWoA ||
-                          tensor.tensor == AttentionTensor::kWoB;
-      bytes.of_model += stored;
-      bytes.of_rank += shared ? stored / ranks : stored;
-    }
-  }
-  return bytes;
-}
-
-struct WholePlan {
-  MemoryPlan cache;
-  StepMemory steps;
-  WeightBytes weights;
-  std::optional<std::int64_t> cache_bytes;  // what --memory leaves for the cache
 };
 
 nlohmann::ordered_json prefix_json(const WholePlan& whole) {
@@ -116,6 +47,7 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
   json["row_format"] = flags.cache_format;
   json["index_format"] = flags.index_format;
   json["max_sequences"] = plan.limits.max_sequences;
+  if (whole.counted) json["sequences_that_fit"] = plan.limits.max_sequences;
   json["max_context_tokens"] = plan.limits.max_context_tokens;
   json["pool_tokens"] = plan.limits.pool_tokens;
   json["bytes_per_token"] = plan.bytes_per_token;
@@ -127,22 +59,21 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
   if (plan.limits.boundary_states > 0) json["prefix_cache"] = prefix_json(whole);
   json["cache_bytes"] = plan.total_bytes;
   json["backend"] = flags.backend;
+  json["layers"] = whole.model.schedule.layers().size();
+  json["weight_encoding"] = whole.model.encoding;
+  json["weight_bytes"] = whole.steps.weight_bytes;
   json["workspace_bytes"] = whole.steps.workspace_bytes;
   json["scratch_bytes"] = whole.steps.scratch_bytes;
   json["graph_bytes"] = whole.steps.graph_bytes;
   if (flags.tensor_ranks > 1) {
     json["tensor_parallel"] = {{"ranks", flags.tensor_ranks},
                                {"exchange_bytes", whole.steps.exchange_bytes},
-                               {"fp8_weight_bytes", whole.weights.of_model},
-                               {"fp8_weight_bytes_of_a_rank", whole.weights.of_rank}};
+                               {"weight_bytes_of_all", whole.model.weight_bytes},
+                               {"weight_bytes_of_a_rank", whole.model.rank_weight_bytes}};
   }
   json["other_bytes"] = other_bytes;
   json["total_bytes"] = plan.total_bytes + whole.steps.total_bytes() + other_bytes;
   return json;
-}
-
-std::string bytes_text(std::int64_t bytes) {
-  return std::to_string(bytes) + " (" + human_bytes(static_cast<double>(bytes)) + ")";
 }
 
 std::string states_line(const MemoryPlan& plan) {
@@ -171,9 +102,18 @@ void print_prefix_costs(const WholePlan& whole) {
 
 std::string ranks_line(const WholePlan& whole, const PlanFlags& flags) {
   if (flags.tensor_ranks == 1) return "";
-  return "each of " + std::to_string(flags.tensor_ranks) + " ranks takes all of this, exchange " +
-         bytes_text(whole.steps.exchange_bytes) + " and, of an FP8 checkpoint's " + bytes_text(whole.weights.of_model) +
-         " of attention weights, " + bytes_text(whole.weights.of_rank) + "\n";
+  return "each of " + std::to_string(flags.tensor_ranks) + " ranks takes all of this and exchange " +
+         bytes_text(whole.steps.exchange_bytes) + "; its weights are part of the model's " +
+         bytes_text(whole.model.weight_bytes) + "\n";
+}
+
+std::string fit_line(const WholePlan& whole) {
+  const CacheLimits& limits = whole.cache.limits;
+  const std::string sequences = std::to_string(limits.max_sequences);
+  const std::string context = std::to_string(limits.max_context_tokens);
+  if (whole.counted) return "sequences that fit: " + sequences + " of " + context + " tokens\n";
+  return "tokens that fit: " + std::to_string(limits.pool_tokens) + " in " + sequences + " sequences of at most " +
+         context + "\n";
 }
 
 void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
@@ -192,110 +132,71 @@ void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t oth
             << human_bytes(static_cast<double>(plan.bytes_per_sequence)) << ")\n"
             << "smallest shareable prefix: " << plan.sharing_unit_tokens << " tokens\n"
             << "block tables and step metadata: " << plan.block_table_bytes + plan.step_metadata_bytes << "\n"
-            << "tokens that fit: " << plan.limits.pool_tokens << " in " << plan.limits.max_sequences
-            << " sequences of at most " << plan.limits.max_context_tokens << "\n"
-            << states_line(plan) << "cache: " << bytes_text(plan.total_bytes) << "\n"
+            << fit_line(whole) << states_line(plan) << "cache: " << bytes_text(plan.total_bytes) << "\n"
+            << "attention weights of " << whole.model.schedule.layers().size() << " layers, " << whole.model.encoding
+            << ": " << bytes_text(whole.steps.weight_bytes) << "\n"
             << "steps of at most " << plan.limits.max_step_tokens << " tokens, backend " << flags.backend
             << ": workspace " << bytes_text(whole.steps.workspace_bytes) << ", scratch "
             << bytes_text(whole.steps.scratch_bytes) << ", graphs at most " << bytes_text(whole.steps.graph_bytes)
             << "\n"
-            << ranks_line(whole, flags) << "total" << (other_bytes > 0 ? " with other memory: " : " without weights: ")
+            << ranks_line(whole, flags) << "total" << (other_bytes > 0 ? " with other memory: " : ": ")
             << bytes_text(plan.total_bytes + whole.steps.total_bytes() + other_bytes) << "\n";
   if (plan.limits.boundary_states > 0) print_prefix_costs(whole);
 }
 
-// The plan of an engine with default options.
-Result<StepMemory> plan_steps(const PlanFlags& flags, const ModelConfig& config, const LayerSchedule& schedule,
-                              RowFormat rows, const CacheLimits& limits) {
-  const StepShapes shapes = step_shapes(config, schedule, limits);
-  StepMemory memory;
-  memory.workspace_bytes = step_workspace_bytes(
-      WorkspaceShape::of(config, schedule, rows, limits.max_step_tokens, flags.tensor_ranks), config);
-  if (flags.tensor_ranks > 1) {
-    memory.exchange_bytes = flags.backend == "cuda"
-                                ? nccl_exchange_bytes(limits.max_step_tokens * config.hidden_size, flags.tensor_ranks)
-                                : mpi_exchange_bytes(flags.tensor_ranks);
-  }
-  if (flags.backend == "cpu") {
-    DSV4RT_ASSIGN_OR_RETURN(const auto backend,
-                            create_cpu_backend({.threads = flags.threads, .max_isa = {}, .on_warning = {}}));
-    memory.scratch_bytes = backend->scratch_bytes(shapes);
-    return memory;
-  }
-#if defined(DSV4RT_HAVE_CUDA)
-  if (flags.backend == "cuda") {
-    memory.scratch_bytes = cuda_scratch_bytes(shapes);
-    memory.graph_bytes = GraphOptions{}.max_bytes;
-    return memory;
-  }
-  return Status{StatusCode::kInvalidArgument, "--backend: '" + printable(flags.backend) + "'; accepted: cpu, cuda"};
-#else
-  return Status{StatusCode::kInvalidArgument,
-                "--backend: '" + printable(flags.backend) + "'; accepted in this build: cpu"};
-#endif
-}
-
-Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
-  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(flags.config));
-  DSV4RT_ASSIGN_OR_RETURN(const LayerSchedule schedule, LayerSchedule::create(config));
-  CacheFormats formats = flags.formats;
-  DSV4RT_ASSIGN_OR_RETURN(formats.rows, row_format_from_name(flags.cache_format));
-  DSV4RT_ASSIGN_OR_RETURN(formats.index_keys, index_key_format_from_name(flags.index_format));
-  DSV4RT_ASSIGN_OR_RETURN(const CacheLayout layout, CacheLayout::create(config, schedule, formats));
-  const CacheLimits limits{
-      .max_sequences = flags.sequences,
-      .max_context_tokens = flags.max_context == 0 ? config.max_position_embeddings : flags.max_context,
-      .max_step_tokens = flags.max_step_tokens,
-      .pool_tokens = flags.pool_tokens,
-      .boundary_states = flags.prefix_states};
-  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig rank_config, shard_config(config, {.rank = 0, .size = flags.tensor_ranks}));
-  WholePlan plan;
-  plan.weights = weight_bytes(config, schedule, flags.tensor_ranks);
-  if (flags.memory.empty()) {
-    DSV4RT_ASSIGN_OR_RETURN(plan.cache, plan_memory(config, schedule, layout, limits));
-    DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, rank_config, schedule, formats.rows, limits));
-    return plan;
-  }
-  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t memory_bytes, parse_byte_size("--memory", flags.memory));
-  DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, rank_config, schedule, formats.rows, limits));
-  DSV4RT_ASSIGN_OR_RETURN(
-      plan.cache, fit_memory(config, schedule, layout, limits, memory_bytes, other_bytes + plan.steps.total_bytes()));
-  plan.cache_bytes = memory_bytes - other_bytes - plan.steps.total_bytes();
-  return plan;
-}
-
-Status plan(const PlanFlags& flags) {
+Status plan(const PlanCommand& flags) {
   DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   std::int64_t other_bytes = 0;
   if (!flags.other.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(other_bytes, parse_byte_size("--other", flags.other));
   }
+  Provenance provenance;
+  if (flags.config.empty() == flags.checkpoint.empty()) {
+    return {StatusCode::kInvalidArgument, "--config and --checkpoint: accepted: one of them"};
+  }
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(flags.checkpoint.empty() ? provenance.add_file(flags.config)
+                                                    : provenance.add_checkpoint(flags.checkpoint));
+  }
   DSV4RT_ASSIGN_OR_RETURN(const WholePlan plan, make_plan(flags, other_bytes));
   if (flags.json != "-") print_plan(plan, flags, other_bytes);
-  return flags.json.empty()
-             ? Status{}
-             : write_json_report(plan_json(plan, flags, other_bytes), flags.json, flags.outputs.existing());
+  if (flags.json.empty()) return {};
+  return write_json_report(plan_json(plan, flags, other_bytes), provenance, flags.json, flags.outputs.existing());
 }
 
 }  // namespace
 
 void add_plan_command(CLI::App& app, Action& chosen) {
-  auto flags = std::make_shared<PlanFlags>();
+  auto flags = std::make_shared<PlanCommand>();
   CLI::App* command =
       app.add_subcommand("plan", "Plan memory: bytes per role of the cache, what steps take, and what fits");
-  command->add_option("--config", flags->config, "config.json of the model")->required();
-  command->add_option("--memory", flags->memory, "Memory to fill, e.g. 80GiB; without it --pool-tokens decides");
-  command->add_option("--other", flags->other, "Memory that weights and others take of it, e.g. 6GiB");
+  auto* config = command->add_option("--config", flags->config, "config.json of the model");
+  command->add_option("--checkpoint", flags->checkpoint, "Directory of a checkpoint instead: its weights as stored")
+      ->excludes(config);
+  command->add_option("--layers", flags->layers, "Layers A-B, or one; default all");
+  command
+      ->add_option("--weights", flags->weights,
+                   "Linears of --config: fp8, bf16 or nvfp4; default by its quantization_config")
+      ->needs(config);
+  auto* memory = command->add_option("--memory,--device-memory", flags->memory,
+                                     "Memory to fill, e.g. 80GiB; without it --pool-tokens decides");
+  command->add_option("--other,--beside", flags->other,
+                      "Memory that others take of it, e.g. experts and activations of the serving stack: 6GiB");
+  auto* context = command
+                      ->add_option("--context", flags->context,
+                                   "Count how many sequences of so many tokens, e.g. 32Ki, fit into --memory")
+                      ->needs(memory);
   command->add_option("--backend", flags->backend, "Whose scratch memory is planned: cpu, or cuda where it is built in")
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "CPU threads, each of which has scratch; 0: all cores")
       ->capture_default_str();
-  command->add_option("--max-context", flags->max_context, "Longest sequence in tokens; default the model's maximum");
-  command->add_option("--sequences", flags->sequences, "Live sequences")->capture_default_str();
+  command->add_option("--max-context", flags->max_context, "Longest sequence in tokens; default the model's maximum")
+      ->excludes(context);
+  command->add_option("--sequences", flags->sequences, "Live sequences")->capture_default_str()->excludes(context);
   command
       ->add_option("--pool-tokens", flags->pool_tokens,
                    "Tokens all sequences hold together; 0: sequences x max context")
-      ->excludes("--memory");
+      ->excludes(memory);
   command->add_option("--max-step-tokens", flags->max_step_tokens, "Tokens in one step")->capture_default_str();
   command
       ->add_option("--prefix-states", flags->prefix_states,

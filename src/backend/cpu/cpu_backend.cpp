@@ -53,6 +53,9 @@ class CpuBackend final : public Backend {
     return {};
   }
 
+  [[nodiscard]] std::int64_t packed_bytes(const HostLinear& weight) const override {
+    return cpu::cpu_packed_bytes(weight);
+  }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     return cpu::pack_cpu_linear(weight);
   }

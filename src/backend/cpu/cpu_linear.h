@@ -48,6 +48,9 @@ class CpuPackedLinear final : public PackedLinear {
   std::vector<std::uint8_t> scales_;
 };
 
+// Memory that a matrix takes once it is packed, by its encoding and shape: whole groups of 16 rows.
+std::int64_t cpu_packed_bytes(const HostLinear& weight);
+
 // Errors: kUnsupported (slice not on a 16-row boundary, scale outside 2^-64..2^64), kBadInput (sizes that do
 // not match the shape, NaN scale), each naming the tensor; kResourceExhausted.
 Result<std::unique_ptr<PackedLinear>> pack_cpu_linear(const HostLinear& weight);

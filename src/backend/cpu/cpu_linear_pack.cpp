@@ -159,7 +159,21 @@ PackedView plan_view(const HostLinear& weight) {
   return view;
 }
 
+std::int64_t groups_of(const PackedView& view) {
+  return ceil_div<std::int64_t>(view.out_features, kGroupOutputs);
+}
+
+std::int64_t scale_bytes(const PackedView& view) {
+  const std::int64_t lanes = view.encoding == PackedEncoding::kNvfp4 ? kGroupOutputs : 1;
+  return groups_of(view) * view.scale_columns * lanes;
+}
+
 }  // namespace
+
+std::int64_t cpu_packed_bytes(const HostLinear& weight) {
+  const PackedView view = plan_view(weight);
+  return groups_of(view) * view.group_bytes + scale_bytes(view);
+}
 
 bool AlignedBytes::reserve(std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;
@@ -179,20 +193,17 @@ CpuPackedLinear::CpuPackedLinear(PackedView view, ActivationRounding activation,
   view_.scales = scales_.data();
   out_features_ = view.out_features;
   in_features_ = view.in_features;
-  bytes_ = ceil_div<std::int64_t>(view.out_features, kGroupOutputs) * view.group_bytes +
-           static_cast<std::int64_t>(scales_.size());
+  bytes_ = groups_of(view) * view.group_bytes + static_cast<std::int64_t>(scales_.size());
 }
 
 Result<std::unique_ptr<PackedLinear>> pack_cpu_linear(const HostLinear& weight) {
   if (Status status = check_shape(weight); !status.ok()) return status;
   const PackedView view = plan_view(weight);
-  const std::int64_t groups = ceil_div<std::int64_t>(weight.out_features, kGroupOutputs);
-  const auto code_bytes = static_cast<std::size_t>(groups * view.group_bytes);
+  const auto code_bytes = static_cast<std::size_t>(groups_of(view) * view.group_bytes);
   const Status exhausted =
       pack_error(StatusCode::kResourceExhausted, weight, "no memory for " + std::to_string(code_bytes) + " bytes");
   try {
-    const std::int64_t lanes = view.encoding == PackedEncoding::kNvfp4 ? kGroupOutputs : 1;
-    std::vector<std::uint8_t> scales(static_cast<std::size_t>(groups * view.scale_columns * lanes));
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_bytes(view)));
     // Rows beyond the last are zero; FP8 still looks their (shared) scale up.
     Status status;
     if (view.encoding == PackedEncoding::kFp8) status = pack_fp8_scales(weight, view, scales);
