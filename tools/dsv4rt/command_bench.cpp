@@ -1,23 +1,27 @@
 // dsv4rt bench: times the layers of a checkpoint, or whole decode steps, and checks the result in the same run.
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include "base/message_text.h"
+#include <spdlog/spdlog.h>
+
 #include "base/try.h"
+#include "bench_shapes.h"
 #include "command.h"
+#include "console.h"
 #include "engine_flags.h"
 #include "outputs.h"
 #include "ranks.h"
 #include "stage_report.h"
 #include "step_table_report.h"
+#include "stop_on_interrupt.h"
 #include "text_table.h"
 #include "tools/lib/engine_inspector.h"
 #include "tools/lib/layer_bench.h"
@@ -37,6 +41,8 @@ struct BenchFlags {
   std::string step_table;
   std::string revision;
   StageReport stages;
+  Provenance provenance;
+  bool progress = false;
   std::string json;
   Outputs outputs;
 };
@@ -51,46 +57,47 @@ Result<std::unique_ptr<StageTimer>> start_stages(const BenchFlags& flags, Engine
   return flags.ranks.speaks() ? flags.stages.start(engine) : std::unique_ptr<StageTimer>();
 }
 
-Status write_report(const nlohmann::ordered_json& report, const BenchFlags& flags) {
+// Work that Ctrl-C ends with the results so far, and that says how far it is on a terminal. Begun when the engine is
+// loaded: until then Ctrl-C ends the program. Ranks would stop at different layers and lose each other: theirs ends at
+// once too.
+class BenchWatch {
+ public:
+  BenchWatch(const BenchFlags& flags, const char* unit)
+      : line_("bench", unit, flags.progress ? ProgressLine::Elsewhere::kEverything : ProgressLine::Elsewhere::kNothing),
+        watch_(StopOnInterrupt::interrupted, [this](std::int64_t done, std::int64_t total) { update(done, total); }),
+        speaks_(flags.ranks.speaks()),
+        several_(flags.ranks.several()) {
+    if (!several_) interrupts_.emplace();
+  }
+
+  void update(std::int64_t done, std::int64_t total) {
+    if (speaks_) line_.update(done, total);
+  }
+  [[nodiscard]] WorkWatch* get() { return several_ ? nullptr : &watch_; }
+  [[nodiscard]] bool stopped() const { return watch_.stopped(); }
+
+ private:
+  ProgressLine line_;
+  std::optional<StopOnInterrupt> interrupts_;
+  WorkWatch watch_;
+  bool speaks_;
+  bool several_;
+};
+
+// The end of every bench but that of a table: what was checked, or that it was stopped, the stages and the report.
+Status finish_report(nlohmann::ordered_json& report, const BenchFlags& flags, const BenchWatch& watch,
+                     StageTimer* stage_timer, const std::string& checked) {
+  report["stopped"] = watch.stopped();
+  if (flags.json != "-" && !watch.stopped()) std::cout << checked;
+  if (watch.stopped()) spdlog::warn("stopped: the results are those so far, and not all of them were checked");
+  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer, report, flags.json != "-"));
   if (flags.json.empty() || !flags.ranks.speaks()) return {};
-  return write_json_report(report, flags.json, flags.outputs.existing());
+  return write_json_report(report, flags.provenance, flags.json, flags.outputs.existing());
 }
 
 // How the outputs compared in a check are the same.
 const char* closeness(const EngineInspector& inspector) {
   return inspector.deterministic() ? ", byte for byte" : ", within half their norm";
-}
-
-// "32x8192": sequences times cached tokens of each.
-Result<StepShape> parse_step_shape(const std::string& text) {
-  StepShape shape;
-  const char* const end = text.data() + text.size();
-  const auto batch = std::from_chars(text.data(), end, shape.batch);
-  if (batch.ec == std::errc() && batch.ptr != end && *batch.ptr == 'x') {
-    const auto context = std::from_chars(batch.ptr + 1, end, shape.context_tokens);
-    if (context.ec == std::errc() && context.ptr == end && shape.batch > 0 && shape.context_tokens > 0) return shape;
-  }
-  return Status{StatusCode::kInvalidArgument,
-                "--whole-step: '" + printable(text) + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
-}
-
-// "2048", or "2048@32768": tokens of a prompt after so many cached ones.
-Result<std::vector<PrefillShape>> parse_prefill_shapes(const std::vector<std::string>& texts) {
-  std::vector<PrefillShape> shapes;
-  for (const std::string& text : texts) {
-    PrefillShape shape;
-    const char* const end = text.data() + text.size();
-    auto parsed = std::from_chars(text.data(), end, shape.tokens);
-    if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '@') {
-      parsed = std::from_chars(parsed.ptr + 1, end, shape.context_tokens);
-    }
-    if (parsed.ec != std::errc() || parsed.ptr != end || shape.tokens < 1 || shape.context_tokens < 0) {
-      return Status{StatusCode::kInvalidArgument,
-                    "--whole-prefill: '" + printable(text) + "'; accepted: TOKENS or TOKENS@CONTEXT, e.g. 2048@32768"};
-    }
-    shapes.push_back(shape);
-  }
-  return shapes;
 }
 
 // Graph nodes of a layer by attention kind: the most of any layer. Empty where nothing was captured.
@@ -114,15 +121,6 @@ std::string nodes_text(const std::map<std::string, std::int64_t>& nodes_by_kind)
   return text.empty() ? "-" : text;
 }
 
-Result<std::vector<StepShape>> parse_step_shapes(const std::vector<std::string>& texts) {
-  std::vector<StepShape> shapes;
-  for (const std::string& text : texts) {
-    DSV4RT_ASSIGN_OR_RETURN(const StepShape shape, parse_step_shape(text));
-    shapes.push_back(shape);
-  }
-  return shapes;
-}
-
 Status bench_whole_step(const BenchFlags& flags) {
   const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
   DSV4RT_ASSIGN_OR_RETURN(std::vector<StepShape> shapes, parse_step_shapes(flags.whole_step));
@@ -141,8 +139,12 @@ Status bench_whole_step(const BenchFlags& flags) {
                    "nodes of a layer", "read"});
   nlohmann::ordered_json report;
   report["deterministic"] = EngineInspector(*engine).deterministic();
+  report["steps"] = nlohmann::ordered_json::array();
+  BenchWatch watch(flags, "shapes");
   for (const StepShape& shape : shapes) {
-    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(*engine, shape, bench));
+    const Result<StepBenchResult> measured = bench_steps(*engine, shape, bench, watch.get());
+    if (watch.stopped()) break;
+    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, measured);
     const bool captured = result.captured_ms > 0;
     const auto bytes = static_cast<double>(result.weight_bytes + result.cache_bytes);
     const double floor_ms = bandwidth > 0 ? bytes / bandwidth / 1e6 : 0;
@@ -164,16 +166,15 @@ Status bench_whole_step(const BenchFlags& flags) {
                                {"weight_bytes", result.weight_bytes},
                                {"cache_bytes", result.cache_bytes},
                                {"floor_ms", floor_ms}});
+    watch.update(static_cast<std::int64_t>(report["steps"].size()), static_cast<std::int64_t>(shapes.size()));
   }
-  if (flags.json != "-") {
-    std::cout << table.to_string();
-    if (options.backend == "cuda") {
-      std::cout << "check: a captured step gives the outputs of an eager one" << closeness(EngineInspector(*engine))
-                << "\n";
-    }
+  if (flags.json != "-") std::cout << table.to_string();
+  std::string checked;
+  if (options.backend == "cuda") {
+    checked = std::string("check: a captured step gives the outputs of an eager one") +
+              closeness(EngineInspector(*engine)) + "\n";
   }
-  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return write_report(report, flags);
+  return finish_report(report, flags, watch, stage_timer.get(), checked);
 }
 
 Status bench_each_layer(const BenchFlags& flags) {
@@ -182,7 +183,8 @@ Status bench_each_layer(const BenchFlags& flags) {
   options.limits = bench_limits(flags.bench);
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, start_stages(flags, *engine));
-  DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerBenchResult> results, bench_layers(*engine, flags.bench));
+  BenchWatch watch(flags, "layer runs");
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerBenchResult> results, bench_layers(*engine, flags.bench, watch.get()));
 
   EngineInspector inspector(*engine);
   TextTable table({"layer", "kind", "weights", "prefill ms", "prefill tokens/s", "decode ms/step", "weight GB/s"});
@@ -194,23 +196,27 @@ Status bench_each_layer(const BenchFlags& flags) {
   for (const LayerBenchResult& result : results) {
     const std::string kind(attention_kind_name(inspector.layer_spec(result.layer).kind));
     const auto weight_bytes = static_cast<double>(inspector.layer_weight_bytes(result.layer));
+    // A bench that was stopped has not timed everything.
     const double tokens_per_s = static_cast<double>(flags.bench.prefill_tokens) / result.prefill_ms * 1e3;
     const double weight_gb_per_s = weight_bytes / result.decode_ms / 1e6;
-    table.add_row({std::to_string(result.layer.value), kind, human_bytes(weight_bytes), fixed(result.prefill_ms, 1),
-                   fixed(tokens_per_s, 0), fixed(result.decode_ms, 3), fixed(weight_gb_per_s, 1)});
+    const auto text = [](double ms, double value, int digits) { return ms > 0 ? fixed(value, digits) : "-"; };
+    const auto number = [](double ms, double value) {
+      return ms > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+    };
+    table.add_row({std::to_string(result.layer.value), kind, human_bytes(weight_bytes),
+                   text(result.prefill_ms, result.prefill_ms, 1), text(result.prefill_ms, tokens_per_s, 0),
+                   text(result.decode_ms, result.decode_ms, 3), text(result.decode_ms, weight_gb_per_s, 1)});
     report["layers"].push_back({{"layer", result.layer.value},
                                 {"kind", kind},
                                 {"weight_bytes", static_cast<std::int64_t>(weight_bytes)},
-                                {"prefill_ms", result.prefill_ms},
-                                {"decode_ms", result.decode_ms},
-                                {"weight_gb_per_s", weight_gb_per_s}});
+                                {"prefill_ms", number(result.prefill_ms, result.prefill_ms)},
+                                {"decode_ms", number(result.decode_ms, result.decode_ms)},
+                                {"weight_gb_per_s", number(result.decode_ms, weight_gb_per_s)}});
   }
-  if (flags.json != "-") {
-    std::cout << table.to_string() << "check: last decoded token equals the prefilled one in every layer"
-              << closeness(inspector) << "\n";
-  }
-  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return write_report(report, flags);
+  if (flags.json != "-") std::cout << table.to_string();
+  return finish_report(
+      report, flags, watch, stage_timer.get(),
+      std::string("check: last decoded token equals the prefilled one in every layer") + closeness(inspector) + "\n");
 }
 
 // Prefill of whole prompts; the floor is that of an H200's tensor cores, measured 1480 and 800 TFLOP/s.
@@ -232,9 +238,13 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, start_stages(flags, *engine));
   TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio", "halves differ"});
   nlohmann::ordered_json report;
+  report["prefills"] = nlohmann::ordered_json::array();
+  BenchWatch watch(flags, "prompts");
   for (const auto& [tokens, context] : shapes) {
-    DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
-                            bench_prefill(*engine, tokens, flags.bench.prefill_repeats, flags.bench.seed));
+    const Result<PrefillBenchResult> measured =
+        bench_prefill(*engine, tokens, flags.bench.prefill_repeats, flags.bench.seed, watch.get());
+    if (watch.stopped()) break;
+    DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result, measured);
     const double bf16_flops = result.linear_bf16_flops + result.attention_flops;
     const double floor_ms =
         options.backend == "cuda" ? result.linear_fp8_flops / kFp8FlopsPerMs + bf16_flops / kBf16FlopsPerMs : 0;
@@ -250,15 +260,14 @@ Status bench_whole_prefill(const BenchFlags& flags) {
                                   {"attention_flops", result.attention_flops},
                                   {"halves_distance", result.halves_distance},
                                   {"floor_ms", floor_ms}});
+    watch.update(static_cast<std::int64_t>(report["prefills"].size()), static_cast<std::int64_t>(shapes.size()));
   }
   const EngineInspector inspector(*engine);
   report["deterministic"] = inspector.deterministic();
-  if (flags.json != "-") {
-    std::cout << table.to_string() << "check: a prompt in two halves gives the same outputs"
-              << (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") << "\n";
-  }
-  DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  return write_report(report, flags);
+  if (flags.json != "-") std::cout << table.to_string();
+  return finish_report(report, flags, watch, stage_timer.get(),
+                       std::string("check: a prompt in two halves gives the same outputs") +
+                           (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") + "\n");
 }
 
 Status bench_step_table(const BenchFlags& flags) {
@@ -284,6 +293,11 @@ Status bench(BenchFlags& flags) {
   if (!flags.step_table.empty()) return bench_step_table(flags);
   if (!flags.whole_step.empty() && !flags.whole_prefill.empty()) {
     return {StatusCode::kInvalidArgument, "--whole-step and --whole-prefill: accepted: one of them, or --step-table"};
+  }
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(flags.provenance.add_checkpoint(flags.engine.checkpoint));
+    DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, flags.engine.to_options());
+    flags.provenance.set_device(options);
   }
   if (!flags.whole_prefill.empty()) return bench_whole_prefill(flags);
   if (!flags.whole_step.empty()) return bench_whole_step(flags);
@@ -318,10 +332,11 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command->add_option("--step-table", flags->step_table,
                       "Time both over a grid and write a table of step times for replay --execute model; the shapes of "
                       "--whole-step and --whole-prefill where given, otherwise a grid for GPUs");
-  command->add_option("--revision", flags->revision, "Name of the build that --step-table notes; default its version");
+  command->add_option("--revision", flags->revision, "Name of the build that --step-table notes; default its commit");
   command->add_option("--bandwidth", flags->bandwidth_gb_per_s,
                       "Memory bandwidth in GB/s for the floor of --whole-step; default 4300 with cuda");
   command->add_option("--seed", flags->bench.seed, "Seed of the random input")->capture_default_str();
+  command->add_flag("--progress", flags->progress, "Say on stderr how far it is, also where that is no terminal");
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
   flags->stages.add_to(*command);

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "command.h"
 #include "outputs.h"
@@ -38,12 +39,13 @@ std::string number(double value) {
 
 void print_comparison(const Comparison& comparison) {
   for (const report::DifferingField& field : comparison.settings) {
-    std::cout << "differs: " << field.field << ": " << field.a << " -> " << field.b << "\n";
+    std::cout << "differs: " << printable(field.field) << ": " << printable(field.a) << " -> " << printable(field.b)
+              << "\n";
   }
   TextTable table({"", "A", "B", "difference", "%", "noise", ""});
   for (const ComparedNumber& each : comparison.numbers) {
     const auto relative = each.relative();
-    table.add_row({each.name, number(each.a), number(each.b), number(each.difference()),
+    table.add_row({printable(each.name), number(each.a), number(each.b), number(each.difference()),
                    relative ? rounded(*relative * 100, 1) : "-", each.bound ? number(*each.bound) : "-",
                    each.difference() == 0 ? "equal"
                    : !each.bound          ? ""
@@ -88,12 +90,19 @@ Status check_within(const Comparison& comparison, double percent) {
 
 Status run_compare(const CompareFlags& flags) {
   DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
+  Provenance provenance;
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(provenance.add_file(flags.a));
+    DSV4RT_RETURN_IF_ERROR(provenance.add_file(flags.b));
+  }
   DSV4RT_ASSIGN_OR_RETURN(const report::Document a, report::read_saved_report(flags.a));
   DSV4RT_ASSIGN_OR_RETURN(const report::Document b, report::read_saved_report(flags.b));
   DSV4RT_ASSIGN_OR_RETURN(const Comparison comparison, report::compare_reports(a, flags.a, b, flags.b));
   if (flags.json != "-") print_comparison(comparison);
-  if (!flags.json.empty())
-    DSV4RT_RETURN_IF_ERROR(write_json_report(comparison_json(comparison, flags), flags.json, flags.outputs.existing()));
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(
+        write_json_report(comparison_json(comparison, flags), provenance, flags.json, flags.outputs.existing()));
+  }
   return flags.within_percent > 0 ? check_within(comparison, flags.within_percent) : Status{};
 }
 

@@ -43,8 +43,9 @@ class LogOutput {
  private:
   explicit LogOutput(OutputFile file) : file_(std::move(file)) {}
   Status flush() {
-    const std::string text = std::exchange(buffer_, {});
-    return file_.write(text.data(), text.size());
+    Status written = file_.write(buffer_.data(), buffer_.size());
+    buffer_.clear();
+    return written;
   }
 
   OutputFile file_;
@@ -64,11 +65,11 @@ Status convert_log(const ConvertFlags& flags) {
   DSV4RT_RETURN_IF_ERROR(output.commit());
   if (flags.out != "-" && flags.json != "-") print_log(flags.log, *source);
   if (flags.json.empty()) return {};
-  const nlohmann::ordered_json report{{"command", "convert-log"},
-                                      {"provenance", provenance_json()},
-                                      {"log", log_json(flags.log, *source)},
-                                      {"out", flags.out}};
-  return write_json_report(report, flags.json, flags.outputs.existing());
+  const nlohmann::ordered_json report{
+      {"command", "convert-log"}, {"log", log_json(flags.log, *source)}, {"out", flags.out}};
+  Provenance provenance;
+  add_log(provenance, flags.log, *source);
+  return write_json_report(report, provenance, flags.json, flags.outputs.existing());
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // dsv4rt doctor: what this machine and this build can do together, and what is missing.
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -37,14 +36,6 @@ struct DoctorFlags {
   std::string json;
   Outputs outputs;
 };
-
-// The NVIDIA kernel module's version, empty without one.
-std::string driver_module_version() {
-  std::ifstream file("/sys/module/nvidia/version");
-  std::string version;
-  std::getline(file, version);
-  return version;
-}
 
 std::int64_t host_memory_bytes() {
   return std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
@@ -123,7 +114,7 @@ Json cuda_report() {
               {"cublaslt", system.cublaslt_version},
               {"cublaslt_problem", problem(system.cublaslt_found)},
               {"driver_supports", system.driver_version},
-              {"driver_module", driver_module_version()},
+              {"driver_module", nvidia_driver_version()},
               {"problem", problem(system.devices_found)},
               {"devices", Json::array()}};
   for (const CudaDeviceReport& device : system.devices) {
@@ -135,7 +126,7 @@ Json cuda_report() {
 #else
 Json cuda_report() {
   return {{"built", false},
-          {"driver_module", driver_module_version()},
+          {"driver_module", nvidia_driver_version()},
           {"problem", "this build has no CUDA backend; configure with DSV4RT_CUDA=ON (docs/development.md)"},
           {"devices", Json::array()}};
 }
@@ -273,6 +264,8 @@ void print_cuda(const Json& cuda) {
 
 Status doctor(const DoctorFlags& flags) {
   DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
+  Provenance provenance;
+  if (!flags.json.empty() && !flags.config.empty()) DSV4RT_RETURN_IF_ERROR(provenance.add_file(flags.config));
   Json report = doctor_report();
   const std::string& json = flags.json;
   if (flags.kernels) {
@@ -290,7 +283,9 @@ Status doctor(const DoctorFlags& flags) {
               << "\nusable backends: " << joined(report["usable_backends"]) << "\n";
     if (flags.kernels) print_kernels(report["kernels"], flags);
   }
-  if (!json.empty()) DSV4RT_RETURN_IF_ERROR(write_json_report(report, json, flags.outputs.existing()));
+  if (!json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(write_json_report(report, provenance, json, flags.outputs.existing()));
+  }
   if (report["usable_backends"].empty()) return {StatusCode::kInternal, "no backend is usable"};
   return {};
 }

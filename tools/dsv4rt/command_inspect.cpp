@@ -177,7 +177,10 @@ Status inspect(const InspectFlags& flags) {
   if (directory) DSV4RT_RETURN_IF_ERROR(read_tensors(path, flags.tensors || !flags.json.empty(), layers, inspection));
   if (flags.json != "-") print_inspection(inspection, flags.tensors);
   if (!flags.json.empty()) {
-    DSV4RT_RETURN_IF_ERROR(write_json_report(inspection_json(inspection), flags.json, flags.outputs.existing()));
+    Provenance provenance;
+    DSV4RT_RETURN_IF_ERROR(directory ? provenance.add_checkpoint(path) : provenance.add_file(path));
+    DSV4RT_RETURN_IF_ERROR(
+        write_json_report(inspection_json(inspection), provenance, flags.json, flags.outputs.existing()));
   }
   return inspection.complete;
 }

@@ -54,9 +54,8 @@ Status run_replay(const ReplayFlags& flags) {
 
 }  // namespace
 
-void add_replay_command(CLI::App& app, Action& chosen, const std::string& command_line) {
+void add_replay_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<ReplayFlags>();
-  flags->files.command_line = command_line;
   CLI::App* command = app.add_subcommand("replay", "Replay a recorded log of requests and report what became of them");
   flags->log.add_to(*command);
   command

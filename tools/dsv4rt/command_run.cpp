@@ -16,6 +16,7 @@
 #include "prefix_report.h"
 #include "ranks.h"
 #include "stage_report.h"
+#include "stop_on_interrupt.h"
 #include "text_table.h"
 #include "tools/lib/attention_trace.h"
 #include "tools/lib/trace_check.h"
@@ -37,8 +38,31 @@ struct RunFlags {
   bool digest = false;
   StageReport stages;
   PrefixReport prefixes;
+  bool progress = false;
   std::string json;
   Outputs outputs;
+};
+
+// "run: 128 of 512 tokens, layer 3 of 43".
+class RunProgress {
+ public:
+  explicit RunProgress(bool everything)
+      : line_("run", "tokens", everything ? ProgressLine::Elsewhere::kEverything : ProgressLine::Elsewhere::kTenths) {}
+
+  void tokens(std::int64_t done, std::int64_t total) {
+    tokens_ = done;
+    line_.update(done, total);
+  }
+  // Ends at Ctrl-C, and tells of the layers of the step at hand. The object outlives it.
+  WorkWatch watch(std::int64_t all_tokens) {
+    return WorkWatch(StopOnInterrupt::interrupted, [this, all_tokens](std::int64_t layer, std::int64_t layers) {
+      line_.update(tokens_, all_tokens, ", layer " + std::to_string(layer) + " of " + std::to_string(layers));
+    });
+  }
+
+ private:
+  ProgressLine line_;
+  std::int64_t tokens_ = 0;
 };
 
 struct LayerDigest {
@@ -124,6 +148,7 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
   report["prefill_tokens"] = run.prefill_tokens;
   report["decode_tokens"] = run.decode_tokens;
   report["steps"] = run.steps;
+  report["stopped"] = run.stopped;
   report["row_format"] = row_format_name(inspector.row_format());
   report["index_format"] = index_key_format_name(inspector.index_format());
   report["deterministic"] = inspector.deterministic();
@@ -139,6 +164,7 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
     json["kind"] = attention_kind_name(inspector.layer_spec(layer.layer).kind);
     json["prefill_ms"] = layer.prefill_ms;
     json["decode_ms"] = layer.decode_ms;
+    json["tokens"] = layer.tokens;
     if (!checks.empty()) json["check"] = check_json(checks[i]);
     if (!digests.empty()) json["sha256"] = {{"output", digests[i].output}, {"cache", digests[i].cache}};
     report["layers"].push_back(std::move(json));
@@ -186,6 +212,21 @@ Result<AttentionTrace> open_trace(const RunFlags& flags) {
   return AttentionTrace::open(flags.trace, config, LayerId(range.first), LayerId(range.last));
 }
 
+// What was asked for and cannot be said of a run that was stopped.
+Status report_unmade(const RunFlags& flags, const TraceRun& run, const AttentionTrace& trace) {
+  std::string unmade;
+  for (const auto& [asked, flag] :
+       {std::pair(run.stopped && flags.check, "--check"), std::pair(run.stopped && flags.digest, "--digest"),
+        std::pair(flags.prefixes.wanted(), "--prefix-cache")}) {
+    if (asked) unmade += (unmade.empty() ? "" : ", ") + std::string(flag);
+  }
+  const std::string text = "stopped after " + std::to_string(run.prefill_tokens + run.decode_tokens) + " of " +
+                           std::to_string(trace.tokens()) + " tokens";
+  if (!unmade.empty()) return {StatusCode::kFailedPrecondition, text + ", before " + unmade + " could be done"};
+  spdlog::warn("{}", text);
+  return {};
+}
+
 Status run(RunFlags& flags) {
   DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
   if (flags.tolerance && !(*flags.tolerance > 0 && std::isfinite(*flags.tolerance))) {
@@ -205,6 +246,11 @@ Status run(RunFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, engine_options(flags, trace));
   flags.ranks.apply(options);
   DSV4RT_RETURN_IF_ERROR(flags.prefixes.prepare(trace, options));
+  Provenance provenance;
+  if (!flags.json.empty()) {
+    DSV4RT_RETURN_IF_ERROR(provenance.add_checkpoint(flags.engine.checkpoint));
+    DSV4RT_RETURN_IF_ERROR(provenance.add_file(flags.trace));
+  }
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const EngineMemory& memory = engine->memory();
@@ -217,21 +263,27 @@ Status run(RunFlags& flags) {
   if (flags.ranks.speaks()) {
     DSV4RT_ASSIGN_OR_RETURN(stage_timer, flags.stages.start(*engine));
   }
-  ProgressLine progress("run", "tokens");
-  const TraceRunOptions steps{
+  provenance.set_device(options);
+  // After loading, which ends at once. Ranks would stop at different layers and lose each other: theirs end at once.
+  std::optional<StopOnInterrupt> interrupts;
+  if (!flags.ranks.several()) interrupts.emplace();
+  RunProgress progress(flags.progress);
+  WorkWatch watch = progress.watch(trace.tokens());
+  TraceRunOptions steps{
       .chunk_tokens = flags.chunk, .decode_from = flags.decode_from, .token_ids = flags.prefixes.token_ids()};
+  if (!flags.ranks.several()) steps.watch = &watch;
   DSV4RT_ASSIGN_OR_RETURN(const TraceRun run,
                           run_trace(*engine, trace, steps, [&](std::int64_t done, std::int64_t total) {
-                            if (flags.ranks.speaks()) progress.update(done, total);
+                            if (flags.ranks.speaks()) progress.tokens(done, total);
                           }));
   std::vector<LayerCheck> checks;
-  if (flags.check) {
+  if (flags.check && !run.stopped) {
     TraceTolerance tolerance = default_tolerance(*engine);
     tolerance.output_relative_error = flags.tolerance.value_or(tolerance.output_relative_error);
     DSV4RT_ASSIGN_OR_RETURN(checks, check_trace(*engine, trace, run, tolerance));
   }
   std::vector<LayerDigest> digests;
-  if (flags.digest) {
+  if (flags.digest && !run.stopped) {
     DSV4RT_ASSIGN_OR_RETURN(digests, digest_layers(*engine, run));
   }
 
@@ -244,9 +296,16 @@ Status run(RunFlags& flags) {
   }
   Json report = report_json(*engine, run, checks, digests);
   DSV4RT_RETURN_IF_ERROR(flags.stages.finish(stage_timer.get(), report, flags.json != "-"));
-  const Status compared = flags.prefixes.replay(*engine, trace, steps, run, report, flags.json == "-");
+  const Status compared =
+      run.stopped ? Status{} : flags.prefixes.replay(*engine, trace, steps, run, report, flags.json == "-");
+  report["stopped"] = watch.stopped();
   if (!flags.json.empty() && flags.ranks.speaks()) {
-    DSV4RT_RETURN_IF_ERROR(write_json_report(report, flags.json, flags.outputs.existing()));
+    DSV4RT_RETURN_IF_ERROR(write_json_report(report, provenance, flags.json, flags.outputs.existing()));
+  }
+  if (watch.stopped()) {
+    DSV4RT_RETURN_IF_ERROR(report_mismatches(checks));
+    DSV4RT_RETURN_IF_ERROR(flags.prefixes.result());
+    return report_unmade(flags, run, trace);
   }
   DSV4RT_RETURN_IF_ERROR(compared);
   DSV4RT_RETURN_IF_ERROR(report_mismatches(checks));
@@ -271,6 +330,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   flags->stages.add_to(*command);
   flags->prefixes.add_to(*command);
   command->add_flag("--digest", flags->digest, "Print SHA-256 of outputs and cache contents per layer");
+  command->add_flag("--progress", flags->progress, "Say after every layer how far it is, also where stderr is a file");
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
   flags->outputs.add_to(*command, {"--json", "--chrome-trace"});

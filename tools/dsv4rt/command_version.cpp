@@ -33,7 +33,7 @@ Status version(const VersionFlags& flags) {
                                       {"compiler", build.compiler},
                                       {"backends", build.backends},
                                       {"cpu_isa", build.cpu_isa}};
-  return write_json_report(report, json, flags.outputs.existing());
+  return write_json_report(report, {}, json, flags.outputs.existing());
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 
 #include "base/message_text.h"
 #include "base/try.h"
-#include "build_commit.h"
-#include "dsv4rt/version.h"
 #include "text_table.h"
 
 namespace dsv4rt::cli {
@@ -92,10 +90,12 @@ void print_log(const LogFlags& flags, const replay::RequestSource& source) {
   std::cout << "\n";
 }
 
-nlohmann::ordered_json provenance_json() {
-  const BuildInfo build = build_info();
-  const std::string commit = *kBuildCommit == '\0' ? "unknown" : kBuildCommit;
-  return {{"version", build.version}, {"commit", commit}, {"compiler", build.compiler}, {"cpu_isa", build.cpu_isa}};
+void add_log(Provenance& provenance, const LogFlags& flags, const replay::RequestSource& source) {
+  const std::string digest = source.sha256_hex();
+  // Standard input has no size but what was read of it.
+  const auto size = static_cast<std::uint64_t>(log_bytes(flags));
+  const std::uint64_t bytes = size > 0 ? size : source.progress().bytes;
+  provenance.add_digested(flags.path, digest.empty() ? std::nullopt : std::optional(digest), bytes);
 }
 
 }  // namespace dsv4rt::cli

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "provenance.h"
 #include "replay/request_source.h"
 
 namespace dsv4rt::cli {
@@ -33,7 +34,7 @@ nlohmann::ordered_json log_json(const LogFlags& flags, const replay::RequestSour
 // The same for people.
 void print_log(const LogFlags& flags, const replay::RequestSource& source);
 
-// Version, commit, compiler and instruction set of this program.
-nlohmann::ordered_json provenance_json();
+// Adds the log as an input that was digested while it was read.
+void add_log(Provenance& provenance, const LogFlags& flags, const replay::RequestSource& source);
 
 }  // namespace dsv4rt::cli

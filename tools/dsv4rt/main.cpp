@@ -67,6 +67,7 @@ int report_parse_end(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int run(int argc, char** argv) {
+  keep_arguments(argc, argv);
   CLI::App app{"DeepSeek-V4 attention and KV cache: run traces, plan memory, make test checkpoints"};
   app.require_subcommand(1);
   app.fallthrough();  // --log-level may follow the command
@@ -81,7 +82,7 @@ int run(int argc, char** argv) {
   add_plan_command(app, chosen);
   add_generate_commands(app, chosen);
   add_bench_command(app, chosen);
-  add_replay_command(app, chosen, command_line_text(argc, argv));
+  add_replay_command(app, chosen);
   add_report_command(app, chosen);
   add_compare_command(app, chosen);
   add_convert_log_command(app, chosen);

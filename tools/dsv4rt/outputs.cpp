@@ -73,7 +73,9 @@ Status Outputs::check() const {
   return {};
 }
 
-Status write_json_report(const nlohmann::ordered_json& report, const std::string& path, Existing existing) {
+Status write_json_report(nlohmann::ordered_json report, const Provenance& provenance, const std::string& path,
+                         Existing existing) {
+  if (!report.contains("provenance")) report["provenance"] = provenance.json();
   // ASCII alone: what names in the report may hold is nothing that a terminal acts on.
   const std::string text = report.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   if (path != "-") return write_text_file(path, text, existing);

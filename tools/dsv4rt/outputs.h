@@ -11,6 +11,7 @@
 
 #include "checkpoint/output_file.h"
 #include "dsv4rt/status.h"
+#include "provenance.h"
 
 namespace dsv4rt::cli {
 
@@ -51,8 +52,9 @@ class Outputs {
   bool force_ = false;
 };
 
-// Writes `report` to `path`, or to stdout for "-". Errors: those of OutputFile, naming the path.
-Status write_json_report(const nlohmann::ordered_json& report, const std::string& path,
+// Writes `report`, with its provenance at the end unless it has that already, to `path`, or to stdout for "-". Errors:
+// those of OutputFile, naming the path.
+Status write_json_report(nlohmann::ordered_json report, const Provenance& provenance, const std::string& path,
                          Existing existing = Existing::kReplace);
 
 // Signals that end the process remove its unfinished files first; SIGPIPE and SIGXFSZ become errors of the write that

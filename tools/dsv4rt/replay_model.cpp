@@ -261,11 +261,16 @@ void ReplayModelFlags::add_to(CLI::App& command) {
 
 Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const ReplayFiles& files) {
   const StopOnInterrupt scope;
-  const auto serve = [&log](const ReplayModelFlags& with) -> Result<ServedLog> {
+  const auto serve = [&](const ReplayModelFlags& with) -> Result<ServedLog> {
     DSV4RT_ASSIGN_OR_RETURN(auto source, open_log(log));
     DSV4RT_ASSIGN_OR_RETURN(const ModelReplayOptions options, model_options(log, with, source->info()));
+    Provenance provenance;
+    if (files.wanted()) {
+      DSV4RT_RETURN_IF_ERROR(provenance.add_file(with.config));
+      DSV4RT_RETURN_IF_ERROR(provenance.add_file(with.step_table));
+    }
     DSV4RT_ASSIGN_OR_RETURN(RunSummary run, replay::run_model([&] { return source->next(); }, options));
-    return ServedLog{std::move(source), std::move(run)};
+    return ServedLog{std::move(source), std::move(run), std::move(provenance)};
   };
   if (!flags.sweep_pool.empty()) return replay_sweep(log, flags, files, serve);
   DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(flags));
@@ -273,20 +278,20 @@ Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const Re
     print_log(log, *served.source);
     print_run(served.run);
   }
-  return write_run_report(log, *served.source, served.run, files);
+  return write_run_report(log, served, files);
 }
 
-Json run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
-                const ReplayFiles& files) {
-  Json report = replay_report_head(run.mode, files);
-  report["log"] = log_json(log, source);
-  report["run"] = Json::parse(replay::summary_json(run));
+Json run_report(const LogFlags& log, const ServedLog& served) {
+  Provenance provenance = served.provenance;
+  add_log(provenance, log, *served.source);
+  Json report = replay_report_head(served.run.mode, provenance);
+  report["log"] = log_json(log, *served.source);
+  report["run"] = Json::parse(replay::summary_json(served.run));
   return report;
 }
 
-Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const RunSummary& run,
-                        const ReplayFiles& files) {
-  return files.wanted() ? write_replay_files(run_report(log, source, run, files), files) : Status{};
+Status write_run_report(const LogFlags& log, const ServedLog& served, const ReplayFiles& files) {
+  return files.wanted() ? write_replay_files(run_report(log, served), files) : Status{};
 }
 
 }  // namespace dsv4rt::cli

@@ -63,15 +63,14 @@ Result<PrefixEviction> parse_eviction(const std::string& policy);
 struct ServedLog {
   std::unique_ptr<replay::RequestSource> source;
   replay::RunSummary run;
+  Provenance provenance;  // without the log, which is digested while it is read
 };
 
 // The table.
 void print_run(const replay::RunSummary& run);
 // The report of a run, whose mode names the executor; and the files that are wanted of it.
-nlohmann::ordered_json run_report(const LogFlags& log, const replay::RequestSource& source,
-                                  const replay::RunSummary& run, const ReplayFiles& files);
-Status write_run_report(const LogFlags& log, const replay::RequestSource& source, const replay::RunSummary& run,
-                        const ReplayFiles& files);
+nlohmann::ordered_json run_report(const LogFlags& log, const ServedLog& served);
+Status write_run_report(const LogFlags& log, const ServedLog& served, const ReplayFiles& files);
 
 // Prints the table and writes the files.
 Status replay_model(const LogFlags& log, const ReplayModelFlags& flags, const ReplayFiles& files);

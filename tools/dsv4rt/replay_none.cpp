@@ -73,8 +73,10 @@ Json hits_json(const replay::HitCounters& hits, const CacheStudy& study) {
 }
 
 Json study_json(const CacheStudy& study, const LogFlags& log, const ReplayNoneFlags& flags,
-                const replay::RequestSource& source, const ReplayFiles& files) {
-  Json json = replay_report_head("none", files);
+                const replay::RequestSource& source) {
+  Provenance provenance;
+  add_log(provenance, log, source);
+  Json json = replay_report_head("none", provenance);
   json["policy"] = flags.policy;
   json["log"] = log_json(log, source);
   json["whole_log"] = study.whole_log;
@@ -133,7 +135,7 @@ Status replay_none(const LogFlags& log, const ReplayNoneFlags& flags, const Repl
     print_log(log, *source);
     print_study(study, flags);
   }
-  return files.wanted() ? write_replay_files(study_json(study, log, flags, *source, files), files) : Status{};
+  return files.wanted() ? write_replay_files(study_json(study, log, flags, *source), files) : Status{};
 }
 
 }  // namespace dsv4rt::cli

@@ -60,8 +60,11 @@ Status replay_real(const LogFlags& log, const ReplayModelFlags& serving, const R
   const auto serve = [&](const ReplayModelFlags& with) -> Result<ServedLog> {
     DSV4RT_ASSIGN_OR_RETURN(auto source, open_log(log));
     DSV4RT_ASSIGN_OR_RETURN(const EngineReplayOptions options, engine_options(log, with, flags, source->info()));
+    Provenance provenance;
+    if (files.wanted()) DSV4RT_RETURN_IF_ERROR(provenance.add_checkpoint(options.engine.checkpoint));
     DSV4RT_ASSIGN_OR_RETURN(replay::RunSummary run, run_engine([&] { return source->next(); }, options));
-    return ServedLog{std::move(source), std::move(run)};
+    provenance.set_device(options.engine);
+    return ServedLog{std::move(source), std::move(run), std::move(provenance)};
   };
   if (!serving.sweep_pool.empty()) return replay_sweep(log, serving, files, serve);
   DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(serving));
@@ -69,7 +72,7 @@ Status replay_real(const LogFlags& log, const ReplayModelFlags& serving, const R
     print_log(log, *served.source);
     print_run(served.run);
   }
-  return write_run_report(log, *served.source, served.run, files);
+  return write_run_report(log, served, files);
 }
 
 }  // namespace dsv4rt::cli

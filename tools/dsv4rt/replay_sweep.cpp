@@ -89,7 +89,7 @@ Status replay_sweep(const LogFlags& log, const ReplayModelFlags& flags, const Re
     print_sweep(sweep);
   }
   if (!files.wanted()) return {};
-  Json report = run_report(log, *served->source, served->run, files);
+  Json report = run_report(log, *served);
   report["sweep"] = std::move(sweep);
   return write_replay_files(report, files);
 }

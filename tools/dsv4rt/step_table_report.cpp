@@ -1,7 +1,6 @@
 #include "step_table_report.h"
 
 #include <ctime>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -15,21 +14,13 @@
 #include "checkpoint/output_file.h"
 #include "dsv4rt/version.h"
 #include "layout/row_format.h"
+#include "provenance.h"
+#include "stop_on_interrupt.h"
 #include "text_table.h"
 #include "tools/lib/engine_inspector.h"
 
 namespace dsv4rt::cli {
 namespace {
-
-// The processor's name as Linux tells it.
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
-}
 
 std::string device_text(const EngineOptions& options) {
 #if defined(DSV4RT_HAVE_CUDA)
@@ -55,6 +46,15 @@ const char* kind_name(replay::StepKind kind) {
   return kind == replay::StepKind::kDecode ? "decode" : "prefill";
 }
 
+void print_points(const replay::StepTable& table) {
+  TextTable text({"kind", "sequences", "context", "tokens", "ms"});
+  for (const replay::StepPoint& point : table.points) {
+    text.add_row({kind_name(point.kind), std::to_string(point.sequences), std::to_string(point.context_tokens),
+                  std::to_string(point.tokens), fixed(point.microseconds / 1e3, 3)});
+  }
+  std::cout << text.to_string();
+}
+
 std::string shapes_text(Engine& engine) {
   const EngineInspector inspector(engine);
   return std::to_string(engine.layers().size()) + " layers, hidden size " +
@@ -70,17 +70,24 @@ Status write_step_table(EngineOptions options, const StepTableGrid& grid, const 
   options.limits = step_table_limits(grid);
   options.draft_budget_tokens = 1;
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  DSV4RT_ASSIGN_OR_RETURN(
-      replay::StepTable table,
-      measure_step_table(*engine, grid, [](const replay::StepPoint& point, std::int64_t done, std::int64_t total) {
-        // As they come: a run that is cut short has said what it knew.
-        spdlog::info("step table: {} of {}: {}, {} sequences, context {}, {} tokens: {:.3f} ms", done, total,
-                     kind_name(point.kind), point.sequences, point.context_tokens, point.tokens,
-                     point.microseconds / 1e3);
-      }));
+  const auto tell = [](const replay::StepPoint& point, std::int64_t done, std::int64_t total) {
+    // As they come: a run that is cut short has said what it knew.
+    spdlog::info("step table: {} of {}: {}, {} sequences, context {}, {} tokens: {:.3f} ms", done, total,
+                 kind_name(point.kind), point.sequences, point.context_tokens, point.tokens, point.microseconds / 1e3);
+  };
+  const StopOnInterrupt interrupts;
+  WorkWatch watch(StopOnInterrupt::interrupted);
+  DSV4RT_ASSIGN_OR_RETURN(replay::StepTable table, measure_step_table(*engine, grid, tell, &watch));
+  if (watch.stopped()) {
+    print_points(table);
+    return {StatusCode::kFailedPrecondition, "stopped after " + std::to_string(table.points.size()) + " of " +
+                                                 std::to_string(grid.decode.size() + grid.prefill.size()) +
+                                                 " points: --step-table writes whole tables only"};
+  }
   table.provenance = {
       {"device", device_text(options)},
-      {"commit", revision.empty() ? "version " + build_info().version : revision},
+      {"commit", revision.empty() ? build_commit() : revision},
+      {"version", build_info().version},
       {"date", today()},
       {"shapes", shapes_text(*engine)},
       {"deterministic", EngineInspector(*engine).deterministic() ? "yes" : "no"},
@@ -88,12 +95,7 @@ Status write_step_table(EngineOptions options, const StepTableGrid& grid, const 
                        "; prefill: eager, median of " + std::to_string(grid.prefill_repeats)},
       {"not measured", "mixed and verify steps"}};
   DSV4RT_RETURN_IF_ERROR(table.validate("step table"));
-  TextTable text({"kind", "sequences", "context", "tokens", "ms"});
-  for (const replay::StepPoint& point : table.points) {
-    text.add_row({kind_name(point.kind), std::to_string(point.sequences), std::to_string(point.context_tokens),
-                  std::to_string(point.tokens), fixed(point.microseconds / 1e3, 3)});
-  }
-  std::cout << text.to_string();
+  print_points(table);
   return write_text_file(path, table.to_json());
 }
 

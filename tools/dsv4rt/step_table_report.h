@@ -10,7 +10,8 @@
 namespace dsv4rt::cli {
 
 // Measures the grid with an engine of these options, whose limits are replaced, and writes the table to `path`.
-// `revision` names the build that was measured.
+// `revision` names the build that was measured; empty: its commit. Ctrl-C ends it with the points so far printed and no
+// table written: kFailedPrecondition.
 Status write_step_table(EngineOptions options, const StepTableGrid& grid, const std::string& revision,
                         const std::string& path);
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 
+#include "base/arithmetic.h"
 #include "base/bfloat16.h"
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
@@ -16,6 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double median(std::vector<double> values) {
+  if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -23,9 +25,12 @@ double median(std::vector<double> values) {
 
 class LayerBench {
  public:
-  LayerBench(Engine& engine, const LayerBenchOptions& options)
+  LayerBench(Engine& engine, const LayerBenchOptions& options, WorkWatch* watch)
       : engine_(engine),
         options_(options),
+        watch_(watch),
+        prefill_chunk_(std::max<std::int64_t>(1, options.prefill_tokens / options.batch)),
+        check_chunk_(std::max<std::int64_t>(1, options.prefill_tokens / options.batch * 7 / 8)),
         hidden_(engine.config().hidden_size),
         inputs_(options.seed, "layer bench input"),
         prefill_ms_(engine.layers().size()),
@@ -45,6 +50,14 @@ class LayerBench {
   Status time_decode();
   Status check_last_token();
 
+  [[nodiscard]] std::int64_t check_length() const { return options_.context_tokens + options_.decode_steps + 1; }
+  // Layers of all steps.
+  [[nodiscard]] std::int64_t all_layer_runs() const {
+    const std::int64_t steps = options_.prefill_repeats + 1 + ceil_div(options_.context_tokens, prefill_chunk_) +
+                               options_.decode_steps + 1 + ceil_div(check_length(), check_chunk_);
+    return steps * static_cast<std::int64_t>(engine_.layers().size());
+  }
+
   // Input of sequence `s` at `position`: the same whatever the chunking.
   void fill_input(std::size_t s, std::int64_t position, bf16* row) const {
     const auto first = (static_cast<std::uint64_t>(s) << 40) + static_cast<std::uint64_t>(position * hidden_);
@@ -53,6 +66,10 @@ class LayerBench {
 
   Engine& engine_;
   const LayerBenchOptions& options_;
+  WorkWatch* watch_;            // may be null
+  std::int64_t prefill_chunk_;  // tokens of a sequence in one step
+  std::int64_t check_chunk_;    // another cut of the same tokens
+  std::int64_t layers_run_ = 0;
   std::int64_t hidden_;
   SyntheticStream inputs_;
   std::vector<bf16> x_;
@@ -76,6 +93,7 @@ Status LayerBench::step(std::span<const SequenceId> sequences, std::int64_t toke
   DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare(entries));
   last_rows_.clear();
   for (std::size_t i = 0; i < engine_.layers().size(); ++i) {
+    DSV4RT_RETURN_IF_ERROR(check_watch(watch_));
     const Clock::time_point begin = Clock::now();
     DSV4RT_RETURN_IF_ERROR(engine_.forward_layer_from_host(step, engine_.layers()[i],
                                                            reinterpret_cast<const Bf16Bits*>(x_.data()),
@@ -84,6 +102,7 @@ Status LayerBench::step(std::span<const SequenceId> sequences, std::int64_t toke
       (*times)[i].push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
     }
     last_rows_.emplace_back(out_.end() - hidden_, out_.end());
+    if (watch_ != nullptr) watch_->tell(++layers_run_, all_layer_runs());
   }
   return engine_.commit(step);
 }
@@ -112,8 +131,7 @@ Status LayerBench::time_decode() {
     DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
     sequences.push_back(sequence);
   }
-  const std::int64_t chunk = std::max<std::int64_t>(1, options_.prefill_tokens / options_.batch);
-  DSV4RT_RETURN_IF_ERROR(fill(sequences, options_.context_tokens, chunk));
+  DSV4RT_RETURN_IF_ERROR(fill(sequences, options_.context_tokens, prefill_chunk_));
   DSV4RT_RETURN_IF_ERROR(step(sequences, 1, nullptr));
   for (std::int32_t i = 0; i < options_.decode_steps; ++i) {
     DSV4RT_RETURN_IF_ERROR(step(sequences, 1, &decode_ms_));
@@ -130,9 +148,7 @@ Status LayerBench::check_last_token() {
     DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
     sequences.push_back(sequence);
   }
-  const std::int64_t length = options_.context_tokens + options_.decode_steps + 1;
-  const std::int64_t chunk = std::max<std::int64_t>(1, options_.prefill_tokens / options_.batch * 7 / 8);
-  DSV4RT_RETURN_IF_ERROR(fill(sequences, length, chunk));
+  DSV4RT_RETURN_IF_ERROR(fill(sequences, check_length(), check_chunk_));
   for (const SequenceId sequence : sequences) DSV4RT_RETURN_IF_ERROR(engine_.release(sequence));
   const bool deterministic = EngineInspector(engine_).deterministic();
   for (std::size_t i = 0; i < decoded.size(); ++i) {
@@ -181,10 +197,11 @@ CacheLimits bench_limits(const LayerBenchOptions& options) {
           .pool_tokens = 0};
 }
 
-Result<std::vector<LayerBenchResult>> bench_layers(Engine& engine, const LayerBenchOptions& options) {
+Result<std::vector<LayerBenchResult>> bench_layers(Engine& engine, const LayerBenchOptions& options, WorkWatch* watch) {
   DSV4RT_RETURN_IF_ERROR(check_options(options));
-  LayerBench bench(engine, options);
-  DSV4RT_RETURN_IF_ERROR(bench.run());
+  LayerBench bench(engine, options, watch);
+  const Status status = bench.run();
+  if (!status.ok() && (watch == nullptr || !watch->stopped())) return status;
   return bench.results();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dsv4rt/engine.h"
+#include "tools/lib/work_watch.h"
 
 namespace dsv4rt {
 
@@ -22,14 +23,17 @@ struct LayerBenchOptions {
 
 struct LayerBenchResult {
   LayerId layer;
-  double prefill_ms = 0;  // median
-  double decode_ms = 0;   // median of one step of `batch` tokens
+  double prefill_ms = 0;  // median; 0: not timed before the bench was stopped
+  double decode_ms = 0;   // median of one step of `batch` tokens; 0 as above
 };
 
 // Limits that an engine needs for these options.
 CacheLimits bench_limits(const LayerBenchOptions& options);
 
+// The watch is asked before every layer and told of every layer that ran; when it ends the bench, the medians are of
+// what was timed, nothing is checked, and the engine is not to be used any more.
 // kMismatch naming the layer when the check fails; kInvalidArgument for options that are not positive.
-Result<std::vector<LayerBenchResult>> bench_layers(Engine& engine, const LayerBenchOptions& options);
+Result<std::vector<LayerBenchResult>> bench_layers(Engine& engine, const LayerBenchOptions& options,
+                                                   WorkWatch* watch = nullptr);
 
 }  // namespace dsv4rt

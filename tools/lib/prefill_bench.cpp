@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 class PrefillBench {
  public:
-  PrefillBench(Engine& engine, std::int32_t tokens, std::uint64_t seed)
+  PrefillBench(Engine& engine, std::int32_t tokens, std::uint64_t seed, WorkWatch* watch)
       : engine_(engine),
+        watch_(watch),
         inspector_(engine),
         tokens_(tokens),
         hidden_(engine.config().hidden_size),
@@ -75,9 +76,10 @@ class PrefillBench {
 
  private:
   Status step(SequenceId sequence, std::int32_t tokens) {
+    DSV4RT_RETURN_IF_ERROR(check_watch(watch_));
     const StepEntry entry{sequence, tokens};
     DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare({&entry, 1}));
-    const auto keep_inputs = [](const LayerOutput&) { return Status{}; };
+    const auto keep_inputs = [this](const LayerOutput&) { return check_watch(watch_); };
     DSV4RT_RETURN_IF_ERROR(engine_.step(step, engine_.input(), keep_inputs));
     return engine_.commit(step);
   }
@@ -93,6 +95,7 @@ class PrefillBench {
   }
 
   Engine& engine_;
+  WorkWatch* watch_;  // may be null
   EngineInspector inspector_;
   std::int32_t tokens_;
   std::int64_t hidden_;
@@ -122,13 +125,13 @@ void count_flops(Engine& engine, std::int64_t tokens, PrefillBenchResult& result
 
 }  // namespace
 
-Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats,
-                                         std::uint64_t seed) {
+Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats, std::uint64_t seed,
+                                         WorkWatch* watch) {
   if (tokens < 1 || repeats < 1) {
     return Status{StatusCode::kInvalidArgument, "prefill bench: " + std::to_string(tokens) + " tokens, " +
                                                     std::to_string(repeats) + " repeats; accepted: 1 or more of both"};
   }
-  PrefillBench bench(engine, tokens, seed);
+  PrefillBench bench(engine, tokens, seed, watch);
   PrefillBenchResult result;
   DSV4RT_ASSIGN_OR_RETURN(result.halves_distance, bench.check_halves());
   DSV4RT_ASSIGN_OR_RETURN(result.prefill_ms, bench.median_ms(repeats, 0));
@@ -136,14 +139,15 @@ Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, st
   return result;
 }
 
-Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed) {
+Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed,
+                                  WorkWatch* watch) {
   if (shape.tokens < 1 || shape.context_tokens < 0 || repeats < 1) {
     return Status{StatusCode::kInvalidArgument,
                   "prefill bench: " + std::to_string(shape.tokens) + " tokens after " +
                       std::to_string(shape.context_tokens) + ", " + std::to_string(repeats) +
                       " repeats; accepted: 1 or more tokens and repeats, 0 or more before"};
   }
-  return PrefillBench(engine, shape.tokens, seed).median_ms(repeats, shape.context_tokens);
+  return PrefillBench(engine, shape.tokens, seed, watch).median_ms(repeats, shape.context_tokens);
 }
 
 }  // namespace dsv4rt

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "dsv4rt/engine.h"
+#include "tools/lib/work_watch.h"
 
 namespace dsv4rt {
 
@@ -18,7 +19,10 @@ struct PrefillBenchResult {
 
 // An engine for this takes max_step_tokens and max_context_tokens of at least `tokens`.
 // kMismatch when the halves differ; kInvalidArgument for numbers that are not positive.
-Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats, std::uint64_t seed);
+// The watch is asked before every step and between its layers; when it ends the bench, kFailedPrecondition is returned,
+// the watch is stopped() and the engine is not to be used any more.
+Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats, std::uint64_t seed,
+                                         WorkWatch* watch = nullptr);
 
 struct PrefillShape {
   std::int32_t tokens = 0;
@@ -27,7 +31,8 @@ struct PrefillShape {
 
 // Median time in milliseconds of a part of a prompt after a context that nobody computed: whatever valid rows the
 // caches hold (EngineEditor::fill_caches). An engine for this takes max_step_tokens of at least the tokens and
-// max_context_tokens of at least both together.
-Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed);
+// max_context_tokens of at least both together. The watch as above.
+Result<double> time_prefill_after(Engine& engine, const PrefillShape& shape, std::int32_t repeats, std::uint64_t seed,
+                                  WorkWatch* watch = nullptr);
 
 }  // namespace dsv4rt

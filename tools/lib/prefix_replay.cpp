@@ -12,6 +12,8 @@
 namespace dsv4rt {
 namespace {
 
+constexpr const char* kStopped = "stopped before it was compared";
+
 // Bytes of outputs from `first` on that are not equal, layer by layer.
 std::vector<std::string> output_differences(const TraceRun& cold, const TraceRun& warm, std::int64_t first,
                                             std::int64_t hidden) {
@@ -60,6 +62,10 @@ Status replay(Engine& engine, const AttentionTrace& trace, const TraceRunOptions
     result.differences.push_back("the sequence began with " + std::to_string(start.hit_tokens) + " tokens");
   }
   DSV4RT_ASSIGN_OR_RETURN(const TraceRun warm, continue_trace(engine, trace, options, start.sequence, {}));
+  if (warm.stopped) {
+    result.skipped = kStopped;
+    return engine.release(start.sequence);
+  }
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<RoleDigest> cache, digest_roles(engine, start.sequence));
   DSV4RT_RETURN_IF_ERROR(engine.release(start.sequence));
 
@@ -120,7 +126,9 @@ Result<std::vector<PrefixReplay>> replay_prefixes(Engine& engine, const Attentio
   for (const auto& [boundary, there_before] : std::map<std::int64_t, bool>(kept.boundaries())) {
     PrefixReplay result;
     result.boundary = boundary;
-    if (!kept.boundaries().at(boundary)) {
+    if (options.watch != nullptr && options.watch->asks_to_end()) {
+      result.skipped = kStopped;
+    } else if (!kept.boundaries().at(boundary)) {
       result.skipped = "its state left the cache for another one";
     } else if (boundary >= most_tokens) {
       result.skipped = "a sequence that begins here needs room for one token more";

@@ -25,8 +25,8 @@ double ms_since(Clock::time_point begin) {
 
 class StepBench {
  public:
-  StepBench(Engine& engine, const StepShape& shape, const StepBenchOptions& options)
-      : engine_(engine), editor_(engine), shape_(shape), options_(options) {}
+  StepBench(Engine& engine, const StepShape& shape, const StepBenchOptions& options, WorkWatch* watch)
+      : engine_(engine), editor_(engine), shape_(shape), options_(options), watch_(watch) {}
 
   Result<StepBenchResult> run() {
     DSV4RT_RETURN_IF_ERROR(prepare_context());
@@ -56,6 +56,7 @@ class StepBench {
   }
 
   Status step(bool capture, std::span<const std::int32_t> accepted) {
+    DSV4RT_RETURN_IF_ERROR(check_watch(watch_));
     DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare(entries_, {.pad_to_tokens = 0, .capture = capture}));
     std::int64_t nodes_before = 0;
     // The layers' inputs stay what they are: the bench has no experts.
@@ -143,6 +144,7 @@ class StepBench {
   EngineEditor editor_;
   const StepShape& shape_;
   const StepBenchOptions& options_;
+  WorkWatch* watch_;  // may be null
   std::vector<SequenceId> sequences_;
   std::vector<StepEntry> entries_;
   std::vector<std::int64_t> layer_nodes_;  // nodes of each layer in the last capture
@@ -179,11 +181,12 @@ CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBench
   return limits;
 }
 
-Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options) {
+Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options,
+                                    WorkWatch* watch) {
   DSV4RT_RETURN_IF_ERROR(require_positive("context_tokens", shape.context_tokens));
   DSV4RT_RETURN_IF_ERROR(require_positive("batch", shape.batch));
   DSV4RT_RETURN_IF_ERROR(require_positive("steps", options.steps));
-  return StepBench(engine, shape, options).run();
+  return StepBench(engine, shape, options, watch).run();
 }
 
 }  // namespace dsv4rt

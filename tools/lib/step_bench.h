@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dsv4rt/engine.h"
+#include "tools/lib/work_watch.h"
 
 namespace dsv4rt {
 
@@ -45,6 +46,9 @@ void leave_room_for_steps(std::span<StepShape> shapes, const StepBenchOptions& o
 CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBenchOptions& options);
 
 // kMismatch when captured and eager steps differ; kInvalidArgument for numbers that are not positive.
-Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options);
+// The watch is asked before every step; when it ends the bench, kFailedPrecondition is returned, the watch is stopped()
+// and the engine is not to be used any more.
+Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options,
+                                    WorkWatch* watch = nullptr);
 
 }  // namespace dsv4rt

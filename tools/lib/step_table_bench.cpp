@@ -14,6 +14,15 @@ double to_table_us(double ms) {
   return std::round(ms * 1e6) / 1e3;
 }
 
+Result<double> prefill_ms(Engine& engine, const PrefillShape& shape, const StepTableGrid& grid, WorkWatch* watch) {
+  if (shape.context_tokens > 0) {
+    return time_prefill_after(engine, shape, grid.prefill_repeats, grid.steps.seed, watch);
+  }
+  DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
+                          bench_prefill(engine, shape.tokens, grid.prefill_repeats, grid.steps.seed, watch));
+  return result.prefill_ms;
+}
+
 }  // namespace
 
 StepTableGrid StepTableGrid::for_gpu() {
@@ -46,7 +55,7 @@ CacheLimits step_table_limits(const StepTableGrid& grid) {
 }
 
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
-                                             const StepTableProgress& progress) {
+                                             const StepTableProgress& progress, WorkWatch* watch) {
   if (grid.decode.empty() || grid.prefill.empty()) {
     return Status{StatusCode::kInvalidArgument, "step table: " + std::to_string(grid.decode.size()) + " decode and " +
                                                     std::to_string(grid.prefill.size()) +
@@ -62,28 +71,26 @@ Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid
   DSV4RT_RETURN_IF_ERROR(EngineEditor(engine).fill_caches(grid.steps.seed));
   StepBenchOptions steps = grid.steps;
   steps.fill = false;
+  const auto stopped = [watch] { return watch != nullptr && watch->stopped(); };
   for (const StepShape& shape : grid.decode) {
-    DSV4RT_ASSIGN_OR_RETURN(const StepBenchResult result, bench_steps(engine, shape, steps));
+    const Result<StepBenchResult> result = bench_steps(engine, shape, steps, watch);
+    if (stopped()) return table;
+    DSV4RT_RETURN_IF_ERROR(result.status());
     add({.kind = replay::StepKind::kDecode,
          .sequences = shape.batch,
          .context_tokens = shape.context_tokens,
          .tokens = 1,
-         .microseconds = to_table_us(result.waited_ms)});
+         .microseconds = to_table_us(result->waited_ms)});
   }
   for (const PrefillShape& shape : grid.prefill) {
-    double ms = 0;
-    if (shape.context_tokens == 0) {
-      DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result,
-                              bench_prefill(engine, shape.tokens, grid.prefill_repeats, grid.steps.seed));
-      ms = result.prefill_ms;
-    } else {
-      DSV4RT_ASSIGN_OR_RETURN(ms, time_prefill_after(engine, shape, grid.prefill_repeats, grid.steps.seed));
-    }
+    const Result<double> ms = prefill_ms(engine, shape, grid, watch);
+    if (stopped()) return table;
+    DSV4RT_RETURN_IF_ERROR(ms.status());
     add({.kind = replay::StepKind::kPrefill,
          .sequences = 1,
          .context_tokens = shape.context_tokens,
          .tokens = shape.tokens,
-         .microseconds = to_table_us(ms)});
+         .microseconds = to_table_us(*ms)});
   }
   return table;
 }

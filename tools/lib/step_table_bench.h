@@ -31,10 +31,10 @@ using StepTableProgress = std::function<void(const replay::StepPoint& point, std
 
 // Without provenance, which the caller knows. A decode point is the captured step where the backend can capture, and
 // the eager one otherwise: prepared, run, waited for and committed, the median of the steps. Prefills run eagerly.
-// `progress` is told every point, how many are done and how many
-// there are. Errors of the benchmarks; kInvalidArgument for a grid without
-// decode or prefill points.
+// `progress` is told every point, how many are done and how many there are. When the watch ends it, the table has the
+// points so far, and the engine is not to be used any more. Errors of the benchmarks; kInvalidArgument for a grid
+// without decode or prefill points.
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
-                                             const StepTableProgress& progress = {});
+                                             const StepTableProgress& progress = {}, WorkWatch* watch = nullptr);
 
 }  // namespace dsv4rt

@@ -60,13 +60,13 @@ Status EngineEditor::fill_caches(std::uint64_t seed) {
   for (std::size_t i = 0; i < impl_.layout.pools().size(); ++i) {
     const PoolSpec& spec = impl_.layout.pools()[i];
     const SyntheticStream stream(seed, "pool " + std::to_string(i));
-    const std::int64_t blocks = impl_.memory.cache.pool_blocks[i];
+    const std::int64_t blocks = impl_.memory.cache.pool_blocks[i] - 1;  // but the null block, which stays zero
     const std::int64_t distinct = std::min(blocks, kDistinctBlocks);
     const auto pattern = spec.role == CacheRole::kIndexK
                              ? random_blocks(formats.index_keys, spec.shape, kIndexHeadDim, distinct, stream)
                              : random_blocks(formats.rows, spec.shape, kHeadDim, distinct, stream);
-    DSV4RT_RETURN_IF_ERROR(
-        repeat_upload(backend, impl_.cache.tables()[i].blocks, blocks * spec.shape.block_bytes, pattern));
+    DSV4RT_RETURN_IF_ERROR(repeat_upload(backend, impl_.cache.tables()[i].blocks + spec.shape.block_bytes,
+                                         blocks * spec.shape.block_bytes, pattern));
   }
   for (std::size_t i = 0; i < impl_.layout.slots().size(); ++i) {
     const SlotSpec& spec = impl_.layout.slots()[i];

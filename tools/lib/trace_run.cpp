@@ -37,13 +37,23 @@ Status run_step(Engine& engine, const AttentionTrace& trace, const TraceRunOptio
     const Clock::time_point begin = Clock::now();
     DSV4RT_RETURN_IF_ERROR(engine.forward_layer_from_host(step, layer.layer, x, out));
     (decode ? layer.decode_ms : layer.prefill_ms) += milliseconds_since(begin);
+    layer.tokens += tokens;
     return recorded.topk ? keep_selection(inspector, layer, tokens) : Status{};
   };
   Status status;
-  for (std::size_t i = 0; i < run.layers.size() && status.ok(); ++i) status = run_layer(run.layers[i]);
+  const auto layers = static_cast<std::int64_t>(run.layers.size());
+  for (std::int64_t i = 0; i < layers && status.ok(); ++i) {
+    if (options.watch != nullptr && options.watch->asks_to_end()) {
+      run.stopped = true;
+      return engine.cancel(step).status();
+    }
+    status = run_layer(run.layers[static_cast<std::size_t>(i)]);
+    if (options.watch != nullptr && status.ok()) options.watch->tell(i + 1, layers);
+  }
   if (status.ok()) status = engine.commit(step);
   if (!status.ok()) (void)engine.cancel(step);  // the first failure is what is told
   ++run.steps;
+  (decode ? run.decode_tokens : run.prefill_tokens) += tokens;
   return status;
 }
 
@@ -96,8 +106,6 @@ Result<TraceRun> continue_trace(Engine& engine, const AttentionTrace& trace, con
   DSV4RT_ASSIGN_OR_RETURN(const std::int64_t held, engine.length(sequence));
   TraceRun run;
   run.sequence = sequence;
-  run.prefill_tokens = std::max<std::int64_t>(decode_from - held, 0);
-  run.decode_tokens = total - held - run.prefill_tokens;
   for (const LayerId layer : engine.layers()) {
     LayerRun layer_run;
     layer_run.layer = layer;
@@ -110,6 +118,7 @@ Result<TraceRun> continue_trace(Engine& engine, const AttentionTrace& trace, con
     const bool decode = done >= decode_from;
     const std::int64_t tokens = decode ? 1 : std::min(chunk, decode_from - done);
     DSV4RT_RETURN_IF_ERROR(run_step(engine, trace, options, done, static_cast<std::int32_t>(tokens), decode, run));
+    if (run.stopped) return run;
     done += tokens;
     if (progress) progress(done, total);
   }

@@ -11,6 +11,7 @@
 #include "dsv4rt/engine.h"
 #include "tools/lib/attention_trace.h"
 #include "tools/lib/engine_inspector.h"
+#include "tools/lib/work_watch.h"
 
 namespace dsv4rt {
 
@@ -19,6 +20,8 @@ struct TraceRunOptions {
   std::int64_t decode_from = -1;  // first token fed alone; -1: the trace's n_prefill
   // Ids of the trace's tokens, [n]: the engine's prefix cache gets to know them. Empty: they have none.
   std::span<const std::int32_t> token_ids = {};
+  // Asked before every layer, and told of the layers of a step as they end. Null: nobody watches.
+  WorkWatch* watch = nullptr;
 };
 
 // What one layer produced, next to what it took.
@@ -30,6 +33,7 @@ struct LayerRun {
   std::int32_t top_k = 0;
   double prefill_ms = 0;
   double decode_ms = 0;
+  std::int64_t tokens = 0;  // run, also by a step that was then stopped before its last layer
 };
 
 struct TraceRun {
@@ -37,6 +41,8 @@ struct TraceRun {
   std::int64_t prefill_tokens = 0;  // fed in chunks
   std::int64_t decode_tokens = 0;   // fed one by one
   std::int64_t steps = 0;
+  // The watch ended the run between two layers: that step was cancelled, and the counts above are of complete steps.
+  bool stopped = false;
   std::vector<LayerRun> layers;
 };
 

@@ -50,7 +50,7 @@ class Replay(unittest.TestCase):
         self.assertEqual([entry["capacity_tokens"] for entry in report["capacities"]], [4000000])
         self.assertAlmostEqual(report["capacities"][0]["hit_rate"], 0.1578, places=4)
         self.assertEqual(len(report["log"]["sha256"]), 64)
-        self.assertIn("compiler", report["provenance"])
+        self.assertIn("compiler", report["provenance"]["build"])
 
     def test_the_same_log_from_standard_input(self):
         from_file = json.loads(run("replay", CONVERSATION, "--json", "-").stdout)
