@@ -36,10 +36,10 @@ class Bench {
   void copies() {
     std::vector<RingKind> kinds;
     std::int64_t bytes = 0;
-    for (int i = 0; i < kLayers; ++i) kinds.push_back(testing::window_ring(RowFormat::kFp8DsMla, 128, kDraftBudget));
+    for (int i = 0; i < kLayers; ++i) kinds.push_back(test::window_ring(RowFormat::kFp8DsMla, 128, kDraftBudget));
     for (int i = 0; i < kOverlappingLayers; ++i) {
-      kinds.push_back(testing::state_ring(kHeadDim, kDraftBudget));
-      kinds.push_back(testing::state_ring(kIndexHeadDim, kDraftBudget));
+      kinds.push_back(test::state_ring(kHeadDim, kDraftBudget));
+      kinds.push_back(test::state_ring(kIndexHeadDim, kDraftBudget));
     }
     for (const RingKind& kind : kinds) bytes += kind.state.scale_offset(kind.state.rows);
     BoundaryMemory memory(kinds, kSlots, kSlots);
@@ -67,7 +67,7 @@ class Bench {
     constexpr std::int32_t kTokens = 8192;
     constexpr std::int32_t kSets = 8;
     const BlockShape staged = block_shape(RowFormat::kFp8DsMla, kTokens);
-    const RingKind window = testing::window_ring(RowFormat::kFp8DsMla, 128, 0);
+    const RingKind window = test::window_ring(RowFormat::kFp8DsMla, 128, 0);
     const std::int64_t projection_bytes = std::int64_t{kTokens} * 2 * kHeadDim * 4;
     const std::int64_t set_bytes = (staged.block_bytes + 255) / 256 * 256 + 2 * projection_bytes;
     const DeviceMemory inputs(static_cast<std::size_t>(kSets * set_bytes));
@@ -89,7 +89,7 @@ class Bench {
                                   .overlap = true};
       BoundaryRows rows;
       rows.state_offset = offset;
-      rows.state = testing::state_ring(dim, 0).state;
+      rows.state = test::state_ring(dim, 0).state;
       return KeepBoundaryParams::Compressor{.input = input, .rows = rows};
     };
     BoundaryRows window_rows;

@@ -101,9 +101,9 @@ struct SetLayout {
 
 // Weights and tables, the same for all sets.
 struct Shared {
-  std::vector<bf16> norm = testing::random_bf16(5, kHeadDim);
-  std::vector<float> ape = testing::random_floats(6, 4 * 1024 > 128 * 512 ? 4 * 1024 : 128 * 512);
-  std::vector<float> frequencies = testing::test_frequencies(160000.0);
+  std::vector<bf16> norm = test::random_bf16(5, kHeadDim);
+  std::vector<float> ape = test::random_floats(6, 4 * 1024 > 128 * 512 ? 4 * 1024 : 128 * 512);
+  std::vector<float> frequencies = test::test_frequencies(160000.0);
   std::vector<std::int32_t> table[2];
   std::int64_t table_stride[2] = {};
 };
@@ -176,10 +176,10 @@ void fill_tables(const Case& c, std::int64_t slots, Shared& shared) {
 
 // Random content: normal BF16 up to random_bytes, normal floats up to floats_end, zero behind.
 std::vector<std::byte> random_set(const SetLayout& at) {
-  static const std::vector<bf16> halves = testing::random_bf16(1, std::size_t{1} << 18);
-  static const std::vector<float> floats = testing::random_floats(2, std::size_t{1} << 18);
+  static const std::vector<bf16> halves = test::random_bf16(1, std::size_t{1} << 18);
+  static const std::vector<float> floats = test::random_floats(2, std::size_t{1} << 18);
   std::vector<std::byte> set(at.bytes);
-  testing::Random random(3);
+  test::Random random(3);
   const auto fill = [&](std::size_t begin, std::size_t end, const std::byte* from, std::size_t size) {
     for (std::size_t chunk = begin; chunk < end; chunk += 4096) {
       const std::size_t offset = random.bits() % (size - 4096) / 4 * 4;
@@ -346,7 +346,7 @@ void run_case(const Case& c, const Options& options, const cuda::CudaDevice& dev
 // Single tokens of `count` sequences; every one completes its block, or as many as phases allow.
 std::vector<Part> decode(std::int32_t count, std::int32_t ratio, bool all_complete) {
   std::vector<Part> parts;
-  testing::Random random(11);
+  test::Random random(11);
   for (std::int32_t i = 0; i < count; ++i) {
     const auto block = static_cast<std::int32_t>(random.bits() % 60 + 2) * 128 / std::max(ratio, 1);
     const auto phase =
