@@ -20,6 +20,9 @@ namespace {
 constexpr std::int64_t kRoundingBlock = kActivationBlockValues;
 // Below this many values, rounding on one thread is quicker than waking the others.
 constexpr std::int64_t kSerialRoundingValues = 16 * 1024;
+// And below this many products of a weight of 16 outputs with a row, decoding counted as four rows: some 100
+// microseconds of one thread.
+constexpr double kSerialCost = 1 << 18;
 
 constexpr std::int64_t kInputFloats = kMaxBlockRows * kBlockDepth;
 constexpr std::int64_t kSumFloats = kMaxBlockRows * kMaxBlockGroups * kGroupOutputs;
@@ -98,12 +101,13 @@ Status LinearExecutor::run(std::int32_t tokens, std::span<const LinearCall> call
   double total = 0;
   for (const Segment& segment : segments()) total += segment.group_cost * static_cast<double>(segment.groups);
   const int workers = team_.threads();
-  return team_.parallel_for(workers, [&](std::int64_t begin, std::int64_t end, int) {
+  const auto run_ranges = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t worker = begin; worker < end; ++worker) {
       run_range(total * static_cast<double>(worker) / workers, total * static_cast<double>(worker + 1) / workers,
                 static_cast<int>(worker));
     }
-  });
+  };
+  return team_.parallel_for(workers, run_ranges, total < kSerialCost ? workers : 1);
 }
 
 LinearExecutor::ScratchLayout LinearExecutor::scratch_layout(int threads, std::int64_t rounded_values,

@@ -68,10 +68,10 @@ int ThreadTeam::running_threads() const noexcept {
   return workers_ == nullptr ? 1 : workers_->workers();
 }
 
-Status ThreadTeam::run(std::int64_t items, Trampoline trampoline, const void* body) const {
+Status ThreadTeam::run(std::int64_t items, std::int64_t grain, Trampoline trampoline, const void* body) const {
   if (items <= 0) return {};
   if (workers_ != nullptr && workers_->lost_by_fork()) make_threads();
-  const auto workers = static_cast<int>(std::min<std::int64_t>(running_threads(), items));
+  const auto workers = static_cast<int>(std::clamp<std::int64_t>(items / grain, 1, running_threads()));
   Round round(items, workers, trampoline, body);
   if (workers == 1) {
     round.work(0);

@@ -10,12 +10,15 @@
 
 namespace dsv4rt::cpu {
 
+// Heads that take long enough to wake a thread for.
+inline constexpr std::int64_t kHeadGrain = 32;
+
 // Calls body(item, rotation) for item = token * heads + head of every head; the angles are computed
 // once for the heads of a token that one worker has.
 template <class Body>
 Status for_each_head(const ThreadTeam& team, const StepView& step, std::int64_t heads, const RopeParams& rope,
                      const Body& body) {
-  return team.parallel_for(step.counts.tokens * heads, [&](std::int64_t begin, std::int64_t end, int) {
+  const auto heads_of_range = [&](std::int64_t begin, std::int64_t end, int) {
     std::int64_t item = begin;
     while (item < end) {
       const std::int64_t token = item / heads;
@@ -23,7 +26,8 @@ Status for_each_head(const ThreadTeam& team, const StepView& step, std::int64_t 
       const RopeRotation rotation(rope, step.token_position[token]);
       for (; item < token_end; ++item) body(item, rotation);
     }
-  });
+  };
+  return team.parallel_for(step.counts.tokens * heads, heads_of_range, kHeadGrain);
 }
 
 }  // namespace dsv4rt::cpu

@@ -12,8 +12,12 @@
 namespace dsv4rt::cpu {
 namespace {
 
+// WorkerThreads::shares_: the low half of the round's number, 16 bits of how many shares, 16 bits of the next one.
 constexpr int kRoundShift = 32;
-constexpr std::uint64_t kWorkersMask = (std::uint64_t{1} << kRoundShift) - 1;
+constexpr int kCountShift = 16;
+constexpr std::uint64_t kShareMask = (std::uint64_t{1} << kCountShift) - 1;
+constexpr std::uint64_t kRoundMask = (std::uint64_t{1} << kRoundShift) - 1;
+
 // Some microseconds. A thread that looks for longer takes its processor from the one it waits for on a shared machine;
 // one that sleeps at once wakes up later than the next operation of a small layer begins.
 constexpr int kLooks = 100;
@@ -57,7 +61,7 @@ int usable_processors() noexcept {
 WorkerThreads::WorkerThreads(int workers) : process_(count_forks()) {
   threads_->started.reserve(static_cast<std::size_t>(workers - 1));
   try {
-    for (int worker = 1; worker < workers; ++worker) threads_->started.emplace_back([this, worker] { serve(worker); });
+    for (int worker = 1; worker < workers; ++worker) threads_->started.emplace_back([this] { serve(); });
   } catch (const std::bad_alloc&) {
     // As below.
   } catch (const std::system_error&) {
@@ -76,7 +80,7 @@ WorkerThreads::~WorkerThreads() {
     }
     return;
   }
-  round_.store(round_.load(std::memory_order_relaxed) & ~kWorkersMask, std::memory_order_release);
+  round_.store(0, std::memory_order_release);
   round_.notify_all();
   for (std::thread& thread : threads_->started) thread.join();
 }
@@ -85,26 +89,36 @@ bool WorkerThreads::lost_by_fork() const noexcept {
   return process_ != forks.load(std::memory_order_relaxed);
 }
 
-void WorkerThreads::run(int workers, Work work, void* object) {
+void WorkerThreads::run(int shares, Work work, void* object) {
+  const std::uint64_t round = round_.load(std::memory_order_relaxed) + 1;
   work_ = work;
   object_ = object;
-  running_.store(workers - 1, std::memory_order_relaxed);
-  const std::uint64_t next = (round_.load(std::memory_order_relaxed) >> kRoundShift) + 1;
-  round_.store(next << kRoundShift | static_cast<std::uint64_t>(workers), std::memory_order_release);
+  unfinished_.store(shares, std::memory_order_relaxed);
+  shares_.store((round & kRoundMask) << kRoundShift | static_cast<std::uint64_t>(shares) << kCountShift | 1,
+                std::memory_order_release);
+  round_.store(round, std::memory_order_release);
   round_.notify_all();
   work(object, 0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0;) left = wait_while(running_, left);
+  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  take_shares(round);
+  for (int left = unfinished_.load(std::memory_order_acquire); left != 0;) left = wait_while(unfinished_, left);
 }
 
-// The first round has number 0 and nothing to do.
-void WorkerThreads::serve(int worker) noexcept {
+void WorkerThreads::take_shares(std::uint64_t round) noexcept {
+  std::uint64_t word = shares_.load(std::memory_order_acquire);
+  while (word >> kRoundShift == (round & kRoundMask) && (word & kShareMask) < (word >> kCountShift & kShareMask)) {
+    if (!shares_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    work_(object_, static_cast<int>(word & kShareMask));
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+    word = shares_.load(std::memory_order_acquire);
+  }
+}
+
+void WorkerThreads::serve() noexcept {
   for (std::uint64_t seen = 1;;) {
     seen = wait_while(round_, seen);
-    const auto workers = static_cast<int>(seen & kWorkersMask);
-    if (workers == 0) return;
-    if (worker >= workers) continue;
-    work_(object_, worker);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    if (seen == 0) return;
+    take_shares(seen);
   }
 }
 

@@ -1,4 +1,4 @@
-// Threads that wait for work: all of a round, each worker its own part of it.
+// Threads that wait for work and share what there is of it.
 #pragma once
 
 #include <atomic>
@@ -30,10 +30,12 @@ class WorkerThreads {
   // Workers that there are, the caller's thread included.
   [[nodiscard]] int workers() const noexcept { return static_cast<int>(threads_->started.size()) + 1; }
 
-  // Calls work(object, worker) once for every worker in [0, workers): 0 on the calling thread. Returns when all are
-  // done. `work` must not throw. One thread at a time. workers <= workers().
-  using Work = void (*)(void* object, int worker);
-  void run(int workers, Work work, void* object);
+  // Calls work(object, share) once for every share in [0, shares). Returns when all are done. The calling thread begins
+  // with share 0 and goes on with those that nobody has taken: it never waits for a thread that has yet to wake up,
+  // which on a shared machine takes longer than a small layer. `work` must not throw. One thread at a time.
+  // shares <= workers().
+  using Work = void (*)(void* object, int share);
+  void run(int shares, Work work, void* object);
 
   // Whether the process is a child that was forked after the threads were made: they are not there.
   [[nodiscard]] bool lost_by_fork() const noexcept;
@@ -44,13 +46,18 @@ class WorkerThreads {
     std::vector<std::thread> started;
     Threads* next_lost = nullptr;
   };
-  void serve(int worker) noexcept;
+  void serve() noexcept;
+  // Does shares that nobody has taken while the round lasts.
+  void take_shares(std::uint64_t round) noexcept;
 
-  // Number of the round and, in the low half, how many workers it has. One word, so that a thread that is late learns
-  // whether the round is its business without looking at what the next round may be changing. Workers 0: the end.
+  // Number of the round that threads wait for; 0: the end.
   std::atomic<std::uint64_t> round_ = 1;
-  std::atomic<int> running_ = 0;  // threads that have not finished the round
-  Work work_ = nullptr;           // both are written before round_ and read by its workers alone
+  // The round, how many shares it has, and the next that nobody has taken. One word: a thread that is late takes
+  // nothing of a round that is not the one it was woken for.
+  std::atomic<std::uint64_t> shares_ = 0;
+  std::atomic<int> unfinished_ = 0;  // shares of the round
+  // Written before shares_, and read by who has taken a share: until that is finished the round lasts.
+  Work work_ = nullptr;
   void* object_ = nullptr;
   std::uint64_t process_;  // number of forks between the program's start and the threads
   std::unique_ptr<Threads> threads_ = std::make_unique<Threads>();

@@ -1,6 +1,7 @@
 // The thread team: what its workers do and throw.
 #include "backend/cpu/parallel.h"
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 #include <stdexcept>
@@ -40,6 +41,26 @@ TEST_P(ParallelTest, EveryItemIsDoneOnce) {
     });
     EXPECT_TRUE(status.ok());
     EXPECT_EQ(times, std::vector<int>(static_cast<std::size_t>(items), 1));
+  }
+}
+
+TEST_P(ParallelTest, RangesAreNotShorterThanTheGrain) {
+  for (const std::int64_t grain : {1, 3, 7, 100}) {
+    std::atomic<std::int64_t> ranges = 0;
+    std::atomic<std::int64_t> shortest = 1000;
+    EXPECT_TRUE(team_
+                    .parallel_for(
+                        20,
+                        [&](std::int64_t begin, std::int64_t end, int) {
+                          ++ranges;
+                          for (std::int64_t seen = shortest; end - begin < seen;) {
+                            if (shortest.compare_exchange_weak(seen, end - begin)) break;
+                          }
+                        },
+                        grain)
+                    .ok());
+    EXPECT_EQ(ranges, std::clamp<std::int64_t>(20 / grain, 1, GetParam()));
+    EXPECT_GE(shortest, std::min<std::int64_t>(grain, 20));
   }
 }
 

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <numeric>
+#include <pthread.h>
 #include <sched.h>
 #include <thread>
 #include <unistd.h>
@@ -30,7 +32,7 @@ std::int64_t sum_by(const ThreadTeam& team, std::int64_t items) {
   return sum;
 }
 
-TEST(WorkerThreads, RoundsOfChangingWidthReachEveryWorkerOnce) {
+TEST(WorkerThreads, RoundsOfChangingWidthDoEveryShareOnce) {
   constexpr int kWorkers = 6;
   WorkerThreads threads(kWorkers);
   ASSERT_EQ(threads.workers(), kWorkers);
@@ -93,8 +95,54 @@ TEST(WorkerThreads, ThreadsBelongToTheProcessorsOfTheProcess) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
-// ThreadSanitizer ends a forked child that starts threads.
+// ThreadSanitizer keeps signals back from threads that sleep, and ends a forked child that starts threads.
 #if !defined(__SANITIZE_THREAD__)
+std::atomic<bool> hold = false;
+std::atomic<bool> held = false;
+
+// A thread that does not come, here one that a signal's handler holds, is not waited for.
+TEST(WorkerThreads, TheCallerDoesWhatNobodyHasBegun) {
+  WorkerThreads threads(2);
+  struct Meeting {
+    std::atomic<bool> begun = false;
+    pthread_t other = {};
+  } meeting;
+  threads.run(
+      2,
+      [](void* object, int share) {
+        auto& both = *static_cast<Meeting*>(object);
+        if (share == 0) {
+          while (!both.begun) std::this_thread::yield();
+        } else {
+          both.other = pthread_self();
+          both.begun = true;
+        }
+      },
+      &meeting);
+  struct sigaction action = {};
+  struct sigaction before = {};
+  action.sa_handler = [](int) {
+    held = true;
+    while (hold) sched_yield();
+    held = false;
+  };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  hold = true;
+  ASSERT_EQ(pthread_kill(meeting.other, SIGUSR1), 0);
+  while (!held) std::this_thread::yield();
+  for (int round = 0; round < 100; ++round) {
+    std::thread::id done_by[2];
+    threads.run(
+        2, [](void* object, int share) { static_cast<std::thread::id*>(object)[share] = std::this_thread::get_id(); },
+        done_by);
+    EXPECT_EQ(done_by[0], std::this_thread::get_id());
+    EXPECT_EQ(done_by[1], std::this_thread::get_id());
+  }
+  hold = false;
+  while (held) std::this_thread::yield();
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
 // Runs `body` in a forked child, which must end by itself with status 0.
 template <class Body>
 void in_child(const Body& body) {
