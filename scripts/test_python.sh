@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 version="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 environment="${XDG_CACHE_HOME:-$HOME/.cache}/dsv4rt/python-$version"
 packages=(pip scikit-build-core ninja "cffi>=1.15" "numpy>=1.24" "ml_dtypes>=0.3" "safetensors>=0.4" "torch>=2.6"
-          "transformers>=5.20" "pytest>=7")
+          "transformers>=5.20" "pytest>=7" "pyzmq>=25" "msgpack>=1.0" "prometheus-client>=0.20")
 if [[ ! -e $environment/complete || $(<"$environment/complete") != "${packages[*]}" ]]; then
   python3 -m venv "$environment"
   "$environment/bin/pip" install --quiet --upgrade "${packages[@]}"
