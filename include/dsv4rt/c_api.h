@@ -3,21 +3,19 @@
 // Rules that hold for every function unless it says otherwise:
 //  * It returns a dsv4rt_status; results go to out parameters, which are written on success only.
 //  * No C++ exception leaves it, it never prints and never ends the process.
-//  * A call that fails has changed nothing unless it says otherwise; that holds for DSV4RT_RESOURCE_EXHAUSTED too,
-//  which
-//    a lack of host memory gives, if need be with a shorter text. Only a device fault and a defect latch the engine:
-//    every later call that could fail answers DSV4RT_FAULTED with the first cause as its text.
-//  * The text of a failure is dsv4rt_engine_last_error(); the library keeps no global state but a
-//    count of engines, which tells their handles apart.
+//  * A call that fails has changed nothing unless it says otherwise, also with DSV4RT_RESOURCE_EXHAUSTED, which a lack
+//    of host memory gives, if need be with a shorter text. Only a device fault and a defect latch the engine: every
+//    later call that could fail answers DSV4RT_FAULTED with the first cause as its text.
+//  * The text of a failure is dsv4rt_engine_last_error(). Global is a count of engines, which tells handles apart.
 //  * A null pointer where the comment does not allow one is DSV4RT_INVALID_ARGUMENT.
 //  * One thread at a time per engine, any thread; different engines are independent, on one device or on several.
 //  * The calling thread's current CUDA device is the same afterwards.
 //  * Pointers that the caller passes are used during the call only, but for callbacks and their user data.
 //
-// Binary compatibility: constants keep their values and functions their signatures. A struct that
-// begins with struct_size may grow at its end, so the caller stores sizeof of the struct it was
-// compiled with. 0 in a later added field means its default, and a library older than its caller
-// refuses (DSV4RT_UNSUPPORTED) a field that it does not know unless it is 0. Other structs are frozen.
+// Binary compatibility: constants keep their values and functions their signatures. A struct that begins with
+// struct_size may grow at its end, so the caller stores sizeof of the struct it was compiled with. 0 in a later added
+// field means its default, and a library older than its caller refuses (DSV4RT_UNSUPPORTED) a field that it does not
+// know unless it is 0. Other structs are frozen.
 //
 // docs/embedding.md is the guide, examples/c_decode.c a complete program.
 #pragma once
@@ -35,7 +33,8 @@ extern "C" {
 //  2  captured steps, devices and streams     5  prefix cache
 //  3  nondeterministic                        6  snapshots, allow_non_finite_weights, output checks
 //  4  scratch_bytes, graph_bytes              7  tensors in memory, state as data, cache views, warnings, layer outputs
-#define DSV4RT_C_API_VERSION 7
+//  8  metrics
+#define DSV4RT_C_API_VERSION 8
 
 // The kind of failure; the values of StatusCode in status.h, where each is described.
 typedef int32_t dsv4rt_status;
@@ -374,6 +373,12 @@ typedef struct dsv4rt_cache_view {
   int64_t block_table_columns;
 } dsv4rt_cache_view;
 
+// Since version 8. MetricLabel in engine_state.h, as terminated texts.
+typedef struct dsv4rt_metric_label {
+  const char* name;
+  const char* value;
+} dsv4rt_metric_label;
+
 // A prepared step. Plain values: copies name the same step.
 typedef struct dsv4rt_step {
   uint64_t serial;
@@ -413,13 +418,12 @@ DSV4RT_EXPORT const char* dsv4rt_status_name(dsv4rt_status status);
 
 // Fills `options` with defaults. struct_size: sizeof(dsv4rt_engine_options) in the caller.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_options_init(dsv4rt_engine_options* options, size_t struct_size);
-
 // The same for the prefix cache; its boundary_states are 0 and have to be set.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_options_init(dsv4rt_prefix_options* options, size_t struct_size);
 DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_policy_init(dsv4rt_prefix_policy* policy, size_t struct_size);
 
-// Loads, plans, checks the plan, then allocates. On failure *engine is null and `message`
-// [message_bytes] holds the text, cut to fit and always terminated; null with 0 bytes: no text wanted.
+// Loads, plans, checks the plan, then allocates. On failure *engine is null and `message` [message_bytes] holds the
+// text, cut to fit and always terminated; null with 0 bytes: no text wanted.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create(const dsv4rt_engine_options* options, dsv4rt_engine** engine,
                                                  char* message, size_t message_bytes);
 // Since version 7. The same from a checkpoint in memory: the text of its config.json, and tensors [count]; without
@@ -432,14 +436,14 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create_from_tensors(const dsv4rt_engin
 // a debug build found that something had written outside of its part of the cache.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_destroy(dsv4rt_engine* engine);
 
-// The text of the last call on this engine that failed: what, why, what is accepted. Empty if none
-// did or `engine` is null. Valid until the next call that fails.
+// The text of the last call on this engine that failed: what, why, what is accepted. Empty if none did or `engine` is
+// null. Valid until the next call that fails.
 DSV4RT_EXPORT const char* dsv4rt_engine_last_error(const dsv4rt_engine* engine);
 
 // d: values in a row of x and of the output.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_hidden_size(dsv4rt_engine* engine, int64_t* hidden_size);
-// The loaded layers in order, numbered as in the model. *count is set even if layers [capacity] is too
-// short (DSV4RT_INVALID_ARGUMENT); null with capacity 0 asks for the count.
+// The loaded layers in order, numbered as in the model. *count is set even if layers [capacity] is too short
+// (DSV4RT_INVALID_ARGUMENT); null with capacity 0 asks for the count.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_layers(dsv4rt_engine* engine, int32_t* layers, size_t capacity,
                                                  size_t* count);
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_memory(dsv4rt_engine* engine, dsv4rt_memory* memory);
@@ -450,10 +454,12 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_memory_region(dsv4rt_engine* engine, s
 // Since version 7. Dimensions and formats; what kind of layer the loaded layer `index` is, of dsv4rt_engine_layers.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_config(dsv4rt_engine* engine, dsv4rt_config* config);
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_layer_info(dsv4rt_engine* engine, size_t index, dsv4rt_layer_info* info);
-// Since version 7. Profile, backend, config, layers, formats, limits and memory as one JSON object, terminated. *bytes
-// is its length without the terminator, and set even if text [capacity] is too short (DSV4RT_INVALID_ARGUMENT); null
-// with capacity 0 asks for the length.
+// Since version 7. Engine::describe, terminated. *bytes is its length without the terminator, and set even if text
+// [capacity] is too short (DSV4RT_INVALID_ARGUMENT); null with capacity 0 asks for the length.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_describe(dsv4rt_engine* engine, char* text, size_t capacity, size_t* bytes);
+// Since version 8. Engine::metrics; text, capacity and *bytes as above. Numbers grow: 16 KiB serve better than asking.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_metrics(dsv4rt_engine* engine, const dsv4rt_metric_label* labels,
+                                                  size_t label_count, char* text, size_t capacity, size_t* bytes);
 // Since version 7. Counts, also while a step is outstanding. role: DSV4RT_ROLE_...
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_get_state(dsv4rt_engine* engine, dsv4rt_engine_state* state);
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_role_state(dsv4rt_engine* engine, int32_t role, dsv4rt_role_state* state);

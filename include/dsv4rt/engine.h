@@ -259,6 +259,11 @@ class Engine {
   // Profile, backend, config, layers, formats, limits and memory as one JSON object.
   [[nodiscard]] DSV4RT_EXPORT Result<std::string> describe() const;
 
+  // Counts and totals as Prometheus text (exposition format 0.0.4), also while a step is outstanding: docs/metrics.md.
+  // Every sample carries `labels`, which tell an engine from others. kInvalidArgument naming a label that is no name,
+  // given twice or used by the metrics, or whose value is not UTF-8.
+  [[nodiscard]] DSV4RT_EXPORT Result<std::string> metrics(std::span<const MetricLabel> labels = {}) const;
+
   // State as data, also while a step is outstanding: engine_state.h.
   [[nodiscard]] DSV4RT_EXPORT Result<EngineState> state() const;
   [[nodiscard]] DSV4RT_EXPORT Result<SequenceState> sequence_state(SequenceId sequence) const;

@@ -57,6 +57,13 @@ struct BlockShortage {
   std::int32_t entry = 0;           // first entry whose blocks are not there: those before it alone would fit
 };
 
+inline constexpr std::size_t kMostMetricLabels = 16;
+// A label that the caller puts on metrics, for the time of the call.
+struct MetricLabel {
+  std::string_view name;
+  std::string_view value;
+};
+
 // Where one layer keeps a role, for kernels that read the cache themselves. Pointers are backend memory and stay the
 // same as long as the engine lives. Read only, on the engine's stream or ordered after it. Content is that of the
 // sequences' lengths once every layer of a step has been enqueued, until the next call that changes the engine. A block

@@ -19,6 +19,27 @@ def test_dimensions_and_layers(engine):
     assert engine.describe()["backend"] == "cpu"
 
 
+def test_metrics_are_read_by_prometheus(engine, trace):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    def read(labels=None):
+        return {(sample.name, *sorted(sample.labels.items())): sample.value
+                for family in text_string_to_metric_families(engine.metrics(labels)) for sample in family.samples}
+
+    with engine.create_sequence() as sequence:
+        advance(engine, [(sequence, 200)], trace, 0)
+        samples = read()
+        assert samples["dsv4rt_sequences",] == 1
+        assert samples["dsv4rt_step_tokens_total", ("outcome", "accepted")] == 200
+        assert 0 < samples["dsv4rt_kv_cache_usage_perc",] < 1
+        used = {role.role.name: role.used_blocks for role in engine.state.roles}
+        assert {name: samples["dsv4rt_cache_blocks", ("role", name), ("state", "used")] for name in used} == used
+    labelled = read({"model_name": 'a "b"\n'})
+    assert all(("model_name", 'a "b"\n') in sample for sample in labelled)
+    with pytest.raises(dsv4rt.InvalidArgumentError, match="role"):
+        engine.metrics({"role": "x"})
+
+
 def test_counts_follow_the_sequences(engine, trace):
     empty = engine.state
     assert (empty.max_sequences, empty.live_sequences, empty.step_serial) == (4, 0, 0)

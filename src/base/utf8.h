@@ -35,6 +35,15 @@ inline Utf8Character utf8_at(std::string_view text, std::size_t at) noexcept {
   return {code, bytes};
 }
 
+inline bool is_utf8(std::string_view text) noexcept {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t bytes = utf8_at(text, at).bytes;
+    if (bytes == 0) return false;
+    at += bytes;
+  }
+  return true;
+}
+
 // Appends the character; `code` must be one.
 inline void append_utf8(std::string& out, std::uint32_t code) {
   const auto add = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/try.h"
 #include "capi/c_api_handle.h"
@@ -69,19 +70,36 @@ Status layer_info(const Engine& engine, std::size_t index, dsv4rt_layer_info* in
   return write_struct(info, info->struct_size, "dsv4rt_layer_info", values);
 }
 
-Status describe(const Engine& engine, char* text, std::size_t capacity, std::size_t* bytes) {
-  constexpr char kName[] = "dsv4rt_engine_describe";
-  if (bytes == nullptr) return null_argument(kName, "bytes");
-  if (text == nullptr && capacity > 0) return null_argument(kName, "text");
-  DSV4RT_ASSIGN_OR_RETURN(const std::string json, engine.describe());
-  *bytes = json.size();
+// Gives what `make` makes, terminated: see dsv4rt_engine_describe.
+template <class Make>
+Status write_text(const char* function, char* text, std::size_t capacity, std::size_t* bytes, const Make& make) {
+  if (bytes == nullptr) return null_argument(function, "bytes");
+  if (text == nullptr && capacity > 0) return null_argument(function, "text");
+  DSV4RT_ASSIGN_OR_RETURN(const std::string made, make());
+  *bytes = made.size();
   if (text == nullptr) return {};
-  if (capacity <= json.size()) {
-    return {StatusCode::kInvalidArgument, std::string(kName) + ": capacity " + std::to_string(capacity) +
-                                              "; needed: " + std::to_string(json.size() + 1)};
+  if (capacity <= made.size()) {
+    return {StatusCode::kInvalidArgument, std::string(function) + ": capacity " + std::to_string(capacity) +
+                                              "; needed: " + std::to_string(made.size() + 1)};
   }
-  std::memcpy(text, json.c_str(), json.size() + 1);
+  std::memcpy(text, made.c_str(), made.size() + 1);
   return {};
+}
+
+Result<std::string> metrics(const Engine& engine, const dsv4rt_metric_label* given, std::size_t count) {
+  constexpr char kName[] = "dsv4rt_engine_metrics";
+  if (given == nullptr && count > 0) return null_argument(kName, "labels");
+  if (count > kMostMetricLabels) {
+    return Status{StatusCode::kInvalidArgument, std::string(kName) + ": " + std::to_string(count) +
+                                                    " labels; accepted: at most " + std::to_string(kMostMetricLabels)};
+  }
+  std::vector<MetricLabel> labels;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (given[i].name == nullptr) return null_argument(kName, "labels[].name");
+    if (given[i].value == nullptr) return null_argument(kName, "labels[].value");
+    labels.push_back({given[i].name, given[i].value});
+  }
+  return engine.metrics(labels);
 }
 
 Status engine_state(const Engine& engine, dsv4rt_engine_state* state) {
@@ -166,8 +184,18 @@ dsv4rt_status dsv4rt_engine_layer_info(dsv4rt_engine* engine, size_t index, dsv4
 }
 
 dsv4rt_status dsv4rt_engine_describe(dsv4rt_engine* engine, char* text, size_t capacity, size_t* bytes) {
-  return call(engine, Use::kQuery,
-              [&](dsv4rt_engine& handle) { return dsv4rt::c_api::describe(*handle.engine, text, capacity, bytes); });
+  return call(engine, Use::kQuery, [&](dsv4rt_engine& handle) {
+    return dsv4rt::c_api::write_text("dsv4rt_engine_describe", text, capacity, bytes,
+                                     [&] { return handle.engine->describe(); });
+  });
+}
+
+dsv4rt_status dsv4rt_engine_metrics(dsv4rt_engine* engine, const dsv4rt_metric_label* labels, size_t label_count,
+                                    char* text, size_t capacity, size_t* bytes) {
+  return call(engine, Use::kQuery, [&](dsv4rt_engine& handle) {
+    return dsv4rt::c_api::write_text("dsv4rt_engine_metrics", text, capacity, bytes,
+                                     [&] { return dsv4rt::c_api::metrics(*handle.engine, labels, label_count); });
+  });
 }
 
 dsv4rt_status dsv4rt_engine_get_state(dsv4rt_engine* engine, dsv4rt_engine_state* state) {

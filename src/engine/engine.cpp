@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -196,6 +197,12 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
     }
     DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
     const std::int32_t entries = impl_->step.plan.counts.sequences;
+    const std::int64_t tokens = impl_->step.plan.counts.valid_tokens;
+    const std::int64_t kept =
+        accepted.empty() ? tokens : std::accumulate(accepted.begin(), accepted.end(), std::int64_t{0});
+    ++impl_->step_counts.committed;
+    impl_->step_counts.accepted_tokens += kept;
+    impl_->step_counts.rejected_tokens += tokens - kept;
     impl_->clear_step();
     DSV4RT_RETURN_IF_ERROR(impl_->end_output_step(step.serial, entries));
     DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
@@ -216,6 +223,7 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     emptied.assign(sequences.begin(), sequences.end());
     for (const SequenceId sequence : emptied) slots.push_back(impl_->manager->slot(sequence).value());
     const std::int32_t entries = impl_->step.plan.counts.sequences;
+    ++impl_->step_counts.cancelled;
     impl_->clear_step();
     DSV4RT_RETURN_IF_ERROR(impl_->end_output_step(step.serial, entries));
     DSV4RT_RETURN_IF_ERROR(impl_->reclaim(slots));

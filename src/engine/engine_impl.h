@@ -26,6 +26,14 @@
 
 namespace dsv4rt {
 
+// Steps that ended since the engine began, and the tokens of the committed ones.
+struct StepCounts {
+  std::int64_t committed = 0;
+  std::int64_t cancelled = 0;
+  std::int64_t accepted_tokens = 0;
+  std::int64_t rejected_tokens = 0;
+};
+
 struct Engine::Impl {
   EngineOptions options;
   ModelConfig config;                  // restricted to the loaded layers
@@ -71,6 +79,7 @@ struct Engine::Impl {
   std::int64_t output_warnings = 0;  // steps that there would have been a warning of
   GraphCache graphs;
   GraphStats graph_stats;
+  StepCounts step_counts;
   std::unique_ptr<StageRanges> stage_ranges;  // null unless EngineOptions::profiler_ranges
   StageObserver* stage_observer = nullptr;    // told of eagerly run layers
   bool capturing = false;

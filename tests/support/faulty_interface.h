@@ -53,6 +53,7 @@ class Interface {
   // The engine's state, a sequence's and a layer's cache view, one after the other.
   virtual Status look(SequenceId sequence, LayerId layer) = 0;
   virtual Result<std::string> describe() = 0;
+  virtual Result<std::string> metrics() = 0;
   virtual Result<Step> prepare(std::span<const StepEntry> entries) = 0;
   virtual Status forward(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) = 0;
   virtual Status run(const Step& step, const Bf16Bits* x) = 0;
@@ -101,6 +102,9 @@ class CppInterface final : public Interface {
   }
   Result<std::string> describe() override {
     return faulty([&] { return engine_.describe(); });
+  }
+  Result<std::string> metrics() override {
+    return faulty([&] { return engine_.metrics(std::array{MetricLabel{"engine", "0"}}); });
   }
   Result<Step> prepare(std::span<const StepEntry> entries) override {
     return faulty([&] { return engine_.prepare(entries); });
@@ -179,6 +183,14 @@ class CInterface final : public Interface {
     char text[16384];
     std::size_t bytes = 0;
     const Status told = status([&] { return dsv4rt_engine_describe(&engine_, text, sizeof text, &bytes); });
+    if (!told.ok()) return told;
+    return std::string(text);
+  }
+  Result<std::string> metrics() override {
+    char text[16384];
+    std::size_t bytes = 0;
+    const dsv4rt_metric_label label{"engine", "0"};
+    const Status told = status([&] { return dsv4rt_engine_metrics(&engine_, &label, 1, text, sizeof text, &bytes); });
     if (!told.ok()) return told;
     return std::string(text);
   }

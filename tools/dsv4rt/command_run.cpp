@@ -40,6 +40,7 @@ struct RunFlags {
   PrefixReport prefixes;
   bool progress = false;
   std::string json;
+  std::string metrics;
   Outputs outputs;
 };
 
@@ -302,6 +303,10 @@ Status run(RunFlags& flags) {
   if (!flags.json.empty() && flags.ranks.speaks()) {
     DSV4RT_RETURN_IF_ERROR(write_json_report(report, provenance, flags.json, flags.outputs.existing()));
   }
+  if (!flags.metrics.empty() && flags.ranks.speaks()) {
+    DSV4RT_ASSIGN_OR_RETURN(const std::string metrics, engine->metrics());
+    DSV4RT_RETURN_IF_ERROR(write_text_file(flags.metrics, metrics, flags.outputs.existing()));
+  }
   if (watch.stopped()) {
     DSV4RT_RETURN_IF_ERROR(report_mismatches(checks));
     DSV4RT_RETURN_IF_ERROR(flags.prefixes.result());
@@ -333,7 +338,8 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_flag("--progress", flags->progress, "Say after every layer how far it is, also where stderr is a file");
   command->add_option("--json", flags->json,
                       "Write the report as JSON to a file, or - for stdout instead of the table");
-  flags->outputs.add_to(*command, {"--json", "--chrome-trace"});
+  command->add_option("--metrics", flags->metrics, "Write the engine's metrics as Prometheus text to a file");
+  flags->outputs.add_to(*command, {"--json", "--chrome-trace", "--metrics"});
   command->callback([flags, &chosen] { chosen = [flags] { return run(*flags); }; });
 }
 

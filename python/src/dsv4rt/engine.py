@@ -185,6 +185,21 @@ class Engine:
         self._call(lib.dsv4rt_engine_describe, described, size[0] + 1, size)
         return json.loads(text(described))
 
+    def metrics(self, labels: Mapping[str, str] | None = None) -> str:
+        """Counts and totals as Prometheus text, also during a step; every sample carries `labels`.
+
+        docs/metrics.md has the table. Serve it as text/plain; version=0.0.4.
+        """
+        pairs = [(ffi.new("char[]", name.encode()), ffi.new("char[]", value.encode()))
+                 for name, value in (labels or {}).items()]
+        given = ffi.new("dsv4rt_metric_label[]", [{"name": name, "value": value} for name, value in pairs])
+        size = ffi.new("size_t*")
+        with self._lock:  # numbers do not grow between the two calls
+            self._call(lib.dsv4rt_engine_metrics, given, len(pairs), ffi.NULL, 0, size)
+            written = ffi.new("char[]", size[0] + 1)
+            self._call(lib.dsv4rt_engine_metrics, given, len(pairs), written, size[0] + 1, size)
+        return text(written)
+
     @property
     def state(self) -> EngineState:
         """What is used and left at the moment, also during a step."""

@@ -207,6 +207,30 @@ TEST_F(CApiStateTest, DescriptionIsJsonOfItsLength) {
   EXPECT_EQ(dsv4rt_engine_describe(engine_, text.data(), 4, nullptr), DSV4RT_INVALID_ARGUMENT);
 }
 
+TEST_F(CApiStateTest, MetricsCarryTheLabelsGiven) {
+  const dsv4rt_metric_label labels[] = {{"engine", "7"}, {"model_name", "flash"}};
+  std::size_t bytes = 0;
+  ASSERT_EQ(dsv4rt_engine_metrics(engine_, labels, 2, nullptr, 0, &bytes), DSV4RT_OK);
+  std::vector<char> text(bytes + 1, 'x');
+  EXPECT_EQ(dsv4rt_engine_metrics(engine_, labels, 2, text.data(), bytes, &bytes), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(text[0], 'x');
+  ASSERT_EQ(dsv4rt_engine_metrics(engine_, labels, 2, text.data(), text.size(), &bytes), DSV4RT_OK);
+  EXPECT_EQ(std::strlen(text.data()), bytes);
+  const MetricLabel expected[] = {{"engine", "7"}, {"model_name", "flash"}};
+  EXPECT_EQ(std::string(text.data()), engine_->engine->metrics(expected).value());
+  ASSERT_EQ(dsv4rt_engine_metrics(engine_, nullptr, 0, nullptr, 0, &bytes), DSV4RT_OK);
+  EXPECT_LT(bytes, text.size());
+  EXPECT_EQ(dsv4rt_engine_metrics(engine_, nullptr, 1, nullptr, 0, &bytes), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(dsv4rt_engine_metrics(engine_, labels, 2, nullptr, 0, nullptr), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(dsv4rt_engine_metrics(engine_, labels, 17, nullptr, 0, &bytes), DSV4RT_INVALID_ARGUMENT);
+  const dsv4rt_metric_label nameless{nullptr, "x"};
+  const dsv4rt_metric_label valueless{"x", nullptr};
+  const dsv4rt_metric_label taken{"role", "x"};
+  for (const dsv4rt_metric_label& wrong : {nameless, valueless, taken}) {
+    EXPECT_EQ(dsv4rt_engine_metrics(engine_, &wrong, 1, nullptr, 0, &bytes), DSV4RT_INVALID_ARGUMENT);
+  }
+}
+
 struct Seen {
   dsv4rt_engine* engine = nullptr;
   std::vector<std::int64_t> layers;

@@ -75,6 +75,10 @@ class Session {
     if (value<std::string>("describe", [&] { return calls_.describe(); }) != engine_.describe().value()) {
       diverged("description", {});
     }
+    if (value<std::string>("metrics", [&] { return calls_.metrics(); }) !=
+        engine_.metrics(std::array{MetricLabel{"engine", "0"}}).value()) {
+      diverged("metrics", {});
+    }
     refused("admission", StatusCode::kResourceExhausted, [&] { return calls_.can_admit(393); });
     const StepEntry long_step[] = {{c, 200}, {b, 180}};
     const StepEntry short_step[] = {{c, 1}, {b, 1}};

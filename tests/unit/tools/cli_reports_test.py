@@ -143,6 +143,19 @@ class Provenance(WithCheckpoint):
         self.assertEqual((made["commit"], made["version"]), (program["commit"], program["version"]))
 
 
+class Metrics(WithCheckpoint):
+    def test_a_run_leaves_the_counts_of_its_engine(self):
+        metrics = self.folder / "metrics.txt"
+        arguments = ("run", "--checkpoint", self.checkpoint, "--trace", self.trace, "--metrics", metrics)
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        samples = dict(line.rsplit(" ", 1) for line in metrics.read_text().splitlines() if not line.startswith("#"))
+        self.assertEqual(samples['dsv4rt_steps_total{outcome="committed"}'], "3")
+        self.assertEqual(samples['dsv4rt_step_tokens_total{outcome="accepted"}'], "66")
+        self.assertEqual(run(*arguments).returncode, 2)
+        self.assertEqual(run(*arguments, "--force").returncode, 0)
+
+
 class Interrupts(WithCheckpoint):
     """Every command here would take minutes."""
 
