@@ -1,5 +1,6 @@
 #include "stop_on_interrupt.h"
 
+#include <array>
 #include <cstddef>
 
 namespace dsv4rt::cli {

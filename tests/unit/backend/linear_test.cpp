@@ -256,7 +256,7 @@ TEST(CpuLinear, ActivationRoundingIsTheReference) {
     x[128 + code] = to_bf16((low + kE4m3Values[code + 1]) / 2);
     x[256 + code] = to_bf16(-(low + kE4m3Values[code + 1]) / 2);
   }
-  for (const std::size_t block : {0, 128, 256}) x[block + 127] = to_bf16(448.0F);
+  for (const std::size_t block : {0U, 128U, 256U}) x[block + 127] = to_bf16(448.0F);
   for (std::size_t i = 0; i < kIn; ++i) x[kIn + i] = bf16{};  // a row of zeros
   for (const std::string& isa : isa_levels()) {
     const auto backend = make_backend(3, isa);

@@ -157,11 +157,12 @@ TEST(ExpLanes, AtMostTwoUlpFromTheTrueValue) {
 std::vector<std::int32_t> sorted_choice(const std::vector<float>& scores, std::int32_t k) {
   std::vector<std::int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
     const float x = scores[static_cast<std::size_t>(a)];
     const float y = scores[static_cast<std::size_t>(b)];
-    if (std::isnan(x) || std::isnan(y)) return !std::isnan(x) && std::isnan(y);
-    return x > y;
+    if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
+    if (x != y && !std::isnan(x)) return x > y;
+    return a < b;
   });
   order.resize(static_cast<std::size_t>(k));
   std::sort(order.begin(), order.end());

@@ -57,7 +57,7 @@ class RowsMemory {
     index_q_ = take_bf16(t * layer.index_heads * kIndexHeadDim);
     kv_ = take_bf16(t * kHeadDim);
     norm_ = take_bf16(kHeadDim);
-    frequencies_ = bytes_.size();
+    frequencies_ = static_cast<std::int64_t>(bytes_.size());
     for (const float value : test_frequencies(160000.0)) append(value);
     staged_ = take_poison(staged_shape().block_bytes);
     ring_ = take_poison(slots * ring_slot_bytes());

@@ -92,8 +92,8 @@ TEST(SteadyPath, KeepingPrefixesAllocatesNothing) {
                         .max_step_tokens = 2048,
                         .pool_tokens = 4096,
                         .boundary_states = 24});
-    cache.manager = std::move(
-        *KVCacheManager::create(cache.schedule, cache.layout, cache.plan, {.policy = testing_cache::kEveryUnit}));
+    cache.manager =
+        *KVCacheManager::create(cache.schedule, cache.layout, cache.plan, {.policy = testing_cache::kEveryUnit});
   }
   cache.manager->record_freed_blocks();
   std::vector<std::vector<std::int32_t>> ids;

@@ -26,7 +26,7 @@ class EngineMetricsTest : public testing::Test {
   // Runs every layer on zeros and commits.
   void advance(Engine& engine, StepEntry entry, std::span<const std::int32_t> accepted = {}) const {
     const Step step = engine.prepare({&entry, 1}).value();
-    const std::vector<Bf16Bits> x(static_cast<std::size_t>(step.tokens) * golden_.hidden());
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(step.tokens * golden_.hidden()));
     std::vector<Bf16Bits> out(x.size());
     for (const LayerId layer : engine.layers()) ASSERT_OK(engine.forward_layer(step, layer, x.data(), out.data()));
     ASSERT_OK(engine.commit(step, accepted));
