@@ -229,10 +229,18 @@ using LayerHook = std::function<Status(const LayerOutput&)>;
 // the save and is what it returns; exceptions and calls from inside are as for LayerHook.
 using SnapshotSink = std::function<Status(std::span<const std::byte> bytes)>;
 
+// Fills `buffer` with the next bytes of a snapshot from its beginning on and gives how many; 0: there are no more. A
+// failed Status ends the restore; exceptions and calls from inside are as for LayerHook.
+using SnapshotSource = std::function<Result<std::size_t>(std::span<std::byte> buffer)>;
+
 struct SnapshotOptions {
   // Authenticates a snapshot: its last 32 bytes are then the HMAC-SHA-256 of all others under this key. 16 bytes and
   // more, the same for saving and restoring; empty: checksums find damage, but nothing finds forgery.
   std::span<const std::byte> key = {};
+
+  // Saving: 0 for the whole sequence. Otherwise an increment: the compressed rows since the sequence was last saved, and
+  // its rings. The length that it had then (SequenceState::saved_tokens).
+  std::int64_t base_tokens = 0;
 };
 
 class Engine {
@@ -319,14 +327,17 @@ class Engine {
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
   // restored sequence are those of one that was never saved, byte for byte, if both engines are
   // deterministic. Digests of config and weights bind it to the checkpoint.
-  // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding.
+  // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding, and
+  // for an increment on anything but what was last saved (or restored) of the sequence: a save that failed in between
+  // does not count; a sequence cut below what was saved, or one that branch made, is saved whole first.
   DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink,
                                      const SnapshotOptions& options = {});
   DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence, const SnapshotOptions& options = {});
   // What save_sequence would write.
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> snapshot_bytes(SequenceId sequence,
                                                                   const SnapshotOptions& options = {}) const;
-  // A new sequence out of a snapshot, all or nothing: everything is checked before the cache changes.
+  // A new sequence out of a snapshot and the increments on it, one after the other without gaps, oldest first. All or
+  // nothing: everything is checked before the cache changes.
   // kBadInput: damaged, truncated or too long, or not authenticated by the key given; kInvalidArgument: authenticated
   // and no key given; kUnsupported: another version, profile, config, set of layers, weights or row format, or longer
   // than max_context_tokens; kResourceExhausted as for
@@ -336,6 +347,10 @@ class Engine {
   DSV4RT_EXPORT Result<SequenceId> restore_sequence(std::span<const std::byte> snapshot,
                                                     std::int64_t reserve_tokens = 0,
                                                     const SnapshotOptions& options = {});
+  // The same from a source, which is read once: host memory for one block. What it gives is checked while the sequence,
+  // whose id nobody has yet, is filled; prefixes that were cached may have made room for one that is then refused.
+  DSV4RT_EXPORT Result<SequenceId> restore_sequence_from(const SnapshotSource& source, std::int64_t reserve_tokens = 0,
+                                                         const SnapshotOptions& options = {});
 
   // Begins a step: appends tokens to sequences, all or nothing. When it fails, no step is outstanding that was not
   // before. One step may be outstanding; it ends by commit or cancel.

@@ -42,6 +42,7 @@ struct SequenceState {
   std::int64_t reserve_tokens = 0;  // length up to which steps cannot lack blocks; 0: none
   // The shortest length > 0 that truncate accepts wherever no boundary state is kept.
   std::int64_t earliest_truncation = 0;
+  std::int64_t saved_tokens = 0;  // SnapshotOptions::base_tokens of the next increment; 0: it has to be saved whole
   // Row of the sequence in block tables, and its ring: CacheView.
   std::int32_t slot = 0;
   std::array<std::int64_t, kCacheRoleCount>

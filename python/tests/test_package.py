@@ -10,7 +10,8 @@ import conftest
 import dsv4rt
 
 PACKAGE = pathlib.Path(dsv4rt.__file__).parent
-HEADER = (conftest.TREE / "include" / "dsv4rt" / "c_api.h").read_text()
+HEADER_FILE = conftest.TREE / "include" / "dsv4rt" / "c_api.h"
+HEADER = HEADER_FILE.read_text()
 
 
 def functions_of_header():
@@ -28,7 +29,7 @@ def test_declarations_are_those_of_the_header():
     spec = importlib.util.spec_from_file_location("generate", conftest.TREE / "python/tools/generate_declarations.py")
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    left = generator.declarations(HEADER)
+    left = generator.declarations(HEADER_FILE)
     assert "//" not in left and "__cplusplus" not in left and "DSV4RT_EXPORT" not in left
     assert set(re.findall(r"\b(dsv4rt_\w+)\(", left)) == names
 

@@ -53,6 +53,15 @@ Status KVCacheManager::Impl::can_begin(const char* operation, std::int64_t lengt
   return {};
 }
 
+void KVCacheManager::Impl::take_blocks(KvCacheGroup& group, std::int32_t slot, std::int32_t first, std::int32_t end) {
+  for (std::int32_t column = first; column < end; ++column) {
+    std::int32_t* table_entry = group.table_entry(slot, column);
+    for (std::size_t member = 0; member < group.pools().size(); ++member) {
+      table_entry[member] = allocators[static_cast<std::size_t>(group.pools()[member])].allocate().value;
+    }
+  }
+}
+
 // No block is shared: the sequence owes what its reservation asks for beyond its length.
 Result<SequenceId> KVCacheManager::Impl::begin_sequence(const char* operation, std::int64_t length,
                                                         std::int64_t reserve_tokens) {
@@ -65,12 +74,7 @@ Result<SequenceId> KVCacheManager::Impl::begin_sequence(const char* operation, s
   record.high_water = length == 0 ? 0 : record.length + layout.formats().draft_budget_tokens + 1;
   record.reserve_tokens = static_cast<std::int32_t>(reserve_tokens);
   for (KvCacheGroup& group : groups) {
-    for (std::int32_t column = 0; column < group.blocks(record.length); ++column) {
-      std::int32_t* table_entry = group.table_entry(slot, column);
-      for (std::size_t member = 0; member < group.pools().size(); ++member) {
-        table_entry[member] = allocators[static_cast<std::size_t>(group.pools()[member])].allocate().value;
-      }
-    }
+    take_blocks(group, slot, 0, group.blocks(record.length));
     group.set_reserved_blocks(group.reserved_blocks() + group.outstanding_reservation(record, slot));
   }
   return sequences.id(slot);
@@ -88,6 +92,39 @@ Result<SequenceId> KVCacheManager::create_sequence(std::int64_t reserve_tokens) 
 Result<SequenceId> KVCacheManager::restore_sequence(std::int64_t length, std::int64_t reserve_tokens) {
   impl_->freed_blocks.clear();
   return impl_->begin_sequence("restore_sequence", length, reserve_tokens);
+}
+
+Status KVCacheManager::extend_restored(SequenceId sequence, std::int64_t length) {
+  Impl& state = *impl_;
+  state.freed_blocks.clear();
+  if (Status status = state.no_step_outstanding("extend_restored"); !status.ok()) return status;
+  const std::int32_t slot = state.sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
+  SequenceRecord& record = state.sequences[slot];
+  if (length < record.length || length > state.limits.max_context_tokens) {
+    return invalid("extend_restored: length = " + std::to_string(length) + "; accepted: " +
+                   std::to_string(record.length) + " (the present one) .. " +
+                   std::to_string(state.limits.max_context_tokens) + " (max_context_tokens)");
+  }
+  const auto tokens = static_cast<std::int32_t>(length);
+  // Of the new blocks, those that the reservation does not cover.
+  for (const KvCacheGroup& group : state.groups) {
+    const std::int32_t covered = std::max(group.blocks(record.length), group.blocks(record.reserve_tokens));
+    const std::int32_t beyond = std::max(0, group.blocks(tokens) - covered);
+    if (Status status = state.can_reserve(group, beyond, "extend_restored"); !status.ok()) return status;
+  }
+  for (KvCacheGroup& group : state.groups) {
+    const std::int32_t held = group.blocks(record.length);
+    DSV4RT_CHECK(group.shared_prefix_blocks(slot) == 0);
+    state.reclaim(group, group.blocks(tokens) - held);
+    const std::int64_t owed = group.outstanding_reservation(record, slot);
+    state.take_blocks(group, slot, held, group.blocks(tokens));
+    const std::int64_t still_owed = group.outstanding_reservation(record.reserve_tokens, tokens, 0);
+    group.set_reserved_blocks(group.reserved_blocks() - owed + still_owed);
+  }
+  record.length = tokens;
+  record.high_water = tokens == 0 ? 0 : tokens + state.layout.formats().draft_budget_tokens + 1;
+  return {};
 }
 
 // ---- A step -------------------------------------------------------------------------------------

@@ -160,6 +160,9 @@ class KVCacheManager {
   // length). Tokens below `length` can be dropped as after a rejected step: only as far as these
   // positions serve. reserve_tokens and errors as for create_sequence.
   Result<SequenceId> restore_sequence(std::int64_t length, std::int64_t reserve_tokens = 0);
+  // More content for such a sequence, before its first step: it now has `length` tokens, and the rules are those of
+  // restore_sequence, the rings' positions included.
+  Status extend_restored(SequenceId sequence, std::int64_t length);
 
   // Tokens, those of an outstanding step included.
   [[nodiscard]] Result<std::int64_t> length(SequenceId sequence) const;

@@ -42,6 +42,8 @@ struct KVCacheManager::Impl : CacheState {
   [[nodiscard]] Status can_begin(const char* operation, std::int64_t length, std::int64_t reserve_tokens) const;
   [[nodiscard]] Result<SequenceId> begin_sequence(const char* operation, std::int64_t length,
                                                   std::int64_t reserve_tokens);
+  // New blocks of the slot's sequence for columns [first, end), which the pools have.
+  void take_blocks(KvCacheGroup& group, std::int32_t slot, std::int32_t first, std::int32_t end);
   [[nodiscard]] Status can_pay_fork(std::int32_t parent, std::int32_t reserve_tokens) const;
   void share_content(std::int32_t parent, std::int32_t child);
   // Fills `segments` with the batch; *rows: rows of x, padding included.

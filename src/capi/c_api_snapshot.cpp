@@ -14,31 +14,34 @@ Result<SnapshotOptions> read_snapshot_options(const dsv4rt_snapshot_options* giv
   dsv4rt_snapshot_options known{};
   if (given != nullptr) DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_snapshot_options", known));
   if (known.key == nullptr && known.key_bytes > 0) return null_argument("dsv4rt_snapshot_options", "key");
-  return SnapshotOptions{.key = {static_cast<const std::byte*>(known.key), known.key_bytes}};
+  return SnapshotOptions{.key = {static_cast<const std::byte*>(known.key), known.key_bytes},
+                         .base_tokens = known.base_tokens};
 }
 
-// Calls the caller's sink; what it returns or throws is its own failure, not the engine's.
-Status run_sink(dsv4rt_engine& handle, dsv4rt_snapshot_sink sink, void* user_data, std::span<const std::byte> bytes) {
+// Calls the caller's sink or source, `who`; what it returns or throws is its own failure, not the engine's.
+template <class Call>
+Status run_callback(dsv4rt_engine& handle, const std::string& who, const Call& call) {
   dsv4rt_status status = DSV4RT_OK;
   try {
     const HookScope scope(handle);
-    status = sink(user_data, bytes.data(), bytes.size());
+    status = call();
   } catch (const std::exception& exception) {
-    return {StatusCode::kInvalidArgument, std::string("the sink threw: ") + exception.what()};
+    return {StatusCode::kInvalidArgument, who + " threw: " + exception.what()};
   } catch (...) {
-    return {StatusCode::kInvalidArgument, "the sink threw an exception of unknown type"};
+    return {StatusCode::kInvalidArgument, who + " threw an exception of unknown type"};
   }
   if (status == DSV4RT_OK) return {};
   if (status < DSV4RT_OK || status > DSV4RT_BACKEND_LOST) {
-    return {StatusCode::kInvalidArgument, "the sink returned " + std::to_string(status) + ", which is no status"};
+    return {StatusCode::kInvalidArgument, who + " returned " + std::to_string(status) + ", which is no status"};
   }
   const auto code = static_cast<StatusCode>(status);
-  return {code, "the sink returned '" + std::string(status_code_name(code)) + "'"};
+  return {code, who + " returned '" + std::string(status_code_name(code)) + "'"};
 }
 
 }  // namespace
 }  // namespace dsv4rt::c_api
 
+using dsv4rt::Result;
 using dsv4rt::SequenceId;
 using dsv4rt::SnapshotOptions;
 using dsv4rt::Status;
@@ -46,6 +49,7 @@ using dsv4rt::c_api::call;
 using dsv4rt::c_api::id_of;
 using dsv4rt::c_api::null_argument;
 using dsv4rt::c_api::read_snapshot_options;
+using dsv4rt::c_api::run_callback;
 using dsv4rt::c_api::Use;
 
 dsv4rt_status dsv4rt_sequence_snapshot_bytes(dsv4rt_engine* engine, dsv4rt_sequence sequence,
@@ -64,7 +68,7 @@ dsv4rt_status dsv4rt_sequence_save(dsv4rt_engine* engine, dsv4rt_sequence sequen
     if (sink == nullptr) return null_argument("dsv4rt_sequence_save", "sink");
     DSV4RT_ASSIGN_OR_RETURN(const SnapshotOptions known, read_snapshot_options(options));
     const dsv4rt::SnapshotSink callers = [&](std::span<const std::byte> bytes) {
-      return dsv4rt::c_api::run_sink(handle, sink, user_data, bytes);
+      return run_callback(handle, "the sink", [&] { return sink(user_data, bytes.data(), bytes.size()); });
     };
     return handle.engine->save_sequence(id_of(sequence), callers, known);
   });
@@ -79,6 +83,26 @@ dsv4rt_status dsv4rt_sequence_restore(dsv4rt_engine* engine, const void* snapsho
     DSV4RT_ASSIGN_OR_RETURN(
         const SequenceId restored,
         handle.engine->restore_sequence({static_cast<const std::byte*>(snapshot), bytes}, reserve_tokens, known));
+    *sequence = {restored.index, restored.generation};
+    return {};
+  });
+}
+
+dsv4rt_status dsv4rt_sequence_restore_from(dsv4rt_engine* engine, dsv4rt_snapshot_source source, void* user_data,
+                                           int64_t reserve_tokens, const dsv4rt_snapshot_options* options,
+                                           dsv4rt_sequence* sequence) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) -> Status {
+    if (sequence == nullptr) return null_argument("dsv4rt_sequence_restore_from", "sequence");
+    if (source == nullptr) return null_argument("dsv4rt_sequence_restore_from", "source");
+    DSV4RT_ASSIGN_OR_RETURN(const SnapshotOptions known, read_snapshot_options(options));
+    const dsv4rt::SnapshotSource callers = [&](std::span<std::byte> buffer) -> Result<std::size_t> {
+      std::size_t given = 0;
+      DSV4RT_RETURN_IF_ERROR(run_callback(handle, "the source", [&] {
+        return source(user_data, buffer.data(), buffer.size(), &given);
+      }));
+      return given;
+    };
+    DSV4RT_ASSIGN_OR_RETURN(const SequenceId restored, handle.engine->restore_sequence_from(callers, reserve_tokens, known));
     *sequence = {restored.index, restored.generation};
     return {};
   });

@@ -39,7 +39,7 @@ inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_option
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_stats>{120};
 template <>
-inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_snapshot_options>{24};
+inline constexpr std::array<std::size_t, 2> kVersionBytes<dsv4rt_snapshot_options>{24, 32};
 
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_tensor>{64};
@@ -48,7 +48,7 @@ inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_engine_state>{3
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_role_state>{64};
 template <>
-inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_state>{96};
+inline constexpr std::array<std::size_t, 2> kVersionBytes<dsv4rt_sequence_state>{96, 104};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_block_shortage>{40};
 template <>

@@ -86,6 +86,9 @@ Result<SequenceId> Engine::fork(SequenceId parent, std::int64_t reserve_tokens) 
     DSV4RT_RETURN_IF_ERROR(impl_->latch_if_broken(impl_->backend->ops().copy_slot(
         fork.source.value, fork.target.value, impl_->cache.tables(), impl_->cache.rings())));
     DSV4RT_ASSIGN_OR_RETURN(const ForkResult made, impl_->manager->fork(parent, reserve_tokens));
+    if (const Impl::SavedSequence* saved = impl_->saved_sequence(parent); saved != nullptr) {
+      impl_->note_saved(made.child, saved->length, saved->digest);
+    }
     DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
     return made.child;
   });
@@ -221,7 +224,10 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     const StepProgress progress = impl_->step.started ? StepProgress::kStarted : StepProgress::kPrepared;
     DSV4RT_ASSIGN_OR_RETURN(const auto sequences, impl_->manager->rollback(step.serial, progress));
     emptied.assign(sequences.begin(), sequences.end());
-    for (const SequenceId sequence : emptied) slots.push_back(impl_->manager->slot(sequence).value());
+    for (const SequenceId sequence : emptied) {
+      slots.push_back(impl_->manager->slot(sequence).value());
+      impl_->forget_saved(sequence, 0);
+    }
     const std::int32_t entries = impl_->step.plan.counts.sequences;
     ++impl_->step_counts.cancelled;
     impl_->clear_step();

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/try.h"
 #include "engine/engine_impl.h"
 
 namespace dsv4rt {
@@ -117,6 +118,15 @@ Status Engine::Impl::call_hook(const LayerHook& hook, const LayerOutput& output)
 
 Status Engine::Impl::call_sink(const SnapshotSink& sink, std::span<const std::byte> bytes) {
   return call_out(calling_out, "save_sequence: the sink", [&] { return sink(bytes); });
+}
+
+Result<std::size_t> Engine::Impl::call_source(const SnapshotSource& source, std::span<std::byte> buffer) {
+  std::size_t given = 0;
+  DSV4RT_RETURN_IF_ERROR(call_out(calling_out, "restore_sequence_from: the source", [&]() -> Status {
+    DSV4RT_ASSIGN_OR_RETURN(given, source(buffer));
+    return {};
+  }));
+  return given;
 }
 
 void Engine::Impl::warn(const std::string& text) noexcept {

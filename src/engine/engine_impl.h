@@ -26,6 +26,8 @@
 
 namespace dsv4rt {
 
+class SnapshotReader;
+
 // Steps that ended since the engine began, and the tokens of the committed ones.
 struct StepCounts {
   std::int64_t committed = 0;
@@ -149,6 +151,7 @@ struct Engine::Impl {
   // Calls what the caller gave; what it throws is a failure of its own: kInvalidArgument or kResourceExhausted.
   Status call_hook(const LayerHook& hook, const LayerOutput& output);
   Status call_sink(const SnapshotSink& sink, std::span<const std::byte> bytes);
+  Result<std::size_t> call_source(const SnapshotSource& source, std::span<std::byte> buffer);
   void warn(const std::string& text) noexcept;
   // Tells PrefixCacheOptions::on_event what the call has changed.
   void tell_prefix_events() noexcept;
@@ -170,6 +173,22 @@ struct Engine::Impl {
   [[nodiscard]] Status check_outstanding(const Step& given) const;
   [[nodiscard]] Status check_not_spoiled(const char* operation) const;
   [[nodiscard]] Status no_step_outstanding(const char* operation) const;
+  // Snapshots: engine_snapshot.cpp. What a sequence was last saved as: what an increment adds to. Its rows stay what
+  // they were as long as the sequence is not cut below it.
+  struct SavedSequence {
+    SequenceId sequence;
+    std::int64_t length = 0;
+    Sha256::Digest digest{};
+  };
+  std::vector<SavedSequence> last_saved;  // by slot
+  [[nodiscard]] SavedSequence* saved_sequence(SequenceId sequence) noexcept;
+  void note_saved(SequenceId sequence, std::int64_t length, const Sha256::Digest& digest) noexcept;
+  // The sequence has been cut.
+  void forget_saved(SequenceId sequence, std::int64_t new_length) noexcept;
+  // Nothing for base_tokens 0.
+  Result<std::optional<SnapshotBase>> snapshot_base(const char* operation, SequenceId sequence,
+                                                    std::int64_t base_tokens);
+  Result<SequenceId> fill_from_snapshot(SnapshotReader& reader, std::int64_t reserve_tokens);
   [[nodiscard]] SnapshotIdentity snapshot_identity() const;
   // Index into `layers`, or kInvalidArgument naming the layers there are.
   [[nodiscard]] Result<std::size_t> local_layer(LayerId layer) const;

@@ -31,6 +31,7 @@ Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
     Impl& engine = *impl_;
     Status status = engine.manager->truncate(sequence, new_length);
     if (status.ok()) {
+      engine.forget_saved(sequence, new_length);
       if (new_length > 0) return engine.reclaim();
       const StateSlotId slot = engine.manager->slot(sequence).value();
       return engine.reclaim({&slot, 1});
@@ -42,6 +43,7 @@ Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
       if (restore.status().code() != StatusCode::kFailedPrecondition) return restore.status();
       return {status.code(), status.message() + "; " + restore.status().message()};
     }
+    engine.forget_saved(sequence, new_length);
     DSV4RT_RETURN_IF_ERROR(engine.reclaim());
     Status restored = engine.boundaries.restore_rings(*engine.backend, *restore);
     return restored.ok() ? restored : engine.latch(std::move(restored));

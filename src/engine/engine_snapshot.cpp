@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "engine/engine_impl.h"
 #include "engine/sequence_snapshot.h"
+#include "engine/snapshot_reader.h"
 
 namespace dsv4rt {
 namespace {
@@ -69,13 +70,17 @@ class RowMover {
   std::vector<std::byte> part_;
 };
 
+// Rows [first, first + rows) of a sequence, block by block.
 std::vector<RowRun> paged_runs(const CacheTable& table, const BlockShape& shape, std::span<const BlockId> blocks,
-                               std::int64_t rows) {
+                               std::int64_t first, std::int64_t rows) {
   std::vector<RowRun> runs;
-  for (const BlockId block : blocks) {
-    const std::int64_t done = static_cast<std::int64_t>(runs.size()) * shape.rows;
-    runs.push_back(
-        {table.blocks + block.value * table.block_bytes, 0, std::min<std::int64_t>(shape.rows, rows - done)});
+  while (rows > 0) {
+    const BlockId block = blocks[static_cast<std::size_t>(first / shape.rows)];
+    const std::int64_t row = first % shape.rows;
+    const std::int64_t count = std::min<std::int64_t>(rows, shape.rows - row);
+    runs.push_back({table.blocks + block.value * table.block_bytes, row, count});
+    first += count;
+    rows -= count;
   }
   return runs;
 }
@@ -117,7 +122,8 @@ struct SectionRegion {
   int ring = -1;
 };
 
-std::vector<SectionRegion> section_regions(const CacheParts& parts, std::int64_t length) {
+// Of a piece that adds to `base_length` tokens; 0 for a whole one.
+std::vector<SectionRegion> section_regions(const CacheParts& parts, std::int64_t base_length, std::int64_t length) {
   std::vector<SectionRegion> regions;
   for (std::size_t local = 0; local < parts.layers.size(); ++local) {
     const LayerId local_id(static_cast<std::int32_t>(local));
@@ -134,7 +140,8 @@ std::vector<SectionRegion> section_regions(const CacheParts& parts, std::int64_t
       if (region.pool >= 0) {
         const PoolSpec& spec = parts.layout.pools()[static_cast<std::size_t>(region.pool)];
         region.shape = spec.shape;
-        section.rows = length / spec.ratio;
+        section.first_row = base_length / spec.ratio;
+        section.rows = length / spec.ratio - section.first_row;
       } else if (region.ring >= 0) {
         const SlotSpec& spec = parts.layout.slots()[static_cast<std::size_t>(region.ring)];
         region.shape = spec.shape;
@@ -170,7 +177,7 @@ Result<std::vector<RowRun>> runs_of(const CacheParts& parts, const SectionRegion
   if (region.pool >= 0) {
     DSV4RT_ASSIGN_OR_RETURN(const std::vector<BlockId> blocks, parts.manager.blocks(sequence, region.pool));
     return paged_runs(parts.memory.tables()[static_cast<std::size_t>(region.pool)], region.shape, blocks,
-                      region.section.rows);
+                      region.section.first_row, region.section.rows);
   }
   DSV4RT_ASSIGN_OR_RETURN(const StateSlotId slot, parts.manager.slot(sequence));
   const CacheRings& rings = parts.memory.rings()[static_cast<std::size_t>(region.ring)];
@@ -191,17 +198,79 @@ Status upload_tables(const CacheParts& parts, SequenceId sequence) {
   return {};
 }
 
-Status upload_rows(const CacheParts& parts, const SectionRegion& region, SequenceId sequence, RowMover& mover,
-                   std::span<const std::byte> rows) {
+// The rows of one section, from the reader to where they belong.
+Status fill_section(const CacheParts& parts, const SectionRegion& region, SequenceId sequence, RowMover& mover,
+                    SnapshotReader& reader) {
+  DSV4RT_RETURN_IF_ERROR(reader.begin_section(region.section));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<RowRun> runs, runs_of(parts, region, sequence));
   for (const RowRun& run : runs) {
+    DSV4RT_ASSIGN_OR_RETURN(const auto rows, reader.rows(run.rows * region.shape.row_bytes()));
     DSV4RT_RETURN_IF_ERROR(mover.upload(region.shape, run, rows.data()));
-    rows = rows.subspan(static_cast<std::size_t>(run.rows * region.shape.row_bytes()));
   }
-  return {};
+  return reader.end_section();
+}
+
+// Reads everything, block by block, and keeps nothing.
+Status check_section_rows(const SectionRegion& region, SnapshotReader& reader) {
+  DSV4RT_RETURN_IF_ERROR(reader.begin_section(region.section));
+  for (std::int64_t rest = region.section.rows; rest > 0;) {
+    const std::int64_t rows = std::min<std::int64_t>(rest, region.shape.rows);
+    DSV4RT_RETURN_IF_ERROR(reader.rows(rows * region.shape.row_bytes()).status());
+    rest -= rows;
+  }
+  return reader.end_section();
+}
+
+// Checks every piece of a snapshot and changes nothing.
+Status check_snapshot(const CacheParts& parts, SnapshotReader& reader) {
+  for (;;) {
+    DSV4RT_ASSIGN_OR_RETURN(const std::optional<SnapshotPiece> piece, reader.next_piece());
+    if (!piece) return {};
+    for (const SectionRegion& region : section_regions(parts, piece->base_length, piece->length)) {
+      DSV4RT_RETURN_IF_ERROR(check_section_rows(region, reader));
+    }
+    DSV4RT_RETURN_IF_ERROR(reader.end_piece().status());
+  }
 }
 
 }  // namespace
+
+// ---- Saving -------------------------------------------------------------------------------------
+
+Engine::Impl::SavedSequence* Engine::Impl::saved_sequence(SequenceId sequence) noexcept {
+  if (sequence.index >= last_saved.size()) return nullptr;
+  SavedSequence& saved = last_saved[sequence.index];
+  return saved.sequence == sequence ? &saved : nullptr;
+}
+
+void Engine::Impl::note_saved(SequenceId sequence, std::int64_t length, const Sha256::Digest& digest) noexcept {
+  last_saved[sequence.index] = {.sequence = sequence, .length = length, .digest = digest};
+}
+
+void Engine::Impl::forget_saved(SequenceId sequence, std::int64_t new_length) noexcept {
+  SavedSequence* saved = saved_sequence(sequence);
+  if (saved != nullptr && new_length < saved->length) *saved = {};
+}
+
+Result<std::optional<SnapshotBase>> Engine::Impl::snapshot_base(const char* operation, SequenceId sequence,
+                                                                std::int64_t base_tokens) {
+  DSV4RT_RETURN_IF_ERROR(manager->length(sequence).status());
+  if (base_tokens == 0) return std::optional<SnapshotBase>();
+  const SavedSequence* saved = saved_sequence(sequence);
+  const std::string field = std::string(operation) + ": base_tokens = " + std::to_string(base_tokens);
+  if (base_tokens < 0) {
+    return Status{StatusCode::kInvalidArgument, field + "; accepted: 0 (the whole sequence) or more"};
+  }
+  if (saved == nullptr) {
+    return Status{StatusCode::kFailedPrecondition,
+                  field + ", but nothing saved of this sequence is still the beginning of it; accepted: 0 (all of it)"};
+  }
+  if (saved->length != base_tokens) {
+    return Status{StatusCode::kFailedPrecondition, field + "; accepted: " + std::to_string(saved->length) +
+                                                       " (when it was last saved) or 0 (all of it)"};
+  }
+  return std::optional<SnapshotBase>({.length = saved->length, .digest = saved->digest});
+}
 
 Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink, const SnapshotOptions& snapshot) {
   return impl_->call("save_sequence", Impl::Use::kChange, [&]() -> Status {
@@ -209,13 +278,15 @@ Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink, cons
     if (!sink) return {StatusCode::kInvalidArgument, "save_sequence: sink is empty; it must take the bytes"};
     DSV4RT_RETURN_IF_ERROR(check_snapshot_key("save_sequence", snapshot.key));
     DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("save_sequence"));
+    DSV4RT_ASSIGN_OR_RETURN(const std::optional<SnapshotBase> base,
+                            engine.snapshot_base("save_sequence", sequence, snapshot.base_tokens));
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, engine.manager->length(sequence));
     const CacheParts parts = cache_parts(engine);
-    const std::vector<SectionRegion> regions = section_regions(parts, length);
+    const std::vector<SectionRegion> regions = section_regions(parts, base ? base->length : 0, length);
     RowMover mover(*engine.backend, most_run_bytes(regions));
     const SnapshotSink callers = [&](std::span<const std::byte> bytes) { return engine.call_sink(sink, bytes); };
     SnapshotWriter writer(callers, snapshot.key);
-    DSV4RT_RETURN_IF_ERROR(writer.header(engine.snapshot_identity(), length, regions.size()));
+    DSV4RT_RETURN_IF_ERROR(writer.header(engine.snapshot_identity(), length, regions.size(), base));
     for (const SectionRegion& region : regions) {
       DSV4RT_RETURN_IF_ERROR(writer.begin_section(region.section));
       DSV4RT_ASSIGN_OR_RETURN(const std::vector<RowRun> runs, runs_of(parts, region, sequence));
@@ -226,15 +297,20 @@ Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink, cons
       }
       DSV4RT_RETURN_IF_ERROR(writer.end_section());
     }
-    return writer.finish();
+    DSV4RT_ASSIGN_OR_RETURN(const Sha256::Digest digest, writer.finish());
+    engine.note_saved(sequence, length, digest);
+    return {};
   });
 }
 
 Result<std::int64_t> Engine::snapshot_bytes(SequenceId sequence, const SnapshotOptions& snapshot) const {
   return impl_->call("snapshot_bytes", Impl::Use::kRead, [&]() -> Result<std::int64_t> {
     DSV4RT_RETURN_IF_ERROR(impl_->no_step_outstanding("snapshot_bytes"));
+    DSV4RT_ASSIGN_OR_RETURN(const std::optional<SnapshotBase> base,
+                            impl_->snapshot_base("snapshot_bytes", sequence, snapshot.base_tokens));
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t length, impl_->manager->length(sequence));
-    return dsv4rt::snapshot_bytes(sections_of(section_regions(cache_parts(*impl_), length)), snapshot.key);
+    const auto regions = section_regions(cache_parts(*impl_), base ? base->length : 0, length);
+    return dsv4rt::snapshot_bytes(sections_of(regions), base.has_value(), snapshot.key);
   });
 }
 
@@ -252,36 +328,74 @@ Result<std::vector<std::byte>> Engine::save_sequence(SequenceId sequence, const 
   });
 }
 
+// ---- Restoring ----------------------------------------------------------------------------------
+
+// A sequence begins with the first piece and grows with each increment. Nobody has its id until everything was right.
+Result<SequenceId> Engine::Impl::fill_from_snapshot(SnapshotReader& reader, std::int64_t reserve_tokens) {
+  const CacheParts parts = cache_parts(*this);
+  DSV4RT_ASSIGN_OR_RETURN(const std::optional<SnapshotPiece> first, reader.next_piece());
+  DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, manager->restore_sequence(first->length, reserve_tokens));
+  const StateSlotId slot = manager->slot(sequence).value();
+  const auto fill = [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(reclaim());
+    SnapshotPiece piece = *first;
+    for (;;) {
+      const std::vector<SectionRegion> regions = section_regions(parts, piece.base_length, piece.length);
+      RowMover mover(*backend, most_run_bytes(regions));
+      for (const SectionRegion& region : regions) {
+        DSV4RT_RETURN_IF_ERROR(fill_section(parts, region, sequence, mover, reader));
+      }
+      DSV4RT_ASSIGN_OR_RETURN(piece, reader.end_piece());
+      DSV4RT_ASSIGN_OR_RETURN(const std::optional<SnapshotPiece> next, reader.next_piece());
+      if (!next) break;
+      DSV4RT_RETURN_IF_ERROR(manager->extend_restored(sequence, next->length));
+      DSV4RT_RETURN_IF_ERROR(reclaim());
+      piece = *next;
+    }
+    DSV4RT_RETURN_IF_ERROR(upload_tables(parts, sequence));
+    note_saved(sequence, piece.length, piece.digest);
+    return {};
+  };
+  Status filled;
+  try {
+    filled = fill();
+  } catch (...) {
+    filled = of_exception("restore_sequence", std::current_exception());
+  }
+  if (filled.ok()) return sequence;
+  DSV4RT_RETURN_IF_ERROR(manager->release(sequence));
+  DSV4RT_RETURN_IF_ERROR(reclaim({&slot, 1}));
+  return latch_if_broken(std::move(filled));
+}
+
 Result<SequenceId> Engine::restore_sequence(std::span<const std::byte> snapshot, std::int64_t reserve_tokens,
                                             const SnapshotOptions& options) {
   return impl_->call("restore_sequence", Impl::Use::kChange, [&]() -> Result<SequenceId> {
-    Impl& engine = *impl_;
     DSV4RT_RETURN_IF_ERROR(check_snapshot_key("restore_sequence", options.key));
-    const CacheParts parts = cache_parts(engine);
-    DSV4RT_ASSIGN_OR_RETURN(const SnapshotContent content,
-                            read_snapshot_header(snapshot, engine.snapshot_identity(),
-                                                 engine.options.limits.max_context_tokens, options.key));
-    const std::int64_t length = content.length;
-    const std::vector<SectionRegion> regions = section_regions(parts, length);
-    DSV4RT_ASSIGN_OR_RETURN(const auto rows, read_snapshot_sections(content, sections_of(regions)));
-    RowMover mover(*engine.backend, most_run_bytes(regions));
+    const SnapshotIdentity identity = impl_->snapshot_identity();
+    const std::int64_t most = impl_->options.limits.max_context_tokens;
+    SnapshotMemory to_check(snapshot);
+    SnapshotReader check(to_check, identity, most, options.key, SnapshotChecks::kAll);
+    DSV4RT_RETURN_IF_ERROR(check_snapshot(cache_parts(*impl_), check));
+    SnapshotMemory to_fill(snapshot);
+    SnapshotReader reader(to_fill, identity, most, options.key, SnapshotChecks::kDone);
+    return impl_->fill_from_snapshot(reader, reserve_tokens);
+  });
+}
 
-    DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine.manager->restore_sequence(length, reserve_tokens));
-    const StateSlotId slot = engine.manager->slot(sequence).value();
-    Status filled;
-    try {
-      filled = engine.reclaim();
-      if (filled.ok()) filled = upload_tables(parts, sequence);
-      for (std::size_t i = 0; i < regions.size() && filled.ok(); ++i) {
-        filled = upload_rows(parts, regions[i], sequence, mover, rows[i]);
-      }
-    } catch (...) {
-      filled = engine.of_exception("restore_sequence", std::current_exception());
-    }
-    if (filled.ok()) return sequence;
-    DSV4RT_RETURN_IF_ERROR(engine.manager->release(sequence));
-    DSV4RT_RETURN_IF_ERROR(engine.reclaim({&slot, 1}));
-    return engine.latch_if_broken(std::move(filled));
+Result<SequenceId> Engine::restore_sequence_from(const SnapshotSource& source, std::int64_t reserve_tokens,
+                                                 const SnapshotOptions& options) {
+  return impl_->call("restore_sequence_from", Impl::Use::kChange, [&]() -> Result<SequenceId> {
+    Impl& engine = *impl_;
+    if (!source) return Status{StatusCode::kInvalidArgument, "restore_sequence_from: source is empty; it must give the bytes"};
+    DSV4RT_RETURN_IF_ERROR(check_snapshot_key("restore_sequence_from", options.key));
+    DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("restore_sequence_from"));
+    const SnapshotIdentity identity = engine.snapshot_identity();
+    const SnapshotSource callers = [&](std::span<std::byte> buffer) { return engine.call_source(source, buffer); };
+    SnapshotStream stream(callers);
+    SnapshotReader reader(stream, identity, engine.options.limits.max_context_tokens, options.key,
+                          SnapshotChecks::kAll);
+    return engine.fill_from_snapshot(reader, reserve_tokens);
   });
 }
 

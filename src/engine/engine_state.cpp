@@ -139,6 +139,7 @@ Result<SequenceState> Engine::sequence_state(SequenceId sequence) const {
                         .reserve_tokens = usage.reserve_tokens,
                         .earliest_truncation = usage.earliest_truncation,
                         .slot = usage.slot.value};
+    if (const Impl::SavedSequence* saved = impl_->saved_sequence(sequence)) state.saved_tokens = saved->length;
     const auto pools = first_pools(impl_->layout);
     for (std::size_t role = 0; role < pools.size(); ++role) {
       if (pools[role] >= 0) state.blocks[role] = impl_->manager->blocks_of_length(usage.length, pools[role]);

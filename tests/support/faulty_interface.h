@@ -61,12 +61,22 @@ class Interface {
   virtual Result<std::vector<SequenceId>> cancel(const Step& step) = 0;
   virtual Result<OutputCheck> output_check(const Step& step) = 0;
   virtual Result<std::int64_t> snapshot_bytes(SequenceId sequence) = 0;
-  virtual Result<std::vector<std::byte>> save(SequenceId sequence) = 0;
+  virtual Result<std::vector<std::byte>> save(SequenceId sequence, std::int64_t base_tokens) = 0;
   virtual Result<SequenceId> restore(std::span<const std::byte> snapshot) = 0;
+  // From a source that gives 4 KiB at a time.
+  virtual Result<SequenceId> restore_from(std::span<const std::byte> snapshot) = 0;
 };
 
 // Snapshots of these sessions are authenticated.
 inline const std::vector<std::byte> kKey(16, std::byte{7});
+
+// Moves the next bytes of a snapshot, at most 4 KiB, into a source's buffer.
+inline std::size_t take_part(std::span<const std::byte>& rest, std::byte* target, std::size_t count) {
+  const std::size_t bytes = std::min({count, rest.size(), std::size_t{4096}});
+  std::copy_n(rest.begin(), bytes, target);
+  rest = rest.subspan(bytes);
+  return bytes;
+}
 
 class CppInterface final : public Interface {
  public:
@@ -128,8 +138,15 @@ class CppInterface final : public Interface {
   Result<std::int64_t> snapshot_bytes(SequenceId s) override {
     return faulty([&] { return engine_.snapshot_bytes(s, {.key = kKey}); });
   }
-  Result<std::vector<std::byte>> save(SequenceId s) override {
-    return faulty([&] { return engine_.save_sequence(s, SnapshotOptions{.key = kKey}); });
+  Result<std::vector<std::byte>> save(SequenceId s, std::int64_t base_tokens) override {
+    return faulty([&] { return engine_.save_sequence(s, SnapshotOptions{.key = kKey, .base_tokens = base_tokens}); });
+  }
+  Result<SequenceId> restore_from(std::span<const std::byte> snapshot) override {
+    return faulty([&] {
+      return engine_.restore_sequence_from(
+          [&](std::span<std::byte> buffer) -> Result<std::size_t> { return take_part(snapshot, buffer.data(), buffer.size()); },
+          0, {.key = kKey});
+    });
   }
   Result<SequenceId> restore(std::span<const std::byte> snapshot) override {
     return faulty([&] { return engine_.restore_sequence(snapshot, 0, {.key = kKey}); });
@@ -250,15 +267,17 @@ class CInterface final : public Interface {
     if (!told.ok()) return told;
     return bytes;
   }
-  Result<std::vector<std::byte>> save(SequenceId s) override {
+  Result<std::vector<std::byte>> save(SequenceId s, std::int64_t base_tokens) override {
     std::vector<std::byte> snapshot;
+    dsv4rt_snapshot_options options = kOptions;
+    options.base_tokens = base_tokens;
     const auto sink = [](void* to, const void* bytes, std::size_t count) -> dsv4rt_status {
       const Pause pause;
       auto& all = *static_cast<std::vector<std::byte>*>(to);
       all.insert(all.end(), static_cast<const std::byte*>(bytes), static_cast<const std::byte*>(bytes) + count);
       return DSV4RT_OK;
     };
-    const Status saved = status([&] { return dsv4rt_sequence_save(&engine_, id(s), &kOptions, sink, &snapshot); });
+    const Status saved = status([&] { return dsv4rt_sequence_save(&engine_, id(s), &options, sink, &snapshot); });
     if (!saved.ok()) return saved;
     return snapshot;
   }
@@ -267,10 +286,19 @@ class CInterface final : public Interface {
       return dsv4rt_sequence_restore(&engine_, snapshot.data(), snapshot.size(), 0, &kOptions, made);
     });
   }
+  Result<SequenceId> restore_from(std::span<const std::byte> snapshot) override {
+    const auto source = [](void* from, void* bytes, std::size_t count, std::size_t* given) -> dsv4rt_status {
+      *given = take_part(*static_cast<std::span<const std::byte>*>(from), static_cast<std::byte*>(bytes), count);
+      return DSV4RT_OK;
+    };
+    return sequence([&](dsv4rt_sequence* made) {
+      return dsv4rt_sequence_restore_from(&engine_, source, &snapshot, 0, &kOptions, made);
+    });
+  }
 
  private:
   static inline const dsv4rt_snapshot_options kOptions{
-      .struct_size = sizeof(dsv4rt_snapshot_options), .key = kKey.data(), .key_bytes = kKey.size()};
+      .struct_size = sizeof(dsv4rt_snapshot_options), .key = kKey.data(), .key_bytes = kKey.size(), .base_tokens = 0};
   static dsv4rt_sequence id(SequenceId sequence) { return {sequence.index, sequence.generation}; }
   static std::vector<dsv4rt_step_entry> c_entries(std::span<const StepEntry> entries) {
     std::vector<dsv4rt_step_entry> given;

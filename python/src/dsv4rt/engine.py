@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dsv4rt import _arrays, options as option_structs, prefix as prefix_structs
@@ -17,7 +17,7 @@ from dsv4rt._library import ffi, lib, text
 from dsv4rt.errors import FailedPreconditionError, InvalidArgumentError, error_of, raise_status
 from dsv4rt.options import EngineMemory, EngineOptions, GraphStats, MemoryRegion
 from dsv4rt.prefix import PrefixCache, PrefixPolicy
-from dsv4rt.sequence import Sequence, snapshot_options
+from dsv4rt.sequence import Sequence, Source, on_read, snapshot_options
 from dsv4rt.state import (BlockShortage, CacheRole, CacheView, EngineConfig, EngineState, LayerInfo, RoleState,
                           read_struct, sized)
 from dsv4rt.step import Step
@@ -284,9 +284,23 @@ class Engine:
         return Sequence(self, identity[0], hit[0])
 
     def restore(self, snapshot: Any, *, reserve_tokens: int = 0, key: bytes | None = None) -> Sequence:
-        """A new sequence out of the bytes that Sequence.save wrote, by any engine of the same checkpoint."""
+        """A new sequence out of the bytes that Sequence.save wrote, increments included, by any engine of the same
+        checkpoint."""
         data = ffi.from_buffer(snapshot)
         return self._sequence(lib.dsv4rt_sequence_restore, data, len(data), reserve_tokens, snapshot_options(key)[0])
+
+    def restore_from(self, read: Callable[[int], Any], *, reserve_tokens: int = 0, key: bytes | None = None) -> Sequence:
+        """The same part by part from `read`, for instance the read method of a binary file: given a number of bytes, it
+        gives the next ones, fewer if it likes and none at the end. What it raises is raised here."""
+        source = Source(read)
+        handle = ffi.new_handle(source)
+        try:
+            return self._sequence(lib.dsv4rt_sequence_restore_from, on_read, handle, reserve_tokens,
+                                  snapshot_options(key)[0])
+        except Exception:
+            if source.error is not None:
+                raise source.error from None
+            raise
 
     # ---- Steps ------------------------------------------------------------------------------------
 

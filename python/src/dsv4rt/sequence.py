@@ -69,18 +69,20 @@ class Sequence:
             self.engine._call(lib.dsv4rt_sequence_release, self._id)
             self._released = True
 
-    def snapshot_bytes(self, key: bytes | None = None) -> int:
+    def snapshot_bytes(self, key: bytes | None = None, *, base_tokens: int = 0) -> int:
         """Size of what save() gives."""
         out = ffi.new("int64_t*")
-        self.engine._call(lib.dsv4rt_sequence_snapshot_bytes, self._id, snapshot_options(key)[0], out)
+        self.engine._call(lib.dsv4rt_sequence_snapshot_bytes, self._id, snapshot_options(key, base_tokens)[0], out)
         return out[0]
 
-    def save(self, key: bytes | None = None) -> bytearray:
+    def save(self, key: bytes | None = None, *, base_tokens: int = 0) -> bytearray:
         """The sequence's cache as bytes that describe themselves, for Engine.restore.
 
-        `key`, 16 bytes and more, authenticates them; the same one restores.
+        `key`, 16 bytes and more, authenticates them; the same one restores. `base_tokens` > 0 saves an increment: what
+        came since the sequence was last saved or restored, when it had so many tokens (`state().saved_tokens`). A
+        snapshot followed by the increments on it is a snapshot.
         """
-        saved = bytearray(self.snapshot_bytes(key))
+        saved = bytearray(self.snapshot_bytes(key, base_tokens=base_tokens))
         end = 0
 
         def take(part: memoryview) -> None:
@@ -88,16 +90,16 @@ class Sequence:
             saved[end:end + len(part)] = part
             end += len(part)
 
-        self.save_to(take, key)
+        self.save_to(take, key, base_tokens=base_tokens)
         return saved
 
-    def save_to(self, write: Callable[[memoryview], Any], key: bytes | None = None) -> None:
+    def save_to(self, write: Callable[[memoryview], Any], key: bytes | None = None, *, base_tokens: int = 0) -> None:
         """The same, part by part to `write`, for instance the write method of a file. A part is valid during its call;
         what `write` raises ends the save and is raised here."""
         sink = _Sink(write)
         handle = ffi.new_handle(sink)
         try:
-            self.engine._call(lib.dsv4rt_sequence_save, self._id, snapshot_options(key)[0], _on_bytes, handle)
+            self.engine._call(lib.dsv4rt_sequence_save, self._id, snapshot_options(key, base_tokens)[0], _on_bytes, handle)
         except Exception:
             if sink.error is not None:
                 raise sink.error from None
@@ -143,11 +145,34 @@ def _on_bytes(user_data: Any, data: Any, count: int) -> int:
     return lib.DSV4RT_OK
 
 
-def snapshot_options(key: bytes | None) -> tuple[Any, list]:
-    """The C struct and what it points to; null without a key."""
-    if key is None:
+class Source:
+    """What restores a snapshot from a `read` like a file's, and what that raised."""
+
+    def __init__(self, read: Callable[[int], Any]):
+        self.read = read
+        self.error: BaseException | None = None
+
+
+@ffi.callback("dsv4rt_snapshot_source")
+def on_read(user_data: Any, target: Any, count: int, given: Any) -> int:
+    source = ffi.from_handle(user_data)
+    try:
+        part = memoryview(source.read(count)).cast("B")
+        if len(part) > count:
+            raise ValueError(f"read({count}) gave {len(part)} bytes")
+        ffi.memmove(target, part, len(part))
+        given[0] = len(part)
+    except BaseException as error:  # nothing can be raised through C
+        source.error = error
+        return lib.DSV4RT_INVALID_ARGUMENT
+    return lib.DSV4RT_OK
+
+
+def snapshot_options(key: bytes | None, base_tokens: int = 0) -> tuple[Any, list]:
+    """The C struct and what it points to; null if both are the defaults."""
+    if key is None and base_tokens == 0:
         return ffi.NULL, []
-    held = ffi.from_buffer(key)
+    held = ffi.from_buffer(key) if key is not None else ffi.NULL
     struct = sized("dsv4rt_snapshot_options")
-    struct.key, struct.key_bytes = held, len(key)
+    struct.key, struct.key_bytes, struct.base_tokens = held, len(key or b""), base_tokens
     return struct, [struct, held]

@@ -98,6 +98,8 @@ class SequenceState:
     """Row in block tables, and number of the ring."""
     blocks: tuple[int, ...]
     """By CacheRole."""
+    saved_tokens: int
+    """The `base_tokens` of the next increment (Sequence.save); 0: the sequence has to be saved whole."""
 
 
 @dataclasses.dataclass(frozen=True)

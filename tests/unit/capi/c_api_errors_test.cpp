@@ -99,6 +99,7 @@ TEST_F(CApiErrorTest, NullEngineIsRefusedEverywhere) {
   dsv4rt_bf16 out = 0;
   std::int32_t layer = 0;
   const auto sink = [](void*, const void*, std::size_t) -> dsv4rt_status { return DSV4RT_OK; };
+  const auto source = [](void*, void*, std::size_t, std::size_t*) -> dsv4rt_status { return DSV4RT_OK; };
   for (const dsv4rt_status status : {dsv4rt_engine_hidden_size(nullptr, &number),
                                      dsv4rt_engine_layers(nullptr, nullptr, 0, &count),
                                      dsv4rt_engine_memory(nullptr, &memory),
@@ -118,7 +119,8 @@ TEST_F(CApiErrorTest, NullEngineIsRefusedEverywhere) {
                                      dsv4rt_engine_non_finite_entries(nullptr, &number),
                                      dsv4rt_sequence_snapshot_bytes(nullptr, sequence, nullptr, &number),
                                      dsv4rt_sequence_save(nullptr, sequence, nullptr, sink, nullptr),
-                                     dsv4rt_sequence_restore(nullptr, &x, 1, 0, nullptr, &sequence)}) {
+                                     dsv4rt_sequence_restore(nullptr, &x, 1, 0, nullptr, &sequence),
+                                     dsv4rt_sequence_restore_from(nullptr, source, nullptr, 0, nullptr, &sequence)}) {
     EXPECT_EQ(status, DSV4RT_INVALID_ARGUMENT);
   }
 }
@@ -169,6 +171,9 @@ TEST_F(CApiErrorTest, NullArgumentsAreNamed) {
   named(dsv4rt_sequence_save(engine, sequence, nullptr, nullptr, nullptr), "sink");
   named(dsv4rt_sequence_restore(engine, nullptr, 1, 0, nullptr, &emptied), "snapshot");
   named(dsv4rt_sequence_restore(engine, x.data(), 1, 0, nullptr, nullptr), "sequence");
+  named(dsv4rt_sequence_restore_from(engine, nullptr, nullptr, 0, nullptr, &emptied), "source");
+  const auto source = [](void*, void*, std::size_t, std::size_t*) -> dsv4rt_status { return DSV4RT_OK; };
+  named(dsv4rt_sequence_restore_from(engine, source, nullptr, 0, nullptr, nullptr), "sequence");
   EXPECT_EQ(run(engine, step), DSV4RT_OK) << "a refused call changed the step";
 }
 

@@ -24,11 +24,11 @@ class CApiFaultsTest : public CApiTest {
   }
   static std::vector<std::byte> save(dsv4rt_engine* engine, dsv4rt_sequence sequence,
                                      const dsv4rt_snapshot_options* options = nullptr) {
+    std::int64_t bytes = 0;
+    EXPECT_EQ(dsv4rt_sequence_snapshot_bytes(engine, sequence, options, &bytes), DSV4RT_OK);
     std::vector<std::byte> snapshot;
     EXPECT_EQ(dsv4rt_sequence_save(engine, sequence, options, append_to, &snapshot), DSV4RT_OK)
         << dsv4rt_engine_last_error(engine);
-    std::int64_t bytes = 0;
-    EXPECT_EQ(dsv4rt_sequence_snapshot_bytes(engine, sequence, options, &bytes), DSV4RT_OK);
     EXPECT_EQ(bytes, static_cast<std::int64_t>(snapshot.size()));
     return snapshot;
   }
@@ -50,13 +50,88 @@ TEST_F(CApiFaultsTest, SnapshotsAreSavedAndRestored) {
   EXPECT_EQ(restored.index, 7U);
 }
 
+// What a source gives from, `part` bytes at most at a time, and how it fails when `left` calls have gone well.
+struct Given {
+  const std::vector<std::byte>& bytes;
+  std::size_t part = 1000;
+  std::size_t at = 0;
+  int left = 1 << 30;
+  int failure = 0;
+  dsv4rt_engine* engine = nullptr;
+};
+dsv4rt_status give_part(void* user_data, void* target, std::size_t count, std::size_t* given) {
+  Given& from = *static_cast<Given*>(user_data);
+  if (from.left-- <= 0) {
+    if (from.failure == 0) return DSV4RT_NOT_FOUND;
+    if (from.failure == 1) return 99;
+    if (from.failure == 2) throw 7;
+    if (from.failure == 3) *given = count + 1;
+    if (from.failure == 4) return dsv4rt_prefix_clear(from.engine);
+    return DSV4RT_OK;
+  }
+  *given = std::min({count, from.part, from.bytes.size() - from.at});
+  std::memcpy(target, from.bytes.data() + from.at, *given);
+  from.at += *given;
+  return DSV4RT_OK;
+}
+
+TEST_F(CApiFaultsTest, IncrementsAndSources) {
+  const EngineHandle handle = open();
+  dsv4rt_engine* engine = handle.get();
+  const dsv4rt_sequence sequence = new_sequence(engine);
+  append(engine, sequence, 5);
+  dsv4rt_sequence_state state{};
+  state.struct_size = sizeof(state);
+  std::vector<std::byte> chain = save(engine, sequence);
+  ASSERT_EQ(dsv4rt_sequence_get_state(engine, sequence, &state), DSV4RT_OK);
+  EXPECT_EQ(state.saved_tokens, 5);
+  append(engine, sequence, 4);
+  dsv4rt_snapshot_options options{.struct_size = sizeof(options), .key = nullptr, .key_bytes = 0, .base_tokens = 4};
+  std::int64_t bytes = 0;
+  EXPECT_EQ(dsv4rt_sequence_snapshot_bytes(engine, sequence, &options, &bytes), DSV4RT_FAILED_PRECONDITION);
+  expect_error_names(engine, "base_tokens = 4; accepted: 5");
+  options.base_tokens = 5;
+  const std::vector<std::byte> increment = save(engine, sequence, &options);
+  chain.insert(chain.end(), increment.begin(), increment.end());
+  // Callers of version 6 know no increments: theirs are whole.
+  options.base_tokens = 12345;
+  options.struct_size = 24;
+  const std::vector<std::byte> whole = save(engine, sequence, &options);
+
+  dsv4rt_sequence restored{};
+  ASSERT_EQ(dsv4rt_sequence_restore(engine, chain.data(), chain.size(), 0, nullptr, &restored), DSV4RT_OK);
+  EXPECT_EQ(save(engine, restored), whole);
+  ASSERT_EQ(dsv4rt_sequence_release(engine, restored), DSV4RT_OK);
+  Given all{.bytes = chain};
+  ASSERT_EQ(dsv4rt_sequence_restore_from(engine, give_part, &all, 20, nullptr, &restored), DSV4RT_OK)
+      << dsv4rt_engine_last_error(engine);
+  EXPECT_EQ(save(engine, restored), whole);
+  ASSERT_EQ(dsv4rt_sequence_release(engine, restored), DSV4RT_OK);
+
+  // The source's own failures end the restore, and it cannot change the engine.
+  const dsv4rt_status expected[] = {DSV4RT_NOT_FOUND, DSV4RT_INVALID_ARGUMENT, DSV4RT_INVALID_ARGUMENT,
+                                    DSV4RT_INVALID_ARGUMENT, DSV4RT_FAILED_PRECONDITION, DSV4RT_BAD_INPUT};
+  for (int failure = 0; failure < 6; ++failure) {
+    for (const int left : {0, 7}) {
+      Given failing{.bytes = chain, .left = left, .failure = failure, .engine = engine};
+      EXPECT_EQ(dsv4rt_sequence_restore_from(engine, give_part, &failing, 0, nullptr, &restored), expected[failure])
+          << failure;
+      expect_error_names(engine, failure < 5 ? "the source" : "snapshot: ");
+    }
+  }
+  dsv4rt_engine_state left{};
+  left.struct_size = sizeof(left);
+  ASSERT_EQ(dsv4rt_engine_get_state(engine, &left), DSV4RT_OK);
+  EXPECT_EQ(left.live_sequences, 1);
+}
+
 TEST_F(CApiFaultsTest, SnapshotsAreBoundToTheirKey) {
   const EngineHandle handle = open();
   dsv4rt_engine* engine = handle.get();
   const dsv4rt_sequence sequence = new_sequence(engine);
   append(engine, sequence, 5);
   const std::string key = "sixteen bytes or more";
-  dsv4rt_snapshot_options options{.struct_size = sizeof(options), .key = key.data(), .key_bytes = key.size()};
+  dsv4rt_snapshot_options options{.struct_size = sizeof(options), .key = key.data(), .key_bytes = key.size(), .base_tokens = 0};
   const std::vector<std::byte> plain = save(engine, sequence);
   const std::vector<std::byte> authenticated = save(engine, sequence, &options);
   EXPECT_EQ(authenticated.size(), plain.size() + 32);
@@ -77,10 +152,10 @@ TEST_F(CApiFaultsTest, SnapshotsAreBoundToTheirKey) {
   expect_error_names(engine, "authentication code");
   options.key_bytes = 15;
   EXPECT_EQ(restore(authenticated, &options), DSV4RT_INVALID_ARGUMENT);
-  options = {.struct_size = sizeof(options), .key = nullptr, .key_bytes = 16};
+  options = {.struct_size = sizeof(options), .key = nullptr, .key_bytes = 16, .base_tokens = 0};
   EXPECT_EQ(restore(authenticated, &options), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(engine, "key");
-  options = {.struct_size = 8, .key = nullptr, .key_bytes = 0};
+  options = {.struct_size = 8, .key = nullptr, .key_bytes = 0, .base_tokens = 0};
   EXPECT_EQ(restore(plain, &options), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(engine, "dsv4rt_snapshot_options.struct_size");
 }

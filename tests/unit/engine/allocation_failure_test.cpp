@@ -89,12 +89,28 @@ class Session {
     refused("step without blocks", StatusCode::kResourceExhausted, [&] { return calls_.prepare(long_step).status(); });
     cancelled_step({{a, 2}, {c, 1}}, 5, 0, {});
     cancelled_step({{a, 2}, {c, 1}}, 6, 2, {});
-    const auto saved = value<std::vector<std::byte>>("save", [&] { return calls_.save(a); });
+    const auto saved = value<std::vector<std::byte>>("save", [&] { return calls_.save(a, 0); });
     const auto bytes = value<std::int64_t>("bytes", [&] { return calls_.snapshot_bytes(a); });
     if (bytes != static_cast<std::int64_t>(saved.size())) diverged("size of a snapshot", {});
     const auto d = value<SequenceId>("restore", [&] { return calls_.restore(saved); });
     live_.push_back(d);
     step({{d, 2}, {a, 1}}, 7, {});
+    // In one, since whoever looks at the state in between saves the sequence too.
+    const std::int64_t tokens = engine_.length(a).value();
+    const auto chain = value<std::vector<std::byte>>("save an increment", [&]() -> Result<std::vector<std::byte>> {
+      Result<std::vector<std::byte>> whole = calls_.save(a, 0);
+      if (!whole.ok()) return whole;
+      const Result<std::vector<std::byte>> increment = calls_.save(a, tokens);
+      if (!increment.ok()) return increment;
+      const Pause pause;
+      whole->insert(whole->end(), increment->begin(), increment->end());
+      return whole;
+    });
+    must("release", [&] { return calls_.release(d); });
+    std::erase(live_, d);
+    const auto e = value<SequenceId>("restore from a source", [&] { return calls_.restore_from(chain); });
+    if (engine_.length(e).value() != tokens) diverged("length of a chain", {});
+    live_.push_back(e);
     refused("forged snapshot", StatusCode::kBadInput, [&] {
       const Pause pause;
       std::vector<std::byte> forged = saved;

@@ -152,9 +152,9 @@ TEST_F(SequenceSnapshotTest, Lesson14TruncationAndAppendingAreRefused) {
   }
   Bytes longer = good;
   longer.push_back(std::byte{0});
-  expect_refused(longer, StatusCode::kBadInput, {"1 bytes follow"});
+  expect_refused(longer, StatusCode::kBadInput, {"increment 1", "1 bytes are all there is"});
   longer.insert(longer.end(), good.begin(), good.end());
-  expect_refused(longer, StatusCode::kBadInput, {"follow the last section"});
+  expect_refused(longer, StatusCode::kBadInput, {"increment 1", "DSV4SEQ"});
 }
 
 TEST_F(SequenceSnapshotTest, Lesson14HeadersOfOthersAreRefused) {
@@ -165,7 +165,9 @@ TEST_F(SequenceSnapshotTest, Lesson14HeadersOfOthersAreRefused) {
   expect_refused(with_header(good, [](auto& header) { header.version = 1; }), StatusCode::kUnsupported,
                  {"version 1;", "accepted: 2", "whose weights"});
   expect_refused(with_header(good, [](auto& header) { header.version = 3; }), StatusCode::kUnsupported,
-                 {"version 3", "accepted: 2"});
+                 {"version 3", "accepted: 2", "adds to a snapshot"});
+  expect_refused(with_header(good, [](auto& header) { header.version = 4; }), StatusCode::kUnsupported,
+                 {"version 4", "accepted: 2"});
   expect_refused(with_header(good,
                              [](auto& header) {
                                header.profile = {'s', 'e', 'e', 'd'};
