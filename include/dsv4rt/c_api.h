@@ -34,7 +34,8 @@ extern "C" {
 //  2  captured steps, devices and streams     5  prefix cache
 //  3  nondeterministic                        6  snapshots, allow_non_finite_weights, output checks
 //  4  scratch_bytes, graph_bytes              7  tensors in memory, state as data, cache views, warnings, layer outputs
-//  8  metrics                                9  increments of snapshots, snapshots from a source
+//  8  metrics                                9  increments of snapshots, snapshots from a source, shared weights,
+//                                               tensors of a device
 #define DSV4RT_C_API_VERSION 9
 
 // ---- Library ------------------------------------------------------------------------------------
@@ -63,6 +64,11 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create_from_tensors(const dsv4rt_engin
                                                               const char* config_json, const dsv4rt_tensor* tensors,
                                                               size_t count, dsv4rt_engine** engine, char* message,
                                                               size_t message_bytes);
+// Since version 9. Another engine with the weights of `owner`, which are in memory once; it may be destroyed before or
+// after that. options->checkpoint: null, empty or that of `owner`. DSV4RT_INVALID_ARGUMENT naming an option by which
+// the weights would be others. The text of a failure goes to `message` only.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_create_sharing(dsv4rt_engine* owner, const dsv4rt_engine_options* options,
+                                                         dsv4rt_engine** engine, char* message, size_t message_bytes);
 // Frees the engine, its sequences and an outstanding step. Null is accepted. DSV4RT_INTERNAL: everything is freed, but
 // a debug build found that something had written outside of its part of the cache.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_destroy(dsv4rt_engine* engine);

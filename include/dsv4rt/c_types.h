@@ -135,7 +135,7 @@ typedef struct dsv4rt_tensor {
   size_t dimensions;
   const void* data;  // row-major without gaps, any alignment
   size_t bytes;      // what dtype and shape make
-  int64_t memory;    // DSV4RT_TENSOR_ON_HOST; DSV4RT_TENSOR_ON_DEVICE is DSV4RT_UNSUPPORTED as yet
+  int64_t memory;    // DSV4RT_TENSOR_ON_HOST, or DSV4RT_TENSOR_ON_DEVICE (since version 9, with backend "cuda")
 } dsv4rt_tensor;
 
 // What the engine holds; total = weights + workspace + scratch + graphs + cache, and cache = regions + block

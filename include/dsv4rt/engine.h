@@ -176,7 +176,7 @@ struct EngineOptions {
 // Bytes the engine holds, planned before they are taken.
 struct EngineMemory {
   MemoryPlan cache;
-  std::int64_t weight_bytes = 0;     // size of the weights that the backend has packed
+  std::int64_t weight_bytes = 0;     // size of the weights that the backend has packed; 0 with those of another engine
   std::int64_t workspace_bytes = 0;  // what a step's operations hand to each other
   std::int64_t scratch_bytes = 0;    // what the largest single operation needs for itself
   std::int64_t exchange_bytes = 0;   // what exchanges between ranks take (Communicator::scratch_bytes); 0 with one
@@ -238,8 +238,8 @@ struct SnapshotOptions {
   // more, the same for saving and restoring; empty: checksums find damage, but nothing finds forgery.
   std::span<const std::byte> key = {};
 
-  // Saving: 0 for the whole sequence. Otherwise an increment: the compressed rows since the sequence was last saved, and
-  // its rings. The length that it had then (SequenceState::saved_tokens).
+  // Saving: 0 for the whole sequence. Otherwise an increment: the compressed rows since the sequence was last saved,
+  // and its rings. The length that it had then (SequenceState::saved_tokens).
   std::int64_t base_tokens = 0;
 };
 
@@ -252,6 +252,12 @@ class Engine {
   // same content: each reads the other's snapshots.
   DSV4RT_EXPORT static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                               const MemoryCheckpoint& checkpoint);
+  // Another engine with the weights of this one, which are in memory once and stay as long as one of their engines
+  // does: a cache, a stream, graphs and limits of its own. options.checkpoint is empty or this engine's; profile,
+  // backend, device, deterministic, layers and allow_non_finite_weights are this engine's too (kInvalidArgument naming
+  // the field). kUnsupported with several ranks. Both may then be used by different threads; the call itself counts as
+  // one of this engine, and is answered also when that is latched.
+  [[nodiscard]] DSV4RT_EXPORT Result<std::unique_ptr<Engine>> create_sharing(const EngineOptions& options) const;
   DSV4RT_EXPORT ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -10,7 +10,9 @@ namespace dsv4rt {
 
 enum class TensorMemory : std::uint8_t {
   kHost,
-  kDevice,  // not taken yet: kUnsupported
+  // Memory of any CUDA device, with backend "cuda" only (kUnsupported). Its content is there before the call, or will
+  // be by the order of EngineOptions::stream.
+  kDevice,
 };
 
 // One tensor, of row-major values without gaps.

@@ -15,7 +15,8 @@ constexpr std::size_t kMostOutputGroups = 128;  // what a config may ask for (co
 }  // namespace
 
 AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpec& spec, int ratio_class,
-                               LayerWeights weights, const LayerCache& cache, const float* inverse_frequency)
+                               std::shared_ptr<const LayerWeights> weights, const LayerCache& cache,
+                               const float* inverse_frequency)
     : settings_(settings),
       spec_(spec),
       ratio_class_(ratio_class),
@@ -111,11 +112,11 @@ Status AttentionLayer::share_projections(const StepView& step, const Workspace& 
     DSV4RT_RETURN_IF_ERROR(share_rows(step, kv, row_bytes));
     return share_rows(step, score, row_bytes);
   };
-  if (weights_.compressor) {
-    DSV4RT_RETURN_IF_ERROR(share_compressor(*weights_.compressor, ws.compressor_kv, ws.compressor_score));
+  if (weights_->compressor) {
+    DSV4RT_RETURN_IF_ERROR(share_compressor(*weights_->compressor, ws.compressor_kv, ws.compressor_score));
   }
-  if (!weights_.indexer) return {};
-  return share_compressor(weights_.indexer->compressor, ws.index_kv, ws.index_score);
+  if (!weights_->indexer) return {};
+  return share_compressor(weights_->indexer->compressor, ws.index_kv, ws.index_score);
 }
 
 // Row `first` of every array becomes row 0, but for staged rows, which tokens look up by their row of the step.
@@ -125,13 +126,13 @@ Workspace AttentionLayer::rows_of_workspace(Workspace ws, std::int32_t first) co
   ws.q_latent += row * config.q_lora_rank;
   ws.q += row * config.num_attention_heads * kHeadDim;
   ws.kv += row * kHeadDim;
-  if (weights_.compressor) {
-    const std::int64_t width = weights_.compressor->wkv->out_features();
+  if (weights_->compressor) {
+    const std::int64_t width = weights_->compressor->wkv->out_features();
     ws.compressor_kv += row * width;
     ws.compressor_score += row * width;
   }
-  if (weights_.indexer) {
-    const std::int64_t width = weights_.indexer->compressor.wkv->out_features();
+  if (weights_->indexer) {
+    const std::int64_t width = weights_->indexer->compressor.wkv->out_features();
     ws.index_kv += row * width;
     ws.index_score += row * width;
     ws.index_q += row * config.index_n_heads * kIndexHeadDim;
@@ -156,16 +157,16 @@ Status AttentionLayer::project(Ops& ops, const StepView& step, const bf16* x, co
                       .y_stride = weight.out_features(),
                       .output = output};
   };
-  add(*weights_.wq_a, ws.q_latent, OutputType::kBf16);
-  add(*weights_.wkv, ws.kv, OutputType::kBf16);
-  if (weights_.compressor) {
-    add(*weights_.compressor->wkv, ws.compressor_kv, OutputType::kF32);
-    add(*weights_.compressor->wgate, ws.compressor_score, OutputType::kF32);
+  add(*weights_->wq_a, ws.q_latent, OutputType::kBf16);
+  add(*weights_->wkv, ws.kv, OutputType::kBf16);
+  if (weights_->compressor) {
+    add(*weights_->compressor->wkv, ws.compressor_kv, OutputType::kF32);
+    add(*weights_->compressor->wgate, ws.compressor_score, OutputType::kF32);
   }
-  if (weights_.indexer) {
-    add(*weights_.indexer->compressor.wkv, ws.index_kv, OutputType::kF32);
-    add(*weights_.indexer->compressor.wgate, ws.index_score, OutputType::kF32);
-    add(*weights_.indexer->weights_proj, ws.index_head_weight, OutputType::kBf16);
+  if (weights_->indexer) {
+    add(*weights_->indexer->compressor.wkv, ws.index_kv, OutputType::kF32);
+    add(*weights_->indexer->compressor.wgate, ws.index_score, OutputType::kF32);
+    add(*weights_->indexer->weights_proj, ws.index_head_weight, OutputType::kBf16);
   }
   return ops.linear(step.counts.tokens, std::span(calls.data(), count));
 }
@@ -176,7 +177,7 @@ Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Wor
   const RmsNormParams norm{.tokens = step.counts.tokens,
                            .width = static_cast<std::int32_t>(config.q_lora_rank),
                            .x = ws.q_latent,
-                           .weight = weights_.q_norm.as<bf16>(),
+                           .weight = weights_->q_norm.as<bf16>(),
                            .eps = static_cast<float>(config.rms_norm_eps),
                            .y = ws.q_latent};
   std::array<LinearCall, 2> calls;
@@ -189,8 +190,8 @@ Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Wor
                       .y_stride = weight.out_features(),
                       .output = OutputType::kBf16};
   };
-  add(*weights_.wq_b, ws.q);
-  if (weights_.indexer) add(*weights_.indexer->wq_b, ws.index_q);
+  add(*weights_->wq_b, ws.q);
+  if (weights_->indexer) add(*weights_->indexer->wq_b, ws.index_q);
   return ops.normed_linear(norm, std::span(calls.data(), count));
 }
 
@@ -207,7 +208,7 @@ Status AttentionLayer::write_kv(Ops& ops, const StepView& step, const Workspace&
                        .index_query = {},
                        .window = {.step = step,
                                   .kv = ws.kv,
-                                  .norm_weight = weights_.kv_norm.as<bf16>(),
+                                  .norm_weight = weights_->kv_norm.as<bf16>(),
                                   .eps = eps,
                                   .rope = rope_,
                                   .format = settings_.row_format,
@@ -258,8 +259,8 @@ IndexQueryParams AttentionLayer::index_query(const StepView& step, const Workspa
 CompressorInput AttentionLayer::main_input(const Workspace& ws) const {
   return {.kv = ws.compressor_kv,
           .score = ws.compressor_score,
-          .stride = weights_.compressor->wkv->out_features(),
-          .ape = weights_.compressor->ape.as<float>(),
+          .stride = weights_->compressor->wkv->out_features(),
+          .ape = weights_->compressor->ape.as<float>(),
           .ratio = spec_.ratio,
           .ratio_class = ratio_class_,
           .dim = kHeadDim,
@@ -269,8 +270,8 @@ CompressorInput AttentionLayer::main_input(const Workspace& ws) const {
 CompressorInput AttentionLayer::index_input(const Workspace& ws) const {
   return {.kv = ws.index_kv,
           .score = ws.index_score,
-          .stride = weights_.indexer->compressor.wkv->out_features(),
-          .ape = weights_.indexer->compressor.ape.as<float>(),
+          .stride = weights_->indexer->compressor.wkv->out_features(),
+          .ape = weights_->indexer->compressor.ape.as<float>(),
           .ratio = spec_.ratio,
           .ratio_class = ratio_class_,
           .dim = kIndexHeadDim,
@@ -282,7 +283,7 @@ CompressParams AttentionLayer::compress_rows(const StepView& step, const Workspa
   return {.step = step,
           .input = main_input(ws),
           .state = cache_.state,
-          .norm_weight = profile.compressor_norm ? weights_.compressor->norm.as<bf16>() : nullptr,
+          .norm_weight = profile.compressor_norm ? weights_->compressor->norm.as<bf16>() : nullptr,
           .eps = static_cast<float>(settings_.config.rms_norm_eps),
           .rope = rope_,
           .anchor = profile.rope_anchor,
@@ -299,7 +300,7 @@ CompressParams AttentionLayer::compress_index_keys(const StepView& step, const W
   CompressParams params = compress_rows(step, ws);
   params.input = index_input(ws);
   params.state = cache_.index_state;
-  params.norm_weight = profile.compressor_norm ? weights_.indexer->compressor.norm.as<bf16>() : nullptr;
+  params.norm_weight = profile.compressor_norm ? weights_->indexer->compressor.norm.as<bf16>() : nullptr;
   params.rope = profile.index_rope ? rope_ : RopeParams{};
   params.hadamard = profile.index_hadamard;
   params.is_index_key = true;
@@ -331,7 +332,7 @@ Status AttentionLayer::attend(Ops& ops, const StepView& step, const Workspace& w
                      .heads = static_cast<std::int32_t>(config.num_attention_heads),
                      .window = static_cast<std::int32_t>(config.sliding_window),
                      .q = ws.q,
-                     .sink = weights_.attn_sink.as<float>(),
+                     .sink = weights_->attn_sink.as<float>(),
                      .ring = cache_.window,
                      .staged_shape = ws.staged_shape,
                      .staged = ws.staged_rows,
@@ -357,21 +358,21 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
   const std::int64_t group_width = o_width / config.o_groups;
   const std::int64_t latent_width = config.o_groups * config.o_lora_rank;
   std::array<LinearCall, kMostOutputGroups> groups;
-  DSV4RT_CHECK(weights_.wo_a.size() <= groups.size());
-  for (std::size_t g = 0; g < weights_.wo_a.size(); ++g) {
+  DSV4RT_CHECK(weights_->wo_a.size() <= groups.size());
+  for (std::size_t g = 0; g < weights_->wo_a.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
     groups[g] = {.x = ws.o + group * group_width,
                  .x_stride = o_width,
-                 .weight = weights_.wo_a[g].get(),
+                 .weight = weights_->wo_a[g].get(),
                  .y = ws.o_latent + group * config.o_lora_rank,
                  .y_stride = latent_width,
                  .output = OutputType::kBf16};
   }
-  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(groups.data(), weights_.wo_a.size())));
+  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(groups.data(), weights_->wo_a.size())));
 
   const LinearCall down{.x = ws.o_latent,
                         .x_stride = latent_width,
-                        .weight = weights_.wo_b.get(),
+                        .weight = weights_->wo_b.get(),
                         .y = settings_.ranks == nullptr ? static_cast<void*>(out) : ws.rank_output,
                         .y_stride = config.hidden_size,
                         .output = settings_.ranks == nullptr ? OutputType::kBf16 : OutputType::kF32};

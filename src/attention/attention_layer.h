@@ -1,6 +1,8 @@
 // One attention layer of any kind, written once over Ops.
 #pragma once
 
+#include <memory>
+
 #include "attention/layer_weights.h"
 #include "attention/stage_observer.h"
 #include "attention/workspace.h"
@@ -47,9 +49,9 @@ struct BoundaryKeep {
 class AttentionLayer {
  public:
   // `inverse_frequency` ([32] float, backend memory) is the layer's rope choice; ratio_class as in
-  // the step's metadata. The settings and frequencies outlive the layer.
-  AttentionLayer(const AttentionSettings& settings, const LayerSpec& spec, int ratio_class, LayerWeights weights,
-                 const LayerCache& cache, const float* inverse_frequency);
+  // the step's metadata. The settings and frequencies outlive the layer; weights may be those of several layers.
+  AttentionLayer(const AttentionSettings& settings, const LayerSpec& spec, int ratio_class,
+                 std::shared_ptr<const LayerWeights> weights, const LayerCache& cache, const float* inverse_frequency);
 
   // out[t] = attention(x[t]); x and out are [T, d] in backend memory and may not overlap. Appends
   // the step's tokens to the layer's cache. Stream-ordered. `observer` (or null) is told of the stages.
@@ -61,7 +63,7 @@ class AttentionLayer {
                  const BoundaryKeep* keep = nullptr) const;
 
   [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
-  [[nodiscard]] const LayerWeights& weights() const noexcept { return weights_; }
+  [[nodiscard]] const LayerWeights& weights() const noexcept { return *weights_; }
   [[nodiscard]] const LayerCache& cache() const noexcept { return cache_; }
 
  private:
@@ -95,7 +97,7 @@ class AttentionLayer {
   const AttentionSettings& settings_;
   LayerSpec spec_;
   int ratio_class_;
-  LayerWeights weights_;
+  std::shared_ptr<const LayerWeights> weights_;
   LayerCache cache_;
   RopeParams rope_;
 };

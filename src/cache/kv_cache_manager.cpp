@@ -102,8 +102,8 @@ Status KVCacheManager::extend_restored(SequenceId sequence, std::int64_t length)
   if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
   SequenceRecord& record = state.sequences[slot];
   if (length < record.length || length > state.limits.max_context_tokens) {
-    return invalid("extend_restored: length = " + std::to_string(length) + "; accepted: " +
-                   std::to_string(record.length) + " (the present one) .. " +
+    return invalid("extend_restored: length = " + std::to_string(length) +
+                   "; accepted: " + std::to_string(record.length) + " (the present one) .. " +
                    std::to_string(state.limits.max_context_tokens) + " (max_context_tokens)");
   }
   const auto tokens = static_cast<std::int32_t>(length);

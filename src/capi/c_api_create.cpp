@@ -24,10 +24,10 @@ void copy_text(const char* text, char* buffer, std::size_t buffer_bytes) noexcep
   buffer[length] = '\0';
 }
 
-Status create(EngineOptions options, const MemoryCheckpoint* checkpoint, dsv4rt_engine** engine) {
+Status create(EngineOptions options, const MakeEngine& make, dsv4rt_engine** engine) {
   auto handle = std::make_unique<dsv4rt_engine>();
   guard_events(*handle, options);
-  DSV4RT_RETURN_IF_ERROR(open(*handle, std::move(options), checkpoint));
+  DSV4RT_RETURN_IF_ERROR(open(*handle, std::move(options), make));
   *engine = handle.release();
   return {};
 }
@@ -38,7 +38,16 @@ Status create_from_directory(const dsv4rt_engine_options* given, dsv4rt_engine**
   if (options.checkpoint.empty()) {
     return {StatusCode::kInvalidArgument, "dsv4rt_engine_options.checkpoint: null or empty; a directory is required"};
   }
-  return create(std::move(options), nullptr, engine);
+  return create(std::move(options), {}, engine);
+}
+
+Status create_sharing(dsv4rt_engine* owner, const dsv4rt_engine_options* given, dsv4rt_engine** engine) {
+  constexpr char kName[] = "dsv4rt_engine_create_sharing";
+  if (owner == nullptr) return null_argument(kName, "owner");
+  if (given == nullptr) return null_argument(kName, "options");
+  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
+  return create(
+      std::move(options), [&](const EngineOptions& known) { return owner->engine->create_sharing(known); }, engine);
 }
 
 Result<MemoryTensor> read_tensor(const dsv4rt_tensor* given, std::size_t index) {
@@ -101,7 +110,8 @@ Status create_from_tensors(const dsv4rt_engine_options* given, const char* confi
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<MemoryTensor> known, read_tensors(tensors, count));
   const MemoryCheckpoint checkpoint{.config_json = config_json, .tensors = known};
-  return create(std::move(options), &checkpoint, engine);
+  return create(
+      std::move(options), [&](const EngineOptions& with) { return Engine::create(with, checkpoint); }, engine);
 }
 
 // What both ways have in common; `body` returns a Status.
@@ -126,6 +136,12 @@ dsv4rt_status dsv4rt_engine_create(const dsv4rt_engine_options* options, dsv4rt_
                                    size_t message_bytes) {
   return dsv4rt::c_api::create_call("dsv4rt_engine_create", engine, message, message_bytes,
                                     [&] { return dsv4rt::c_api::create_from_directory(options, engine); });
+}
+
+dsv4rt_status dsv4rt_engine_create_sharing(dsv4rt_engine* owner, const dsv4rt_engine_options* options,
+                                           dsv4rt_engine** engine, char* message, size_t message_bytes) {
+  return dsv4rt::c_api::create_call("dsv4rt_engine_create_sharing", engine, message, message_bytes,
+                                    [&] { return dsv4rt::c_api::create_sharing(owner, options, engine); });
 }
 
 dsv4rt_status dsv4rt_engine_create_from_tensors(const dsv4rt_engine_options* options, const char* config_json,

@@ -37,15 +37,14 @@ dsv4rt_status report_exception(ErrorText& error) noexcept {
   return DSV4RT_INTERNAL;
 }
 
-Status open(dsv4rt_engine& handle, EngineOptions options, const MemoryCheckpoint* checkpoint) {
+Status open(dsv4rt_engine& handle, EngineOptions options, const MakeEngine& make) {
   options.on_warning = [&handle, tell = std::move(options.on_warning)](std::string_view text) {
     ++handle.warnings;
     if (!tell) return;
     const HookScope scope(handle);
     tell(text);
   };
-  DSV4RT_ASSIGN_OR_RETURN(handle.engine,
-                          checkpoint == nullptr ? Engine::create(options) : Engine::create(options, *checkpoint));
+  DSV4RT_ASSIGN_OR_RETURN(handle.engine, make ? make(options) : Engine::create(options));
   handle.entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
   return {};
 }

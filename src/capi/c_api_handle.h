@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -82,8 +83,9 @@ class HookScope {
 // While PrefixCacheOptions::on_event runs, the handle refuses to be changed.
 void guard_events(dsv4rt_engine& handle, EngineOptions& options);
 
-// Creates the engine of a new handle, from options.checkpoint or, if it is not null, from `checkpoint`.
-Status open(dsv4rt_engine& handle, EngineOptions options, const MemoryCheckpoint* checkpoint = nullptr);
+// Creates the engine of a new handle: make(options) does, or it comes from options.checkpoint.
+using MakeEngine = std::function<Result<std::unique_ptr<Engine>>(const EngineOptions& options)>;
+Status open(dsv4rt_engine& handle, EngineOptions options, const MakeEngine& make = {});
 
 // DSV4RT_OK, or why `handle` cannot be used that way now; the text is stored then.
 dsv4rt_status check_use(dsv4rt_engine& handle, Use use) noexcept;

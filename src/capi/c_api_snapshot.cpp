@@ -97,12 +97,12 @@ dsv4rt_status dsv4rt_sequence_restore_from(dsv4rt_engine* engine, dsv4rt_snapsho
     DSV4RT_ASSIGN_OR_RETURN(const SnapshotOptions known, read_snapshot_options(options));
     const dsv4rt::SnapshotSource callers = [&](std::span<std::byte> buffer) -> Result<std::size_t> {
       std::size_t given = 0;
-      DSV4RT_RETURN_IF_ERROR(run_callback(handle, "the source", [&] {
-        return source(user_data, buffer.data(), buffer.size(), &given);
-      }));
+      DSV4RT_RETURN_IF_ERROR(
+          run_callback(handle, "the source", [&] { return source(user_data, buffer.data(), buffer.size(), &given); }));
       return given;
     };
-    DSV4RT_ASSIGN_OR_RETURN(const SequenceId restored, handle.engine->restore_sequence_from(callers, reserve_tokens, known));
+    DSV4RT_ASSIGN_OR_RETURN(const SequenceId restored,
+                            handle.engine->restore_sequence_from(callers, reserve_tokens, known));
     *sequence = {restored.index, restored.generation};
     return {};
   });

@@ -62,6 +62,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   });
 }
 
+Result<std::unique_ptr<Engine>> Engine::create_sharing(const EngineOptions& options) const {
+  return create_guarded([&]() -> Result<std::unique_ptr<Engine>> {
+    std::unique_ptr<Engine> engine(new Engine());
+    DSV4RT_RETURN_IF_ERROR(engine->impl_->load_sharing(options, *impl_));
+    return engine;
+  });
+}
+
 const ModelConfig& Engine::config() const noexcept {
   return impl_->config;
 }
@@ -267,7 +275,7 @@ Status Engine::Impl::no_step_outstanding(const char* operation) const {
 }
 
 SnapshotIdentity Engine::Impl::snapshot_identity() const {
-  return dsv4rt::snapshot_identity(options.profile, config, options.first_layer, weights_digest);
+  return dsv4rt::snapshot_identity(options.profile, config, options.first_layer, weights->digest);
 }
 
 // Before the first layer: the metadata reaches the backend, tables and shared blocks are updated. Tables may be half

@@ -21,6 +21,7 @@
 #include "engine/graph_cache.h"
 #include "engine/output_watch.h"
 #include "engine/sequence_snapshot.h"
+#include "engine/shared_weights.h"
 #include "engine/stage_ranges.h"
 #include "model/tensor_shard.h"
 
@@ -38,7 +39,7 @@ struct StepCounts {
 
 struct Engine::Impl {
   EngineOptions options;
-  ModelConfig config;                  // restricted to the loaded layers
+  ModelConfig config;                  // the same as in `weights`, as the next four are
   TensorShard shard;                   // this engine among the ranks
   Communicator* peers = nullptr;       // the other ranks, whatever they share; null: one rank
   AttentionSettings settings;          // what the operations of this rank see
@@ -47,12 +48,11 @@ struct Engine::Impl {
   std::vector<LayerSpec> layer_specs;  // the same layers, in that numbering
   CacheLayout layout;
   EngineMemory memory;
-  bool quantized_linears = false;  // some linear is not plain BF16
 
   std::unique_ptr<Backend> backend;  // outlives everything below
   CacheMemory cache;
   BoundaryMemory boundaries;
-  Sha256::Digest weights_digest{};     // sampled_weights_digest
+  std::shared_ptr<const SharedWeights> weights;
   PrefixDigest prefix_identity{};      // PrefixHasher::engine_digest
   std::vector<CacheRole> unit_roles;   // what of the cache a unit of a prefix is made of
   std::vector<CacheRole> state_roles;  // and a boundary state
@@ -90,10 +90,17 @@ struct Engine::Impl {
 
   Status load(const EngineOptions& requested);
   Status load(const EngineOptions& requested, const MemoryCheckpoint& checkpoint);
+  Status load_sharing(const EngineOptions& requested, const Impl& owner);
   Status check_options();
   // Of the model's layers those that options name, as they are in the whole model.
   Result<std::vector<LayerSpec>> choose_layers(ModelConfig full);
   Status load_weights(const TensorSource& source, std::span<const LayerSpec> specs);
+  // kInvalidArgument naming the option by which this engine would have other weights.
+  [[nodiscard]] Status check_same_weights(const Impl& owner) const;
+  // With `digest` of the weights: everything but them, in the order of what can be refused.
+  Status prepare_memory(const Sha256::Digest& digest);
+  // The layers, of weights that are there.
+  void make_layers();
   Status plan_and_allocate();
   // With the ranks of the options, if any; `memory_checkpoint`: null for the directory of the options.
   Status load_with_ranks(const MemoryCheckpoint* memory_checkpoint);
@@ -103,7 +110,7 @@ struct Engine::Impl {
   Status load_tensors(const MemoryCheckpoint& checkpoint);
   // Whether every rank came here with the same options and weights: kFailedPrecondition naming a rank that did not.
   Status agree(const Status& own);
-  void identify_prefixes();
+  void identify_prefixes(const Sha256::Digest& digest);
   Status start_step();
   // Runs one layer of the step, or records it with the counts of `view` while capturing.
   Status run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out);
@@ -180,7 +187,7 @@ struct Engine::Impl {
     std::int64_t length = 0;
     Sha256::Digest digest{};
   };
-  std::vector<SavedSequence> last_saved;  // by slot
+  std::vector<SavedSequence> last_saved;  // index: slot
   [[nodiscard]] SavedSequence* saved_sequence(SequenceId sequence) noexcept;
   void note_saved(SequenceId sequence, std::int64_t length, const Sha256::Digest& digest) noexcept;
   // The sequence has been cut.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "attention/planned_weights.h"
@@ -56,6 +57,16 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
 #endif
   }
   return Status{StatusCode::kInvalidArgument, "backend: '" + printable(options.backend) + "'; accepted: cpu, cuda"};
+}
+
+// Keeps weights for engines with such options: memory, without work of its own.
+Result<std::unique_ptr<Backend>> create_weights_backend(const EngineOptions& options) {
+  EngineOptions keeper;
+  keeper.backend = options.backend;
+  keeper.device = options.device;
+  keeper.deterministic = options.deterministic;
+  keeper.threads = 1;
+  return create_backend(keeper);
 }
 
 Result<Buffer> upload_frequencies(Backend& backend, const ModelConfig& config, RopeChoice choice) {
@@ -191,14 +202,23 @@ Status Engine::Impl::load_tensors(const MemoryCheckpoint& checkpoint) {
   DSV4RT_RETURN_IF_ERROR(check_options());
   DSV4RT_ASSIGN_OR_RETURN(ModelConfig full, ModelConfig::from_json(checkpoint.config_json, "config_json"));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<LayerSpec> specs, choose_layers(std::move(full)));
-  DSV4RT_ASSIGN_OR_RETURN(const MemoryTensors tensors, MemoryTensors::create(checkpoint.tensors));
-  // The backend can tell which of the addresses are a device's.
   DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
-  for (std::size_t i = 0; i < tensors.tensor_count(); ++i) {
-    const TensorView& view = tensors.tensor(i);
-    if (!backend->is_device_memory(view.data.data())) continue;
-    return {StatusCode::kUnsupported, "tensors: " + quote(view.name) + " is in device memory; accepted: host memory"};
+  // The backend can tell which of the addresses are a device's.
+  for (const MemoryTensor& tensor : checkpoint.tensors) {
+    const bool said = tensor.memory == TensorMemory::kDevice;
+    if (tensor.data.empty() || said == backend->is_device_memory(tensor.data.data()) || backend->uses_host_memory()) {
+      continue;
+    }
+    return {StatusCode::kInvalidArgument, "tensors: " + quote(tensor.name) + " is said to be in " +
+                                              (said ? "device" : "host") + " memory and is not; accepted: where it is"};
   }
+  MemoryTensors::Fetch fetch;
+  if (!backend->uses_host_memory()) {
+    fetch = [this](void* host, const void* device, std::size_t bytes) {
+      return backend->download(host, device, bytes);
+    };
+  }
+  DSV4RT_ASSIGN_OR_RETURN(const MemoryTensors tensors, MemoryTensors::create(checkpoint.tensors, std::move(fetch)));
   return load_weights(tensors, specs);
 }
 
@@ -257,41 +277,108 @@ Status Engine::Impl::load_weights(const TensorSource& source, std::span<const La
     settings.context_min_tokens = options.parallel.context_min_tokens;
     settings.stream = backend->native_stream();
   }
-  for (const HostAttentionWeights& weights : host) {
+  auto packed = std::make_shared<SharedWeights>();
+  for (const HostAttentionWeights& layer : host) {
     memory.weight_bytes +=
-        planned_layer_bytes(weights, [&](const HostLinear& linear) { return backend->packed_bytes(linear); });
-    quantized_linears |= weights.wq_b.encoding != WeightEncoding::kBf16;
+        planned_layer_bytes(layer, [&](const HostLinear& linear) { return backend->packed_bytes(linear); });
+    packed->quantized_linears |= layer.wq_b.encoding != WeightEncoding::kBf16;
   }
+  packed->digest = sampled_weights_digest(host);
+  DSV4RT_RETURN_IF_ERROR(prepare_memory(packed->digest));
+  DSV4RT_ASSIGN_OR_RETURN(packed->backend, create_weights_backend(options));
+  packed->layers.reserve(host.size());
+  for (HostAttentionWeights& layer : host) {
+    if (!options.allow_non_finite_weights) {
+      if (Status finite = check_finite_matrices(layer); !finite.ok()) {
+        return {finite.code(), shown(source.source_name()) + ": " + finite.message()};
+      }
+    }
+    DSV4RT_ASSIGN_OR_RETURN(LayerWeights uploaded,
+                            upload_layer_weights(*packed->backend, settings.config, layer, shard));
+    packed->layers.push_back(std::move(uploaded));
+    // As its packed form takes memory, so that a layer is in memory twice only while it is packed.
+    drop_matrices(source, layer);
+    layer = {};
+  }
+  DSV4RT_RETURN_IF_ERROR(packed->backend->synchronize());
+  packed->config = config;
+  packed->schedule = schedule;
+  packed->layer_ids = layer_ids;
+  packed->layer_specs = layer_specs;
+  weights = std::move(packed);
+  make_layers();
+  return {};
+}
+
+Status Engine::Impl::load_sharing(const EngineOptions& requested, const Impl& owner) {
+  options = requested;
+  if (options.parallel.tensor != nullptr || options.parallel.context != nullptr || owner.peers != nullptr) {
+    return {StatusCode::kUnsupported, "create_sharing: parallel: an engine of several ranks has weights of its own"};
+  }
+  DSV4RT_RETURN_IF_ERROR(check_options());
+  DSV4RT_RETURN_IF_ERROR(check_same_weights(owner));
+  weights = owner.weights;
+  config = weights->config;
+  settings.config = weights->config;
+  schedule = weights->schedule;
+  layer_ids = weights->layer_ids;
+  layer_specs = weights->layer_specs;
+  DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
+  DSV4RT_RETURN_IF_ERROR(prepare_memory(weights->digest));
+  make_layers();
+  return {};
+}
+
+Status Engine::Impl::check_same_weights(const Impl& owner) const {
+  const auto other = [](const char* field, const std::string& given, const std::string& accepted) {
+    return Status{StatusCode::kInvalidArgument, std::string("create_sharing: ") + field + ": " + given +
+                                                    "; accepted: " + accepted +
+                                                    ", as of the engine whose weights these are"};
+  };
+  const EngineOptions& theirs = owner.options;
+  if (!options.checkpoint.empty() && options.checkpoint != theirs.checkpoint) {
+    return other("checkpoint", quote(options.checkpoint.native()), "none, or " + quote(theirs.checkpoint.native()));
+  }
+  if (options.profile != theirs.profile) return other("profile", quote(options.profile), quote(theirs.profile));
+  if (options.backend != theirs.backend) return other("backend", quote(options.backend), quote(theirs.backend));
+  const std::tuple<const char*, std::int64_t, std::int64_t> fields[] = {
+      {"device", options.device, options.backend == "cuda" ? theirs.device : options.device},
+      {"deterministic", options.deterministic, theirs.deterministic},
+      {"first_layer", options.first_layer, theirs.first_layer},
+      {"layer_count", options.layer_count, theirs.layer_count},
+      {"allow_non_finite_weights", options.allow_non_finite_weights, theirs.allow_non_finite_weights},
+  };
+  for (const auto& [field, given, accepted] : fields) {
+    if (given != accepted) return other(field, std::to_string(given), std::to_string(accepted));
+  }
+  return {};
+}
+
+Status Engine::Impl::prepare_memory(const Sha256::Digest& digest) {
   if (options.profiler_ranges) {
     stage_ranges = std::make_unique<StageRanges>(*backend);
     stage_observer = stage_ranges.get();
   }
-  weights_digest = sampled_weights_digest(host);
-  if (options.limits.boundary_states > 0) identify_prefixes();
-  DSV4RT_RETURN_IF_ERROR(plan_and_allocate());
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    if (!options.allow_non_finite_weights) {
-      if (Status finite = check_finite_matrices(host[i]); !finite.ok()) {
-        return {finite.code(), shown(source.source_name()) + ": " + finite.message()};
-      }
-    }
-    DSV4RT_ASSIGN_OR_RETURN(LayerWeights weights, upload_layer_weights(*backend, settings.config, host[i], shard));
+  if (options.limits.boundary_states > 0) identify_prefixes(digest);
+  return plan_and_allocate();
+}
+
+void Engine::Impl::make_layers() {
+  layers.reserve(weights->layers.size());
+  for (std::size_t i = 0; i < weights->layers.size(); ++i) {
     const LayerSpec& spec = schedule.layers()[i];
     const Buffer& frequencies = spec.rope == RopeChoice::kPlain ? plain_frequencies : compressed_frequencies;
-    layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio), std::move(weights), cache.layer_cache(spec),
+    layers.emplace_back(settings, spec, schedule.ratio_class(spec.ratio),
+                        std::shared_ptr<const LayerWeights>(weights, &weights->layers[i]), cache.layer_cache(spec),
                         frequencies.as<float>());
-    // As its packed form takes memory, so that a layer is in memory twice only while it is packed.
-    drop_matrices(source, host[i]);
-    host[i] = {};
   }
   step.layer_done.resize(layers.size());
-  return {};
 }
 
 // Prefixes of one engine are content of its weights, in its formats; an engine that is another in any of these computes
 // other bytes for the same token ids.
-void Engine::Impl::identify_prefixes() {
-  const SnapshotIdentity identity = snapshot_identity();
+void Engine::Impl::identify_prefixes(const Sha256::Digest& digest) {
+  const SnapshotIdentity identity = dsv4rt::snapshot_identity(options.profile, config, options.first_layer, digest);
   Sha256 checkpoint;
   checkpoint.update(identity.config);
   checkpoint.update(identity.weights);

@@ -387,7 +387,8 @@ Result<SequenceId> Engine::restore_sequence_from(const SnapshotSource& source, s
                                                  const SnapshotOptions& options) {
   return impl_->call("restore_sequence_from", Impl::Use::kChange, [&]() -> Result<SequenceId> {
     Impl& engine = *impl_;
-    if (!source) return Status{StatusCode::kInvalidArgument, "restore_sequence_from: source is empty; it must give the bytes"};
+    if (!source)
+      return Status{StatusCode::kInvalidArgument, "restore_sequence_from: source is empty; it must give the bytes"};
     DSV4RT_RETURN_IF_ERROR(check_snapshot_key("restore_sequence_from", options.key));
     DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("restore_sequence_from"));
     const SnapshotIdentity identity = engine.snapshot_identity();

@@ -152,7 +152,8 @@ Status SnapshotWriter::end_section() {
 }
 
 std::int64_t snapshot_bytes(std::span<const SnapshotSection> sections, bool increment, std::span<const std::byte> key) {
-  std::int64_t bytes = kHeaderBytes + (increment ? sizeof(SnapshotBase) : 0) + (key.empty() ? 0 : sizeof(Sha256::Digest));
+  std::int64_t bytes =
+      kHeaderBytes + (increment ? sizeof(SnapshotBase) : 0) + (key.empty() ? 0 : sizeof(Sha256::Digest));
   for (const SnapshotSection& section : sections) bytes += kSectionBytes + section.rows * section.row_bytes;
   return bytes;
 }

@@ -1,5 +1,5 @@
-// The byte format of one sequence's cache, and its writer. Readers (snapshot_reader.h) fail closed: what is not exactly as
-// expected is refused.
+// The byte format of one sequence's cache, and its writer. Readers (snapshot_reader.h) fail closed: what is not exactly
+// as expected is refused.
 //
 // Numbers are little-endian. A snapshot is a piece that is whole, then any number of increments, oldest first. A piece
 // is a header, then one section per layer and role that the engine has, layers ascending, roles in the order of their
@@ -59,10 +59,10 @@ struct SnapshotHeader {
 };
 static_assert(sizeof(SnapshotHeader) == 112);
 
-// What an increment adds to; follows its header.
+// What an increment adds to, the piece before; follows its header.
 struct SnapshotBase {
   std::int64_t length = 0;
-  Sha256::Digest digest{};  // of the piece before
+  Sha256::Digest digest{};
 };
 static_assert(sizeof(SnapshotBase) == 40);
 
@@ -84,7 +84,7 @@ std::uint32_t snapshot_layout_id(IndexKeyFormat format) noexcept;  // 17 to 20
 std::optional<CacheRole> snapshot_role(std::uint32_t id) noexcept;
 std::string snapshot_layout_name(std::uint32_t id);  // empty for an id that the format does not have
 std::array<char, 16> padded_profile(std::string_view name);
-inline constexpr std::uint32_t kSnapshotStateLayout = 33;          // FP32 [2][width]: kv, then score + ape
+inline constexpr std::uint32_t kSnapshotStateLayout = 33;  // FP32 [2][width]: kv, then score + ape
 
 // What the writer's and the reader's engine must share besides the sections.
 struct SnapshotIdentity {

@@ -109,7 +109,8 @@ Result<std::optional<SnapshotPiece>> SnapshotReader::next_piece() {
   if (header.version != expected_version) {
     const char* why = "";
     if (header.version == 1) why = " (version 1 does not say whose weights computed it)";
-    if (pieces_ == 1 && header.version == kIncrementVersion) why = " (version 3 adds to a snapshot that comes before it)";
+    if (pieces_ == 1 && header.version == kIncrementVersion)
+      why = " (version 3 adds to a snapshot that comes before it)";
     if (pieces_ > 1 && header.version == kSnapshotVersion) why = " (version 2 is whole: restore it by itself)";
     return unsupported("header: version " + std::to_string(header.version) +
                        "; accepted: " + std::to_string(expected_version) + why);
@@ -202,8 +203,8 @@ Status SnapshotReader::begin_section(const SnapshotSection& expected) {
 Status SnapshotReader::check_section(const SnapshotSectionHeader& found, const SnapshotSection* expected) const {
   const std::optional<CacheRole> role = snapshot_role(found.role);
   if (!role) {
-    return unsupported(section_name_ + ": role id " + std::to_string(found.role) +
-                       "; accepted: 1 to " + std::to_string(kCacheRoleCount));
+    return unsupported(section_name_ + ": role id " + std::to_string(found.role) + "; accepted: 1 to " +
+                       std::to_string(kCacheRoleCount));
   }
   const std::string region = region_name(*role, found.layer);
   const std::string layout = snapshot_layout_name(found.layout);

@@ -96,10 +96,10 @@ class SnapshotReader {
   std::int64_t max_length_;
   std::span<const std::byte> key_;
   SnapshotChecks checks_;
-  std::int32_t pieces_ = 0;   // begun
-  SnapshotPiece before_;      // the piece before, if pieces_ > 1
-  SnapshotPiece piece_;       // the present one
-  std::uint32_t sections_ = 0;  // that the present piece says it has
+  std::int32_t pieces_ = 0;     // begun
+  SnapshotPiece before_;        // the piece before, if pieces_ > 1
+  SnapshotPiece piece_;         // the present one
+  std::uint32_t sections_ = 0;  // number that the present piece gives
   std::uint32_t section_ = 0;   // begun in the present piece
   std::string section_name_;
   Sha256 part_;

@@ -42,6 +42,21 @@ TEST(CurrentDeviceGpu, TwoEnginesInOneThreadAndInTwo) {
   EXPECT_EQ(together[1], alone[1]);
 }
 
+// One copy of the weights, two streams and two threads; then without the engine that packed them.
+TEST(CurrentDeviceGpu, EnginesShareWeights) {
+  auto owner = make_engine(tiny_engine_options(0));
+  const EngineRun alone[2] = {RunOfEngine(*owner, 1).finish(), RunOfEngine(*owner, 2).finish()};
+  const auto sharing = owner->create_sharing(tiny_engine_options(0)).value();
+  EngineRun together[2];
+  std::thread thread([&] { together[1] = RunOfEngine(*sharing, 2).finish(); });
+  together[0] = RunOfEngine(*owner, 1).finish();
+  thread.join();
+  EXPECT_EQ(together[0], alone[0]);
+  EXPECT_EQ(together[1], alone[1]);
+  owner.reset();
+  EXPECT_EQ(RunOfEngine(*sharing, 1).finish(), alone[0]);
+}
+
 // The list of architectures as CMake names it holds 90a, and the device is a Hopper: its kernels serve.
 TEST(CurrentDeviceGpu, TheProbeKnowsHopper) {
   const auto device = cuda::CudaDevice::create(0);

@@ -144,7 +144,9 @@ class CppInterface final : public Interface {
   Result<SequenceId> restore_from(std::span<const std::byte> snapshot) override {
     return faulty([&] {
       return engine_.restore_sequence_from(
-          [&](std::span<std::byte> buffer) -> Result<std::size_t> { return take_part(snapshot, buffer.data(), buffer.size()); },
+          [&](std::span<std::byte> buffer) -> Result<std::size_t> {
+            return take_part(snapshot, buffer.data(), buffer.size());
+          },
           0, {.key = kKey});
     });
   }

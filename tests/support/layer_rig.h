@@ -30,9 +30,10 @@ class LayerRig {
     shape_ = WorkspaceShape::of(settings_.config, rig_.schedule(), settings_.row_format, limits.max_step_tokens);
     memory_ = rig_.backend().allocate(workspace_bytes(shape_), "workspace").value();
     workspace_ = workspace_at(shape_, memory_.data());
-    layer_ = std::make_unique<AttentionLayer>(settings_, spec, rig_.schedule().ratio_class(spec.ratio),
-                                              upload_layer_weights(rig_.backend(), settings_.config, host).value(),
-                                              rig_.layer_cache(0), frequencies_.data());
+    layer_ = std::make_unique<AttentionLayer>(
+        settings_, spec, rig_.schedule().ratio_class(spec.ratio),
+        std::make_shared<const LayerWeights>(upload_layer_weights(rig_.backend(), settings_.config, host).value()),
+        rig_.layer_cache(0), frequencies_.data());
   }
 
   [[nodiscard]] CacheRig& rig() { return rig_; }

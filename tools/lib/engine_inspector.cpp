@@ -37,7 +37,7 @@ IndexKeyFormat EngineInspector::index_format() const noexcept {
   return impl_.settings.index_format;
 }
 bool EngineInspector::quantized_linears() const noexcept {
-  return impl_.quantized_linears;
+  return impl_.weights->quantized_linears;
 }
 bool EngineInspector::deterministic() const noexcept {
   return impl_.options.deterministic || impl_.backend->uses_host_memory();

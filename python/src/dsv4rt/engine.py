@@ -69,7 +69,16 @@ class Engine:
         engine._open(_engine_options(options, fields), None, (text_of_config, tensors))
         return engine
 
-    def _open(self, options: EngineOptions, checkpoint: str | bytes | None, memory: Any) -> None:
+    def create_sharing(self, options: EngineOptions | None = None, **fields: Any) -> Engine:
+        """Another engine with the weights of this one, which are in memory once and stay as long as one of their
+        engines does. Without options it has this engine's; profile, backend, device, layers and determinism cannot
+        differ."""
+        engine = type(self).__new__(type(self))
+        engine._open(_engine_options(options if options is not None else self.options, fields), None, None, owner=self)
+        return engine
+
+    def _open(self, options: EngineOptions, checkpoint: str | bytes | None, memory: Any,
+              owner: Engine | None = None) -> None:
         self.options = options
         self._handle = ffi.NULL
         self._owner: _Owner | None = None
@@ -85,7 +94,12 @@ class Engine:
             kept += more
         struct.stream = ffi.cast("void*", _stream_of(options)) if self._cuda else ffi.NULL
         handle, message = ffi.new("dsv4rt_engine**"), ffi.new("char[]", _MESSAGE_BYTES)
-        if memory is None:
+        if owner is not None:
+            with owner._lock:
+                if owner.closed:
+                    raise_status(lib.DSV4RT_INVALID_ARGUMENT, ffi.NULL)
+                status = lib.dsv4rt_engine_create_sharing(owner._handle, struct, handle, message, _MESSAGE_BYTES)
+        elif memory is None:
             directory = ffi.new("char[]", os.fsencode(checkpoint))
             struct.checkpoint = directory
             status = lib.dsv4rt_engine_create(struct, handle, message, _MESSAGE_BYTES)
@@ -289,7 +303,8 @@ class Engine:
         data = ffi.from_buffer(snapshot)
         return self._sequence(lib.dsv4rt_sequence_restore, data, len(data), reserve_tokens, snapshot_options(key)[0])
 
-    def restore_from(self, read: Callable[[int], Any], *, reserve_tokens: int = 0, key: bytes | None = None) -> Sequence:
+    def restore_from(self, read: Callable[[int], Any], *, reserve_tokens: int = 0,
+                     key: bytes | None = None) -> Sequence:
         """The same part by part from `read`, for instance the read method of a binary file: given a number of bytes, it
         gives the next ones, fewer if it likes and none at the end. What it raises is raised here."""
         source = Source(read)

@@ -99,7 +99,8 @@ class Sequence:
         sink = _Sink(write)
         handle = ffi.new_handle(sink)
         try:
-            self.engine._call(lib.dsv4rt_sequence_save, self._id, snapshot_options(key, base_tokens)[0], _on_bytes, handle)
+            options, _kept = snapshot_options(key, base_tokens)
+            self.engine._call(lib.dsv4rt_sequence_save, self._id, options, _on_bytes, handle)
         except Exception:
             if sink.error is not None:
                 raise sink.error from None

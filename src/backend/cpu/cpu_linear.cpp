@@ -100,14 +100,13 @@ Status LinearExecutor::run(std::int32_t tokens, std::span<const LinearCall> call
   DSV4RT_RETURN_IF_ERROR(round_inputs(tokens));
   double total = 0;
   for (const Segment& segment : segments()) total += segment.group_cost * static_cast<double>(segment.groups);
-  const int workers = team_.threads();
-  const auto run_ranges = [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t worker = begin; worker < end; ++worker) {
-      run_range(total * static_cast<double>(worker) / workers, total * static_cast<double>(worker + 1) / workers,
-                static_cast<int>(worker));
-    }
+  // Parts of equal cost.
+  const std::int64_t parts = total < kSerialCost ? 1 : team_.most_ranges();
+  const auto run_parts = [&](std::int64_t begin, std::int64_t end, int worker) {
+    run_range(total * static_cast<double>(begin) / static_cast<double>(parts),
+              total * static_cast<double>(end) / static_cast<double>(parts), worker);
   };
-  return team_.parallel_for(workers, run_ranges, total < kSerialCost ? workers : 1);
+  return team_.parallel_for(parts, run_parts);
 }
 
 LinearExecutor::ScratchLayout LinearExecutor::scratch_layout(int threads, std::int64_t rounded_values,

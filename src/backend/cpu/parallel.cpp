@@ -10,21 +10,24 @@
 namespace dsv4rt::cpu {
 namespace {
 
-// First item of worker `worker`: contiguous ranges whose sizes differ by at most one.
-std::int64_t range_begin(std::int64_t items, std::int64_t workers, std::int64_t worker) {
-  return items / workers * worker + std::min(items % workers, worker);
+// More of them even out how long workers take, and cost more.
+constexpr std::int64_t kRangesPerWorker = 8;
+
+// First item of a range: contiguous ranges whose sizes differ by at most one.
+std::int64_t range_begin(std::int64_t items, std::int64_t ranges, std::int64_t range) {
+  return items / ranges * range + std::min(items % ranges, range);
 }
 
 // The ranges of one call and what their workers threw.
 class Round {
  public:
   using Trampoline = void (*)(const void* body, std::int64_t begin, std::int64_t end, int worker);
-  Round(std::int64_t items, int workers, Trampoline trampoline, const void* body)
-      : items_(items), workers_(workers), trampoline_(trampoline), body_(body) {}
+  Round(std::int64_t items, int ranges, Trampoline trampoline, const void* body)
+      : items_(items), ranges_(ranges), trampoline_(trampoline), body_(body) {}
 
-  void work(int worker) noexcept {
+  void work(int range, int worker) noexcept {
     try {
-      trampoline_(body_, range_begin(items_, workers_, worker), range_begin(items_, workers_, worker + 1), worker);
+      trampoline_(body_, range_begin(items_, ranges_, range), range_begin(items_, ranges_, range + 1), worker);
     } catch (...) {
       if (!failed_.exchange(true)) thrown_ = std::current_exception();
     }
@@ -46,7 +49,7 @@ class Round {
 
  private:
   std::int64_t items_;
-  int workers_;
+  int ranges_;
   Trampoline trampoline_;
   const void* body_;
   std::atomic<bool> failed_ = false;
@@ -68,16 +71,20 @@ int ThreadTeam::running_threads() const noexcept {
   return workers_ == nullptr ? 1 : workers_->workers();
 }
 
+std::int64_t ThreadTeam::most_ranges() const noexcept {
+  return running_threads() == 1 ? 1 : kRangesPerWorker * running_threads();
+}
+
 Status ThreadTeam::run(std::int64_t items, std::int64_t grain, Trampoline trampoline, const void* body) const {
   if (items <= 0) return {};
   if (workers_ != nullptr && workers_->lost_by_fork()) make_threads();
-  const auto workers = static_cast<int>(std::clamp<std::int64_t>(items / grain, 1, running_threads()));
-  Round round(items, workers, trampoline, body);
-  if (workers == 1) {
-    round.work(0);
+  const auto ranges = static_cast<int>(std::clamp<std::int64_t>(items / grain, 1, most_ranges()));
+  Round round(items, ranges, trampoline, body);
+  if (ranges == 1) {
+    round.work(0, 0);
   } else {
     workers_->run(
-        workers, [](void* object, int worker) { static_cast<Round*>(object)->work(worker); }, &round);
+        ranges, [](void* object, int range, int worker) { static_cast<Round*>(object)->work(range, worker); }, &round);
   }
   return round.status();
 }

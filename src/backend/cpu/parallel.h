@@ -21,12 +21,16 @@ class ThreadTeam {
 
   // Threads asked for: no worker has a number from here on.
   [[nodiscard]] int threads() const noexcept { return threads_; }
+  // Ranges that parallel_for divides work into at most.
+  [[nodiscard]] std::int64_t most_ranges() const noexcept;
   // Those that could be started, the caller's included. Fewer take longer for the same results.
   [[nodiscard]] int running_threads() const noexcept;
 
-  // Calls body(begin, end, worker) on ranges that cover [0, items) without overlap, worker in
-  // [0, threads). Items must be independent: which worker runs an item must not change its result. A range has at least
-  // `grain` items: so many that waking a thread for them, some 20 microseconds, is worth it.
+  // Calls body(begin, end, worker) on ranges that cover [0, items) without overlap, worker in [0, threads). The ranges
+  // are fixed, several for every worker; each takes the next one when it has done one, so that a thread that wakes up
+  // late or is slowed down by others does less. Items must be independent: which worker runs an item must not change
+  // its result. A range has at least `grain` items: so many that waking a thread for them, some 20 microseconds, is
+  // worth it.
   //
   // A body may throw: an exception that left a thread of the team would end the process. The other workers
   // finish their ranges, and one of the exceptions becomes the Status: kResourceExhausted where memory ran

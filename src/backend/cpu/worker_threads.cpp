@@ -16,11 +16,12 @@ namespace {
 constexpr int kRoundShift = 32;
 constexpr int kCountShift = 16;
 constexpr std::uint64_t kShareMask = (std::uint64_t{1} << kCountShift) - 1;
+static_assert(kShareMask == WorkerThreads::kMostShares);
 constexpr std::uint64_t kRoundMask = (std::uint64_t{1} << kRoundShift) - 1;
 
 // Some microseconds. A thread that looks for longer takes its processor from the one it waits for on a shared machine;
 // one that sleeps at once wakes up later than the next operation of a small layer begins.
-constexpr int kLooks = 100;
+constexpr int kLooks = 200;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -61,7 +62,7 @@ int usable_processors() noexcept {
 WorkerThreads::WorkerThreads(int workers) : process_(count_forks()) {
   threads_->started.reserve(static_cast<std::size_t>(workers - 1));
   try {
-    for (int worker = 1; worker < workers; ++worker) threads_->started.emplace_back([this] { serve(); });
+    for (int worker = 1; worker < workers; ++worker) threads_->started.emplace_back([this, worker] { serve(worker); });
   } catch (const std::bad_alloc&) {
     // As below.
   } catch (const std::system_error&) {
@@ -98,27 +99,27 @@ void WorkerThreads::run(int shares, Work work, void* object) {
                 std::memory_order_release);
   round_.store(round, std::memory_order_release);
   round_.notify_all();
-  work(object, 0);
+  work(object, 0, 0);
   unfinished_.fetch_sub(1, std::memory_order_acq_rel);
-  take_shares(round);
+  take_shares(round, 0);
   for (int left = unfinished_.load(std::memory_order_acquire); left != 0;) left = wait_while(unfinished_, left);
 }
 
-void WorkerThreads::take_shares(std::uint64_t round) noexcept {
+void WorkerThreads::take_shares(std::uint64_t round, int worker) noexcept {
   std::uint64_t word = shares_.load(std::memory_order_acquire);
   while (word >> kRoundShift == (round & kRoundMask) && (word & kShareMask) < (word >> kCountShift & kShareMask)) {
     if (!shares_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-    work_(object_, static_cast<int>(word & kShareMask));
+    work_(object_, static_cast<int>(word & kShareMask), worker);
     if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
     word = shares_.load(std::memory_order_acquire);
   }
 }
 
-void WorkerThreads::serve() noexcept {
+void WorkerThreads::serve(int worker) noexcept {
   for (std::uint64_t seen = 1;;) {
     seen = wait_while(round_, seen);
     if (seen == 0) return;
-    take_shares(seen);
+    take_shares(seen, worker);
   }
 }
 

@@ -30,11 +30,12 @@ class WorkerThreads {
   // Workers that there are, the caller's thread included.
   [[nodiscard]] int workers() const noexcept { return static_cast<int>(threads_->started.size()) + 1; }
 
-  // Calls work(object, share) once for every share in [0, shares). Returns when all are done. The calling thread begins
-  // with share 0 and goes on with those that nobody has taken: it never waits for a thread that has yet to wake up,
-  // which on a shared machine takes longer than a small layer. `work` must not throw. One thread at a time.
-  // shares <= workers().
-  using Work = void (*)(void* object, int share);
+  // Calls work(object, share, worker) once for every share in [0, shares), worker in [0, workers()) being the thread
+  // that does it, 0 for the caller's. Returns when all are done. The calling thread begins with share 0, and every
+  // thread goes on with those that nobody has taken: nobody waits for a thread that has yet to wake up, which on a
+  // shared machine takes longer than a small layer. `work` must not throw. One thread at a time. shares <= kMostShares.
+  static constexpr int kMostShares = 0xffff;
+  using Work = void (*)(void* object, int share, int worker);
   void run(int shares, Work work, void* object);
 
   // Whether the process is a child that was forked after the threads were made: they are not there.
@@ -46,9 +47,9 @@ class WorkerThreads {
     std::vector<std::thread> started;
     Threads* next_lost = nullptr;
   };
-  void serve() noexcept;
+  void serve(int worker) noexcept;
   // Does shares that nobody has taken while the round lasts.
-  void take_shares(std::uint64_t round) noexcept;
+  void take_shares(std::uint64_t round, int worker) noexcept;
 
   // Number of the round that threads wait for; 0: the end.
   std::atomic<std::uint64_t> round_ = 1;

@@ -59,7 +59,7 @@ TEST_P(ParallelTest, RangesAreNotShorterThanTheGrain) {
                         },
                         grain)
                     .ok());
-    EXPECT_EQ(ranges, std::clamp<std::int64_t>(20 / grain, 1, GetParam()));
+    EXPECT_EQ(ranges, std::clamp<std::int64_t>(20 / grain, 1, team_.most_ranges()));
     EXPECT_GE(shortest, std::min<std::int64_t>(grain, 20));
   }
 }
@@ -70,8 +70,8 @@ TEST_P(ParallelTest, AFailedCheckInAnyWorkerIsInternal) {
     const Status status = run(kItems, bad, bad, [] { DSV4RT_CHECK(1 + 1 == 3); });
     EXPECT_EQ(status.code(), StatusCode::kInternal);
     EXPECT_NE(status.message().find("1 + 1 == 3"), std::string::npos) << status.message();
-    // Only the rest of the range of the worker that threw is missing.
-    EXPECT_GE(done_, kItems - (kItems + GetParam() - 1) / GetParam());
+    // Only the rest of the range that threw is missing.
+    EXPECT_GE(done_, kItems - (kItems + team_.most_ranges() - 1) / team_.most_ranges());
     EXPECT_LT(done_, kItems);
   }
 }

@@ -41,7 +41,9 @@ TEST(WorkerThreads, RoundsOfChangingWidthDoEveryShareOnce) {
     std::vector<int> calls(kWorkers, 0);
     threads.run(
         workers,
-        [](void* object, int worker) { ++(*static_cast<std::vector<int>*>(object))[static_cast<std::size_t>(worker)]; },
+        [](void* object, int share, int) {
+          ++(*static_cast<std::vector<int>*>(object))[static_cast<std::size_t>(share)];
+        },
         &calls);
     std::vector<int> expected(kWorkers, 0);
     std::fill_n(expected.begin(), workers, 1);
@@ -109,7 +111,7 @@ TEST(WorkerThreads, TheCallerDoesWhatNobodyHasBegun) {
   } meeting;
   threads.run(
       2,
-      [](void* object, int share) {
+      [](void* object, int share, int) {
         auto& both = *static_cast<Meeting*>(object);
         if (share == 0) {
           while (!both.begun) std::this_thread::yield();
@@ -133,7 +135,8 @@ TEST(WorkerThreads, TheCallerDoesWhatNobodyHasBegun) {
   for (int round = 0; round < 100; ++round) {
     std::thread::id done_by[2];
     threads.run(
-        2, [](void* object, int share) { static_cast<std::thread::id*>(object)[share] = std::this_thread::get_id(); },
+        2,
+        [](void* object, int share, int) { static_cast<std::thread::id*>(object)[share] = std::this_thread::get_id(); },
         done_by);
     EXPECT_EQ(done_by[0], std::this_thread::get_id());
     EXPECT_EQ(done_by[1], std::this_thread::get_id());

@@ -100,6 +100,8 @@ TEST_F(CApiErrorTest, NullEngineIsRefusedEverywhere) {
   std::int32_t layer = 0;
   const auto sink = [](void*, const void*, std::size_t) -> dsv4rt_status { return DSV4RT_OK; };
   const auto source = [](void*, void*, std::size_t, std::size_t*) -> dsv4rt_status { return DSV4RT_OK; };
+  dsv4rt_engine_options options{};
+  dsv4rt_engine* engine = nullptr;
   for (const dsv4rt_status status : {dsv4rt_engine_hidden_size(nullptr, &number),
                                      dsv4rt_engine_layers(nullptr, nullptr, 0, &count),
                                      dsv4rt_engine_memory(nullptr, &memory),
@@ -120,6 +122,7 @@ TEST_F(CApiErrorTest, NullEngineIsRefusedEverywhere) {
                                      dsv4rt_sequence_snapshot_bytes(nullptr, sequence, nullptr, &number),
                                      dsv4rt_sequence_save(nullptr, sequence, nullptr, sink, nullptr),
                                      dsv4rt_sequence_restore(nullptr, &x, 1, 0, nullptr, &sequence),
+                                     dsv4rt_engine_create_sharing(nullptr, &options, &engine, nullptr, 0),
                                      dsv4rt_sequence_restore_from(nullptr, source, nullptr, 0, nullptr, &sequence)}) {
     EXPECT_EQ(status, DSV4RT_INVALID_ARGUMENT);
   }

@@ -50,6 +50,38 @@ TEST_F(CApiFaultsTest, SnapshotsAreSavedAndRestored) {
   EXPECT_EQ(restored.index, 7U);
 }
 
+TEST_F(CApiFaultsTest, EnginesShareWeights) {
+  EngineHandle owner = open();
+  const dsv4rt_sequence sequence = new_sequence(owner.get());
+  append(owner.get(), sequence, 9);
+  const std::vector<std::byte> snapshot = save(owner.get(), sequence);
+  dsv4rt_engine_options given = options(nullptr);
+  given.max_sequences = 2;
+  char message[200] = {};
+  dsv4rt_engine* engine = nullptr;
+  ASSERT_EQ(dsv4rt_engine_create_sharing(owner.get(), &given, &engine, message, sizeof(message)), DSV4RT_OK) << message;
+  const EngineHandle sharing(engine);
+  dsv4rt_memory memory{};
+  memory.struct_size = sizeof(memory);
+  ASSERT_EQ(dsv4rt_engine_memory(engine, &memory), DSV4RT_OK);
+  EXPECT_EQ(memory.weight_bytes, 0);
+  given.layer_count = 1;
+  dsv4rt_engine* none = engine;
+  EXPECT_EQ(dsv4rt_engine_create_sharing(owner.get(), &given, &none, message, sizeof(message)),
+            DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(none, nullptr);
+  EXPECT_NE(std::string(message).find("create_sharing: layer_count: 1"), std::string::npos) << message;
+  EXPECT_EQ(dsv4rt_engine_create_sharing(owner.get(), nullptr, &none, message, sizeof(message)),
+            DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(dsv4rt_engine_create_sharing(owner.get(), &given, nullptr, message, sizeof(message)),
+            DSV4RT_INVALID_ARGUMENT);
+  owner.reset();
+  dsv4rt_sequence restored{};
+  ASSERT_EQ(dsv4rt_sequence_restore(engine, snapshot.data(), snapshot.size(), 0, nullptr, &restored), DSV4RT_OK);
+  append(engine, restored, 4);
+  EXPECT_EQ(length(engine, restored), 13);
+}
+
 // What a source gives from, `part` bytes at most at a time, and how it fails when `left` calls have gone well.
 struct Given {
   const std::vector<std::byte>& bytes;
@@ -109,7 +141,7 @@ TEST_F(CApiFaultsTest, IncrementsAndSources) {
   ASSERT_EQ(dsv4rt_sequence_release(engine, restored), DSV4RT_OK);
 
   // The source's own failures end the restore, and it cannot change the engine.
-  const dsv4rt_status expected[] = {DSV4RT_NOT_FOUND, DSV4RT_INVALID_ARGUMENT, DSV4RT_INVALID_ARGUMENT,
+  const dsv4rt_status expected[] = {DSV4RT_NOT_FOUND,        DSV4RT_INVALID_ARGUMENT,    DSV4RT_INVALID_ARGUMENT,
                                     DSV4RT_INVALID_ARGUMENT, DSV4RT_FAILED_PRECONDITION, DSV4RT_BAD_INPUT};
   for (int failure = 0; failure < 6; ++failure) {
     for (const int left : {0, 7}) {
@@ -131,7 +163,8 @@ TEST_F(CApiFaultsTest, SnapshotsAreBoundToTheirKey) {
   const dsv4rt_sequence sequence = new_sequence(engine);
   append(engine, sequence, 5);
   const std::string key = "sixteen bytes or more";
-  dsv4rt_snapshot_options options{.struct_size = sizeof(options), .key = key.data(), .key_bytes = key.size(), .base_tokens = 0};
+  dsv4rt_snapshot_options options{
+      .struct_size = sizeof(options), .key = key.data(), .key_bytes = key.size(), .base_tokens = 0};
   const std::vector<std::byte> plain = save(engine, sequence);
   const std::vector<std::byte> authenticated = save(engine, sequence, &options);
   EXPECT_EQ(authenticated.size(), plain.size() + 32);

@@ -46,6 +46,47 @@ TEST(MemoryTensorsTest, AreFoundByNameAtTheirOwnAddress) {
   EXPECT_EQ(MemoryTensors::create({})->tensor_count(), 0U);
 }
 
+// Tensors of a device: what is read is fetched, and nothing else; what is dropped can be read again.
+TEST(MemoryTensorsTest, DevicesAreReadAsFarAsTheyAreAsked) {
+  constexpr std::size_t kDeviceBytes = 3 * 4096;
+  std::vector<std::byte> device(kDeviceBytes);
+  for (std::size_t i = 0; i < kDeviceBytes; ++i) device[i] = static_cast<std::byte>(i * 7 % 251);
+  constexpr std::array<std::int64_t, 1> kLength = {kDeviceBytes};
+  const std::array<MemoryTensor, 3> given = {
+      MemoryTensor{.name = "far", .dtype = "U8", .shape = kLength, .data = device, .memory = TensorMemory::kDevice},
+      six_values("near"),
+      MemoryTensor{
+          .name = "farther", .dtype = "U8", .shape = kLength, .data = device, .memory = TensorMemory::kDevice}};
+  std::size_t fetched = 0;
+  bool broken = false;
+  const auto tensors = MemoryTensors::create(given, [&](void* host, const void* from, std::size_t bytes) -> Status {
+    if (broken) return {StatusCode::kFaulted, "the device is gone"};
+    const auto* const begin = static_cast<const std::byte*>(from);
+    EXPECT_TRUE(begin >= device.data() && begin + bytes <= device.data() + device.size());
+    std::copy_n(begin, bytes, static_cast<std::byte*>(host));
+    fetched += bytes;
+    return {};
+  });
+  ASSERT_TRUE(tensors.ok()) << tensors.status().to_string();
+  const std::span<const std::byte> far = tensors->find_tensor("far")->data;
+  ASSERT_EQ(far.size(), kDeviceBytes);
+  EXPECT_NE(far.data(), device.data());
+  EXPECT_EQ(tensors->find_tensor("near")->data.data(), kBytes.data());
+  EXPECT_TRUE(tensors->read(tensors->find_tensor("near")->data).ok());
+  EXPECT_EQ(fetched, 0U);
+  EXPECT_TRUE(tensors->read(far.subspan(5000, 100)).ok());
+  EXPECT_EQ(fetched, 100U);
+  EXPECT_TRUE(std::equal(far.begin() + 5000, far.begin() + 5100, device.begin() + 5000));
+  EXPECT_TRUE(tensors->read(far).ok());
+  EXPECT_TRUE(std::equal(far.begin(), far.end(), device.begin(), device.end()));
+  tensors->drop(far);
+  EXPECT_EQ(far[100], std::byte{0}) << "its memory was given back";
+  EXPECT_TRUE(tensors->read(far.first(101)).ok());
+  EXPECT_EQ(far[100], device[100]);
+  broken = true;
+  EXPECT_EQ(tensors->read(far).code(), StatusCode::kFaulted);
+}
+
 TEST(MemoryTensorsTest, WhatNoTensorIsIsRefused) {
   const std::string long_name(kMaxTensorNameBytes + 1, 'n');
   const std::array<std::int64_t, kMaxTensorDims + 1> many{};

@@ -1,8 +1,8 @@
 // A snapshot and the increments on it are as good as one of the whole sequence, and nothing else passes for one.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <stdexcept>
+
+#include <gtest/gtest.h>
 
 #include "engine/sequence_snapshot.h"
 #include "layout/bytes.h"
@@ -35,7 +35,8 @@ class SnapshotIncrement : public testing::Test {
     options.draft_budget_tokens = kDraftBudget;
     options.csa_rows_per_block = 16;  // 64 tokens
     options.hca_rows_per_block = 2;   // 256 tokens
-    options.limits = {.max_sequences = 4, .max_context_tokens = kContext, .max_step_tokens = kContext, .pool_tokens = 0};
+    options.limits = {
+        .max_sequences = 4, .max_context_tokens = kContext, .max_step_tokens = kContext, .pool_tokens = 0};
     options.poison_freed_blocks = true;
     return options;
   }
@@ -159,7 +160,8 @@ TEST_F(SnapshotIncrement, GoesOnAfterARestoreAForkAndRejectedDrafts) {
 TEST_F(SnapshotIncrement, OnlyWhatIsStillTheBeginningIsAddedTo) {
   FedSequence sequence = fed(100);
   const auto refused = [&](std::int64_t base_tokens, StatusCode code, std::initializer_list<std::string_view> parts) {
-    EXPECT_TRUE(fails_with(engine_->save_sequence(sequence.id, SnapshotOptions{.base_tokens = base_tokens}), code, parts));
+    EXPECT_TRUE(
+        fails_with(engine_->save_sequence(sequence.id, SnapshotOptions{.base_tokens = base_tokens}), code, parts));
     EXPECT_TRUE(fails_with(engine_->snapshot_bytes(sequence.id, {.base_tokens = base_tokens}), code, parts));
   };
   refused(100, StatusCode::kFailedPrecondition, {"base_tokens = 100", "nothing saved", "0 (all of it)"});
@@ -173,8 +175,8 @@ TEST_F(SnapshotIncrement, OnlyWhatIsStillTheBeginningIsAddedTo) {
   const auto full = [&](std::span<const std::byte>) -> Status {
     return parts_left-- > 0 ? Status{} : Status{StatusCode::kResourceExhausted, "the disk is full"};
   };
-  EXPECT_TRUE(fails_with(engine_->save_sequence(sequence.id, full, {.base_tokens = 100}), StatusCode::kResourceExhausted,
-                         {"the disk is full"}));
+  EXPECT_TRUE(fails_with(engine_->save_sequence(sequence.id, full, {.base_tokens = 100}),
+                         StatusCode::kResourceExhausted, {"the disk is full"}));
   EXPECT_EQ(saved_tokens(sequence.id), 100);
 
   // Cut, but not below what was saved; then below, to a length at which other tokens follow.
@@ -242,7 +244,8 @@ class CsaSnapshotIncrement : public SnapshotIncrement {
   CsaSnapshotIncrement() : SnapshotIncrement(1, 1) {
     FedSequence sequence = fed(5);
     for (const bool authenticated : {false, true}) {
-      const std::span<const std::byte> key = authenticated ? std::span<const std::byte>(key_) : std::span<const std::byte>();
+      const std::span<const std::byte> key =
+          authenticated ? std::span<const std::byte>(key_) : std::span<const std::byte>();
       FedSequence twin = feeder_.fork(sequence);
       Bytes& chain = authenticated ? signed_ : plain_;
       chain = save(twin.id, 0, key);
@@ -266,7 +269,8 @@ TEST_F(CsaSnapshotIncrement, FlippedBytesAreRefusedFromMemoryAndFromASource) {
   for (std::size_t i = plain_first_; i < plain_.size(); i += 3) {
     Bytes flipped = plain_;
     flipped[i] ^= std::byte{0x81};
-    for (const auto& restored : {engine_->restore_sequence(flipped), engine_->restore_sequence_from(source_of(flipped, 999))}) {
+    for (const auto& restored :
+         {engine_->restore_sequence(flipped), engine_->restore_sequence_from(source_of(flipped, 999))}) {
       ASSERT_FALSE(restored.ok()) << "byte " << i;
       const StatusCode code = restored.status().code();
       ASSERT_TRUE(code == StatusCode::kBadInput || code == StatusCode::kUnsupported) << restored.status().to_string();
@@ -281,7 +285,8 @@ TEST_F(CsaSnapshotIncrement, CutsAreRefusedButBetweenPieces) {
     const Bytes cut(plain_.begin(), plain_.begin() + static_cast<std::ptrdiff_t>(end));
     if (end == plain_first_) continue;
     EXPECT_TRUE(fails_with(engine_->restore_sequence(cut), StatusCode::kBadInput, {"snapshot: "})) << end;
-    EXPECT_TRUE(fails_with(engine_->restore_sequence_from(source_of(cut, 64)), StatusCode::kBadInput, {"snapshot: "})) << end;
+    EXPECT_TRUE(fails_with(engine_->restore_sequence_from(source_of(cut, 64)), StatusCode::kBadInput, {"snapshot: "}))
+        << end;
   }
   expect_all_free();
   const Bytes first(plain_.begin(), plain_.begin() + static_cast<std::ptrdiff_t>(plain_first_));
@@ -340,7 +345,8 @@ TEST_F(SnapshotIncrement, SourcesAreAskedForBoundedPartsAndMayFail) {
     const auto broken = [](std::span<std::byte>) -> Result<std::size_t> {
       return Status{StatusCode::kNotFound, "the file is gone"};
     };
-    EXPECT_TRUE(fails_with(engine_->restore_sequence_from(failing(broken)), StatusCode::kNotFound, {"the file is gone"}));
+    EXPECT_TRUE(
+        fails_with(engine_->restore_sequence_from(failing(broken)), StatusCode::kNotFound, {"the file is gone"}));
     before = source_of(snapshot, snapshot.size());
     const auto throwing = [](std::span<std::byte>) -> Result<std::size_t> { throw std::runtime_error("oh"); };
     EXPECT_TRUE(fails_with(engine_->restore_sequence_from(failing(throwing)), StatusCode::kInvalidArgument,

@@ -1,0 +1,35 @@
+// Addresses of host memory that is taken page by page as it is written.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "dsv4rt/status.h"
+
+namespace dsv4rt {
+
+class ReservedBytes {
+ public:
+  // kResourceExhausted naming `purpose`. bytes > 0.
+  static Result<ReservedBytes> reserve(std::size_t bytes, std::string_view purpose);
+  ReservedBytes(ReservedBytes&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  ReservedBytes& operator=(ReservedBytes&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ReservedBytes(const ReservedBytes&) = delete;
+  ReservedBytes& operator=(const ReservedBytes&) = delete;
+  ~ReservedBytes();
+
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  // Gives the memory of whole pages in [offset, offset + bytes) back; they read as zeros until they are written again.
+  void drop(std::size_t offset, std::size_t bytes) const noexcept;
+
+ private:
+  explicit ReservedBytes(std::span<std::byte> bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace dsv4rt
