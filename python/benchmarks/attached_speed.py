@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attention of transformers against the engine's under the same model: attached_speed.py [--device cuda] [--context N] ...
+"""Attention of transformers against the engine's under the same model: attached_speed.py [--device cuda] ...
 
 Layers of V4-Flash's shapes (two of each kind), experts made tiny, random BF16 weights. It prints seconds for a prefill
 and for a decoded token at a context, of the attention alone: what runs inside of the attention modules.

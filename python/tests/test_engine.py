@@ -209,6 +209,50 @@ def test_output_checks_name_the_entry(golden, trace):
         assert engine.non_finite_entries == 1
 
 
+def test_increments_are_appended_and_read_from_files(engine, golden, trace, tmp_path):
+    sequence = engine.create_sequence()
+    path = tmp_path / "sequence"
+    with path.open("wb") as file:
+        for first, tokens in ((0, 100), (100, 30), (130, 1)):
+            advance(engine, [(sequence, tokens)], trace, first)
+            sequence.save_to(file.write, base_tokens=sequence.state.saved_tokens)
+    assert sequence.state.saved_tokens == 131
+    with sequence.fork() as twin:
+        whole = twin.save()
+    with path.open("rb") as file, engine.restore_from(file.read) as again:
+        assert again.save() == whole
+    with engine.restore(path.read_bytes()) as again:
+        assert again.save() == whole
+        sequence.truncate(130)
+        with pytest.raises(dsv4rt.FailedPreconditionError, match="base_tokens = 131"):
+            sequence.save(base_tokens=131)
+
+    def broken(count):
+        raise OSError("gone")
+    with pytest.raises(OSError, match="gone"):
+        engine.restore_from(broken)
+    with pytest.raises(ValueError, match="gave"):
+        engine.restore_from(lambda count: bytes(count + 1))
+    with pytest.raises(dsv4rt.BadInputError):
+        engine.restore_from(lambda count: b"")
+
+
+def test_engines_share_weights(engine, golden, trace):
+    with engine.create_sharing(max_sequences=2) as other:
+        assert other.memory.weight_bytes == 0 < engine.memory.weight_bytes
+        one, two = engine.create_sequence(), other.create_sequence()
+        assert advance(engine, [(one, 20)], trace, 0) == advance(other, [(two, 20)], trace, 0)
+        with other.create_sharing() as third:
+            other.close()
+            sequence = third.create_sequence()
+            advance(third, [(sequence, 20)], trace, 0)
+            assert sequence.save() == one.save()
+    with pytest.raises(dsv4rt.InvalidArgumentError, match="layer_count"):
+        engine.create_sharing(layer_count=1)
+    with pytest.raises(dsv4rt.FailedPreconditionError):
+        other.create_sharing()
+
+
 def test_snapshots_continue_where_they_were_saved(engine, golden, trace):
     sequence = engine.create_sequence()
     advance(engine, [(sequence, 150)], trace, 0)

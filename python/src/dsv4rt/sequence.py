@@ -79,7 +79,7 @@ class Sequence:
         """The sequence's cache as bytes that describe themselves, for Engine.restore.
 
         `key`, 16 bytes and more, authenticates them; the same one restores. `base_tokens` > 0 saves an increment: what
-        came since the sequence was last saved or restored, when it had so many tokens (`state().saved_tokens`). A
+        came since the sequence was last saved or restored, when it had so many tokens (`state.saved_tokens`). A
         snapshot followed by the increments on it is a snapshot.
         """
         saved = bytearray(self.snapshot_bytes(key, base_tokens=base_tokens))
