@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache pkg-config python3 git
   libspdlog-dev nlohmann-json3-dev libssl-dev libcli11-dev
-  libgtest-dev librapidcheck-dev libbenchmark-dev
+  libgtest-dev librapidcheck-dev libbenchmark-dev abigail-tools
   libopenmpi-dev openmpi-bin
 )
 for option in "$@"; do

@@ -14,7 +14,8 @@ endif()
 if(DSV4RT_BUILD_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)                  # model-based property tests
-  find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)  # the tidy tests; standard library only
+  # The tidy tests and others; standard library only. tests/install/c_abi_test.py runs abidiff (abigail-tools).
+  find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 endif()
 
 # DSV4RT_HAVE_CUDA: whether the CUDA backend is built. Its kernels take minutes to compile, so AUTO builds them
