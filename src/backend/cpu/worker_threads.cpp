@@ -1,6 +1,7 @@
 #include "backend/cpu/worker_threads.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <pthread.h>
 #include <sched.h>
@@ -19,9 +20,12 @@ constexpr std::uint64_t kShareMask = (std::uint64_t{1} << kCountShift) - 1;
 static_assert(kShareMask == WorkerThreads::kMostShares);
 constexpr std::uint64_t kRoundMask = (std::uint64_t{1} << kRoundShift) - 1;
 
-// Some microseconds. A thread that looks for longer takes its processor from the one it waits for on a shared machine;
-// one that sleeps at once wakes up later than the next operation of a small layer begins.
-constexpr int kLooks = 200;
+// How long a thread looks for what it waits for before it sleeps. Waking up takes some 50 microseconds, longer than
+// most pauses between the operations of a small layer; but a thread that looks takes its processor from others, on a
+// shared machine from the very one that it waits for. So it looks for longer only where that has just been worth it.
+constexpr std::chrono::microseconds kShortLook{5};
+constexpr std::chrono::microseconds kLongLook{100};
+constexpr int kLooksBetweenClocks = 32;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -29,16 +33,27 @@ void pause_briefly() {
 #endif
 }
 
-// Waits until the word is no longer `old`: first awake, then asleep.
+// Waits until the word is no longer `old`: first awake, then asleep. `soon`: whether the wait before this one was
+// shorter than a long look, and afterwards whether this one was.
 template <class Word>
-Word wait_while(const std::atomic<Word>& word, Word old) noexcept {
-  for (int look = 0; look < kLooks; ++look) {
-    const Word now = word.load(std::memory_order_acquire);
-    if (now != old) return now;
-    pause_briefly();
+Word wait_while(const std::atomic<Word>& word, Word old, bool& soon) noexcept {
+  Word now = word.load(std::memory_order_acquire);
+  if (now != old) return now;
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  const auto longest = soon ? kLongLook : kShortLook;
+  do {
+    for (int look = 0; look < kLooksBetweenClocks && now == old; ++look) {
+      pause_briefly();
+      now = word.load(std::memory_order_acquire);
+    }
+  } while (now == old && Clock::now() - begin < longest);
+  if (now == old) {
+    word.wait(old, std::memory_order_acquire);
+    now = word.load(std::memory_order_acquire);
   }
-  word.wait(old, std::memory_order_acquire);
-  return word.load(std::memory_order_acquire);
+  soon = Clock::now() - begin < kLongLook;
+  return now;
 }
 
 // Forks that made this process, counted from the first team on.
@@ -102,7 +117,9 @@ void WorkerThreads::run(int shares, Work work, void* object) {
   work(object, 0, 0);
   unfinished_.fetch_sub(1, std::memory_order_acq_rel);
   take_shares(round, 0);
-  for (int left = unfinished_.load(std::memory_order_acquire); left != 0;) left = wait_while(unfinished_, left);
+  for (int left = unfinished_.load(std::memory_order_acquire); left != 0;) {
+    left = wait_while(unfinished_, left, ends_soon_);
+  }
 }
 
 void WorkerThreads::take_shares(std::uint64_t round, int worker) noexcept {
@@ -116,8 +133,9 @@ void WorkerThreads::take_shares(std::uint64_t round, int worker) noexcept {
 }
 
 void WorkerThreads::serve(int worker) noexcept {
+  bool soon = false;
   for (std::uint64_t seen = 1;;) {
-    seen = wait_while(round_, seen);
+    seen = wait_while(round_, seen, soon);
     if (seen == 0) return;
     take_shares(seen, worker);
   }

@@ -15,8 +15,9 @@ int usable_processors() noexcept;
 // `workers` - 1 threads beside the caller's. They live as long as the object, since an operation may take
 // microseconds, and starting threads for each would take most of the time.
 //
-// Waiting threads look for work for some microseconds and then sleep: a machine that others use loses
-// nothing to a team that has nothing to do. New threads inherit the affinity of the thread that makes them.
+// Waiting threads look for work for some microseconds, a tenth of a millisecond where work has just come that soon, and
+// then sleep: a machine that others use loses nothing to a team that has nothing to do. New threads inherit the
+// affinity of the thread that makes them.
 //
 // Threads do not survive fork(). A child that gives work to a team of its parent gets new ones.
 class WorkerThreads {
@@ -60,7 +61,8 @@ class WorkerThreads {
   // Written before shares_, and read by who has taken a share: until that is finished the round lasts.
   Work work_ = nullptr;
   void* object_ = nullptr;
-  std::uint64_t process_;  // number of forks between the program's start and the threads
+  bool ends_soon_ = false;  // how the caller's last wait for the others was: wait_while
+  std::uint64_t process_;   // number of forks between the program's start and the threads
   std::unique_ptr<Threads> threads_ = std::make_unique<Threads>();
 };
 
