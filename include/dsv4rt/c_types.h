@@ -89,7 +89,7 @@ typedef void (*dsv4rt_warning_callback)(void* user_data, const char* text);
 // Field by field the options of EngineOptions in engine.h, where each is described.
 typedef struct dsv4rt_engine_options {
   size_t struct_size;        // set by dsv4rt_engine_options_init
-  const char* checkpoint;    // directory; required but for dsv4rt_engine_create_from_tensors
+  const char* checkpoint;    // directory; required but for engines from tensors or with another's weights
   const char* profile;       // "deepseek-v4" or "seed"
   const char* backend;       // "cpu" or "cuda"
   const char* row_format;    // "fp8_ds_mla", "fp8_row", "nvfp4" or "bf16"; null: the profile's

@@ -1,6 +1,7 @@
 #include "base/reserved_bytes.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <unistd.h>
 
@@ -10,6 +11,14 @@
 #include "base/system_failure.h"
 
 namespace dsv4rt {
+
+void drop_pages(std::span<const std::byte> bytes) noexcept {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t first = round_up(begin, page);
+  const std::uintptr_t last = (begin + bytes.size()) / page * page;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
 
 Result<ReservedBytes> ReservedBytes::reserve(std::size_t bytes, std::string_view purpose) {
   void* const address =
@@ -22,13 +31,6 @@ Result<ReservedBytes> ReservedBytes::reserve(std::size_t bytes, std::string_view
 
 ReservedBytes::~ReservedBytes() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-}
-
-void ReservedBytes::drop(std::size_t offset, std::size_t bytes) const noexcept {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t first = round_up(offset, page);
-  const std::size_t last = (offset + bytes) / page * page;
-  if (first < last) ::madvise(bytes_.data() + first, last - first, MADV_DONTNEED);
 }
 
 }  // namespace dsv4rt

@@ -1,4 +1,4 @@
-// Addresses of host memory that is taken page by page as it is written.
+// Addresses of host memory that is taken page by page as it is written, and given back so; then it reads as zeros.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,9 @@
 #include "dsv4rt/status.h"
 
 namespace dsv4rt {
+
+// Gives the memory of whole pages in `bytes`, which are mapped and private, back.
+void drop_pages(std::span<const std::byte> bytes) noexcept;
 
 class ReservedBytes {
  public:
@@ -24,8 +27,6 @@ class ReservedBytes {
   ~ReservedBytes();
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
-  // Gives the memory of whole pages in [offset, offset + bytes) back; they read as zeros until they are written again.
-  void drop(std::size_t offset, std::size_t bytes) const noexcept;
 
  private:
   explicit ReservedBytes(std::span<std::byte> bytes) : bytes_(bytes) {}

@@ -9,6 +9,7 @@
 
 #include "base/arithmetic.h"
 #include "base/message_text.h"
+#include "base/reserved_bytes.h"
 #include "base/system_failure.h"
 #include "base/try.h"
 
@@ -81,10 +82,7 @@ Status FileImage::read(std::span<const std::byte> part) const {
 }
 
 void FileImage::drop(std::span<const std::byte> part) const noexcept {
-  const auto offset = static_cast<std::size_t>(part.data() - bytes_.data());
-  const std::size_t first = round_up(offset, page_bytes());
-  const std::size_t last = (offset + part.size()) / page_bytes() * page_bytes();
-  if (first < last) ::madvise(const_cast<std::byte*>(bytes_.data()) + first, last - first, MADV_DONTNEED);
+  drop_pages(part);
 }
 
 }  // namespace dsv4rt

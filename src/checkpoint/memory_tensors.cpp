@@ -102,9 +102,7 @@ Status MemoryTensors::read(std::span<const std::byte> data) const {
 }
 
 void MemoryTensors::drop(std::span<const std::byte> data) const noexcept {
-  const Staged* const staged = data.empty() ? nullptr : staged_at(data.data());
-  if (staged == nullptr) return;
-  staged->host.drop(static_cast<std::size_t>(data.data() - staged->host.bytes().data()), data.size());
+  if (!data.empty() && staged_at(data.data()) != nullptr) drop_pages(data);
 }
 
 }  // namespace dsv4rt

@@ -40,7 +40,7 @@ class Comparison(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def library(self, name, text):
+    def built(self, name, text):
         """A library whose functions have the declared types."""
         source, library = self.folder / f"{name}.c", self.folder / f"{name}.so"
         text = re.sub(r'^#include "dsv4rt/.*\n', "", text.replace("#pragma once", ""), flags=re.MULTILINE)
@@ -62,7 +62,7 @@ class Comparison(unittest.TestCase):
         suppressions = self.folder / "growth.abignore"
         suppressions.write_text(GROWTH)
         found = subprocess.run(["abidiff", "--suppressions", suppressions, "--no-added-syms",
-                                self.library("older", older), self.library("today", today)],
+                                self.built("older", older), self.built("today", today)],
                                capture_output=True, text=True)
         self.assertEqual(found.stderr, "")
         return found.stdout if found.returncode else ""
