@@ -147,12 +147,15 @@ void CacheMachine::create(const Operation& op) {
 void CacheMachine::restore(const Operation& op) {
   const std::int64_t length = op.b % (setup_.max_context + 2);  // one too many is refused
   const std::int64_t reserve = reserve_from(op.a);
-  const Result<SequenceId> id = manager_->restore_sequence(length, reserve);
-  if (step_) return expect_code(id.status(), StatusCode::kFailedPrecondition, "restore");
-  if (length > setup_.max_context) return expect_code(id.status(), StatusCode::kInvalidArgument, "restore");
   CacheModel after = model_;
   after.restore({}, 0, length, reserve);
   const bool fits = static_cast<std::int32_t>(model_.sequences.size()) < setup_.max_sequences && after.affordable();
+  // Some that fit come in two parts.
+  const bool in_parts = !step_ && length <= setup_.max_context && fits && op.b % 3 == 0;
+  const Result<SequenceId> id = manager_->restore_sequence(in_parts ? op.a % (length + 1) : length, reserve);
+  if (step_) return expect_code(id.status(), StatusCode::kFailedPrecondition, "restore");
+  if (length > setup_.max_context) return expect_code(id.status(), StatusCode::kInvalidArgument, "restore");
+  if (in_parts && id.ok()) expect_code(manager_->extend_restored(*id, length), StatusCode::kOk, "extend");
   expect_code(id.status(), fits ? StatusCode::kOk : StatusCode::kResourceExhausted, "restore");
   if (!fits) return;
   ++events_.restored;

@@ -72,6 +72,47 @@ TEST(RestoreSequence, Lesson13ReservesAndRespectsReservations) {
   EXPECT_TRUE(cache.manager->check_invariants().ok());
 }
 
+// In parts it is the sequence that it would be at once: blocks, what is left of its reservation, how far it can be cut.
+TEST(RestoreSequence, ComesInParts) {
+  for (const std::int32_t reserve : {0, 300, 1500}) {
+    for (const std::int32_t first : {0, 1, 127, 128, 500, 999, 1000}) {
+      SCOPED_TRACE(std::to_string(first) + " of 1000, reserve " + std::to_string(reserve));
+      TestCache whole = small_cache(2, 2048, kRestoreDraftBudget);
+      TestCache parts = small_cache(2, 2048, kRestoreDraftBudget);
+      const SequenceId at_once = *whole.manager->restore_sequence(1000, reserve);
+      const SequenceId grown = *parts.manager->restore_sequence(first, reserve);
+      ASSERT_TRUE(parts.manager->extend_restored(grown, 1000).ok());
+      ASSERT_TRUE(parts.manager->check_invariants().ok()) << parts.manager->check_invariants().to_string();
+      EXPECT_EQ(*parts.manager->length(grown), 1000);
+      EXPECT_EQ(*parts.manager->earliest_truncation(grown), *whole.manager->earliest_truncation(at_once));
+      for (int pool = 0; pool < 3; ++pool) {
+        EXPECT_EQ(parts.blocks(grown, pool).size(), whole.blocks(at_once, pool).size());
+        EXPECT_EQ(parts.manager->usage(pool).reserved, whole.manager->usage(pool).reserved);
+      }
+      ASSERT_TRUE(parts.manager->release(grown).ok());
+      EXPECT_EQ(parts.manager->usage(0).reserved, 0);
+    }
+  }
+}
+
+TEST(RestoreSequence, PartsThatAreRefusedChangeNothing) {
+  TestCache cache = small_cache(3, 2048);
+  cache.plan.pool_blocks = {41, 41, 11};
+  cache.rebuild();
+  const SequenceId other = *cache.manager->create_sequence(1500);
+  const SequenceId restored = *cache.manager->restore_sequence(500);
+  const auto before = cache.snapshot({restored, other});
+  expect_refused(cache.manager->extend_restored(restored, 1100), StatusCode::kResourceExhausted,
+                 {"extend_restored needs", "CSA_KV"});
+  expect_refused(cache.manager->extend_restored(restored, 499), StatusCode::kInvalidArgument, {"length = 499", "500"});
+  expect_refused(cache.manager->extend_restored(restored, 2049), StatusCode::kInvalidArgument, {"2048"});
+  expect_refused(cache.manager->extend_restored({7, 7}, 600), StatusCode::kStaleHandle, {});
+  EXPECT_EQ(cache.snapshot({restored, other}), before);
+  const StepPlan step = *cache.prepare({{restored, 1}});
+  expect_refused(cache.manager->extend_restored(restored, 600), StatusCode::kFailedPrecondition, {"outstanding"});
+  ASSERT_TRUE(cache.manager->commit(step.serial).ok());
+}
+
 TEST(RestoreSequence, RefusalsNameFieldAndValue) {
   TestCache cache = small_cache(1, 2048);
   expect_refused(cache.manager->restore_sequence(2049).status(), StatusCode::kInvalidArgument,
