@@ -278,10 +278,13 @@ if has_part bench && ((failures == 0)); then
     cat "$logs/$name.log"
   done < <(find "$build/tools/bench/gpu" -maxdepth 1 -type f -name 'bench_*' -perm -u+x | sort)
 
+  # Floors of whole steps are by the bandwidth that the programs above measured, if any ran.
+  bandwidth=$(grep -hoE '^memory: [0-9]+ GB/s' "$logs"/bench_*_gpu.log 2>/dev/null | grep -oE '[0-9]+' | sort -n |
+    tail -n 1 || true)
   for name in "${whole[@]}"; do
     [[ -z $bench || $name =~ $bench ]] || continue
     make_checkpoint || break
-    read -ra arguments <<<"${shapes[$name]}"
+    read -ra arguments <<<"${shapes[$name]} ${bandwidth:+--bandwidth $bandwidth}"
     run_logged "$name" "$dsv4rt" bench --backend cuda --checkpoint "$checkpoint" "${arguments[@]}" \
       --json "$logs/$name.json" --force
     cat "$logs/$name.log"

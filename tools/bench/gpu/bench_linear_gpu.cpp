@@ -276,7 +276,7 @@ class LinearBench {
       flops += part_flops;
       bytes += static_cast<double>(output_bytes(part, tokens));
     }
-    const double floor = 1e6 * std::max(bytes / kReadBytesPerSecond, seconds_of_flops);
+    const double floor = 1e6 * std::max(bytes / read_bytes_per_second(), seconds_of_flops);
     for (Machine* machine : {&exact_, &fast_}) {
       if (machine->backend == nullptr) continue;
       for (std::size_t p = 0; p < outputs.size(); ++p) {

@@ -16,8 +16,8 @@ namespace dsv4rt::bench {
 
 inline constexpr std::int64_t kColdBytes = std::int64_t{256} << 20;
 
-// Measured ceilings of an H200 (docs/development.md says how); floors are computed from them.
-inline constexpr double kReadBytesPerSecond = 4.3e12;
+// Measured ceilings of an H200's and an H100's matrix units (docs/performance.md); floors are computed from them and
+// from read_bytes_per_second().
 inline constexpr double kBf16FlopsPerSecond = 800e12;
 inline constexpr double kFp8FlopsPerSecond = 1480e12;
 
@@ -26,6 +26,41 @@ inline void require_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
+}
+
+// Bytes a second of this device's memory: of the fastest of several copies within it, bytes read and written. Measured
+// at the first call, which prints it.
+inline double read_bytes_per_second() {
+  static const double measured = [] {
+    constexpr std::size_t kBytes = std::size_t{1} << 30;
+    void* from = nullptr;
+    void* to = nullptr;
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
+    require_cuda(cudaMalloc(&from, kBytes), "memory for copies");
+    require_cuda(cudaMalloc(&to, kBytes), "memory for copies");
+    require_cuda(cudaMemset(from, 0x5a, kBytes), "memset");
+    require_cuda(cudaEventCreate(&begin), "event");
+    require_cuda(cudaEventCreate(&end), "event");
+    float best_ms = 0;
+    for (int i = 0; i < 8; ++i) {
+      require_cuda(cudaEventRecord(begin), "record");
+      require_cuda(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice), "copy");
+      require_cuda(cudaEventRecord(end), "record");
+      require_cuda(cudaEventSynchronize(end), "synchronize");
+      float ms = 0;
+      require_cuda(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+      best_ms = i == 0 ? ms : std::min(best_ms, ms);
+    }
+    require_cuda(cudaEventDestroy(begin), "event");
+    require_cuda(cudaEventDestroy(end), "event");
+    require_cuda(cudaFree(from), "free");
+    require_cuda(cudaFree(to), "free");
+    const double rate = 2.0 * kBytes / (best_ms * 1e-3);
+    std::printf("memory: %.0f GB/s\n", rate / 1e9);
+    return rate;
+  }();
+  return measured;
 }
 
 struct GraphTime {
@@ -70,7 +105,7 @@ GraphTime time_in_graph(cudaStream_t stream, int repetitions, int replays, const
 
 // The larger of the two floors of a stage, in microseconds.
 inline double floor_us(double bytes, double flops, double flops_per_second) {
-  return 1e6 * std::max(bytes / kReadBytesPerSecond, flops / flops_per_second);
+  return 1e6 * std::max(bytes / read_bytes_per_second(), flops / flops_per_second);
 }
 
 }  // namespace dsv4rt::bench
