@@ -1,45 +1,102 @@
 #!/usr/bin/env python3
 """Compares the speed of one layer on the CPU in two builds: is the newer one slower?
 
-  compare_builds.py BASE NEW [--rounds N] [--limit RATIO] [-- <argument of bench_layer>...]
+  compare_builds.py BASE NEW [--rounds N] [--limit RATIO] [--lanes CPUS[:CPUS...]] [-- <argument of bench_layer>...]
 
 BASE and NEW are two bench_layer programs. They run in turn (BASE NEW, NEW BASE, ...), so that what else the machine
 does meets both, and every round gives one ratio NEW / BASE of each figure. The table has the medians of both, the
 median ratio and the interval in which the true median ratio lies with 95 % confidence (order statistics of the rounds:
 no distribution is assumed). Arguments behind -- go to both programs, for example `-- --threads 2 --prefill 256`.
+A machine with many processors measures in several lanes side by side: `--lanes 0,1:2,3` makes N rounds on processors 0
+and 1, and N on 2 and 3. Ctrl-C and SIGTERM end it with the table of the rounds so far.
 
 Exit code 0: no figure is slower than the limit, with that confidence. 1: a figure is. 3: some figure is undecided, its
 interval holds the limit; more rounds or a quieter machine decide. 2: wrong usage, or a program failed.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 
 FIGURES = ("prefill_ms", "decode_ms")
 
 
-def measure(program, arguments):
+class Failure(Exception):
+    """A program failed, or this one was called wrongly."""
+
+
+def measure(program, arguments, processors):
     """One run of bench_layer: {(layer, figure): ms}."""
-    done = subprocess.run([program, "--json", *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    pin = ["taskset", "--cpu-list", ",".join(map(str, sorted(processors)))] if processors else []
+    done = subprocess.run([*pin, program, "--json", *arguments], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        fail(f"{program}: exit code {done.returncode}")
+        raise Failure(f"{program}: exit code {done.returncode}")
     figures = {}
     for line in done.stdout.splitlines():
         row = json.loads(line)
         for figure in FIGURES:
             figures[row["layer"], figure] = float(row[figure])
     if not figures:
-        fail(f"{program}: printed no figures")
+        raise Failure(f"{program}: printed no figures")
     return figures
 
 
-def fail(text):
-    print(f"compare_builds.py: {text}", file=sys.stderr)
-    sys.exit(2)
+class Rounds:
+    """What the lanes have measured so far; rounds[n] is a run of the base and one of the new build."""
+
+    def __init__(self, options, arguments):
+        self.options, self.arguments = options, arguments
+        self.rounds = []
+        self.ended = threading.Event()
+
+    def run_lane(self, processors):
+        programs = (self.options.base, self.options.new)
+        try:
+            for number in range(self.options.rounds):
+                pair = {}
+                for program in programs[::-1] if number % 2 else programs:
+                    if self.ended.is_set():
+                        return
+                    pair[program is programs[1]] = measure(program, self.arguments, processors)
+                if self.ended.is_set():  # a signal may have ended what was measured, too
+                    return
+                if pair[False].keys() != pair[True].keys():
+                    raise Failure("the programs measured different figures")
+                self.rounds.append((pair[False], pair[True]))
+                print(f"round {len(self.rounds)}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        except Failure:
+            if not self.ended.is_set():
+                self.ended.set()
+                raise
+
+    def run(self, lanes):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
+            running = [pool.submit(self.run_lane, lane) for lane in lanes]
+            try:
+                for lane in running:
+                    lane.result()
+            except KeyboardInterrupt:
+                self.ended.set()
+
+
+def processors_of(text):
+    """'0,1:2,3' as [{0, 1}, {2, 3}]; [None] for no text: one lane that is not pinned."""
+    if text is None:
+        return [None]
+    try:
+        lanes = [{int(processor) for processor in lane.split(",")} for lane in text.split(":")]
+    except ValueError:
+        raise Failure(f"--lanes: '{text}' is not of the form 0,1:2,3") from None
+    for processor in set.union(*lanes) - os.sched_getaffinity(0):
+        raise Failure(f"--lanes: there is no processor {processor} here")
+    return lanes
 
 
 def median_interval(values):
@@ -73,50 +130,58 @@ def exit_code(verdicts):
     return 1 if "SLOWER" in verdicts else 3 if "undecided" in verdicts else 0
 
 
-def table(base, new, limit):
-    """Lines and verdicts of rounds of figures, the n-th of `base` beside the n-th of `new`."""
-    lines = [f"{'layer':<6}{'figure':<12}{'base':>10}{'new':>10}{'ratio':>8}  {'95 % interval':<18}"]
+def table(rounds, limit):
+    """Lines and verdicts."""
+    head = f"{'layer':<6}{'figure':<12}{'base':>10}{'new':>10}{'ratio':>8}"
+    lines = [f"{head}  {'95 % interval':<18}of {len(rounds)} rounds"]
     verdicts = []
-    for key in base[0]:
-        ratios = [after[key] / before[key] for before, after in zip(base, new)]
+    for key in rounds[0][0]:
+        base, new = ([pair[side][key] for pair in rounds] for side in (0, 1))
+        ratios = [after / before for before, after in zip(base, new)]
         interval = median_interval(ratios)
         shown = f"{interval[0]:.3f} .. {interval[1]:.3f}" if interval else "too few rounds"
         verdicts.append(verdict(ratios, limit))
-        lines.append(f"{key[0]:<6}{key[1]:<12}{statistics.median(row[key] for row in base):>10.3f}"
-                     f"{statistics.median(row[key] for row in new):>10.3f}{statistics.median(ratios):>8.3f}"
-                     f"  {shown:<18}{verdicts[-1]}")
+        lines.append(f"{key[0]:<6}{key[1]:<12}{statistics.median(base):>10.3f}{statistics.median(new):>10.3f}"
+                     f"{statistics.median(ratios):>8.3f}  {shown:<18}{verdicts[-1]}")
     return lines, verdicts
 
 
-def main():
-    ours, theirs = sys.argv[1:], []
+def compare(arguments):
+    ours, theirs = arguments, []
     if "--" in ours:
         cut = ours.index("--")
         ours, theirs = ours[:cut], ours[cut + 1:]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base")
     parser.add_argument("new")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of a lane")
     parser.add_argument("--limit", type=float, default=1.02, help="largest ratio that is not slower")
+    parser.add_argument("--lanes", help="processors of lanes that measure side by side, such as 0,1:2,3")
     options = parser.parse_args(ours)
     if options.rounds < 1:
-        fail(f"--rounds: {options.rounds} is not at least 1")
+        raise Failure(f"--rounds: {options.rounds} is not at least 1")
     if not options.limit > 0:
-        fail(f"--limit: {options.limit} is not above 0")
+        raise Failure(f"--limit: {options.limit} is not above 0")
     for program in (options.base, options.new):
         if not os.access(program, os.X_OK):
-            fail(f"{program}: no such program")
-
-    base, new = [], []
-    for number in range(options.rounds):
-        for side, program in ((base, options.base), (new, options.new))[::-1 if number % 2 else 1]:
-            side.append(measure(program, theirs))
-        if base[-1].keys() != new[-1].keys():
-            fail("the programs measured different figures")
-        print(f"round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
-    lines, verdicts = table(base, new, options.limit)
+            raise Failure(f"{program}: no such program")
+    if options.base == options.new:
+        raise Failure(f"{options.base}: a program is not compared with itself")
+    measured = Rounds(options, theirs)
+    measured.run(processors_of(options.lanes))
+    if not measured.rounds:
+        raise Failure("ended before the first round")
+    lines, verdicts = table(measured.rounds, options.limit)
     print("\n".join(lines))
     return exit_code(verdicts)
+
+
+def main():
+    try:
+        return compare(sys.argv[1:])
+    except Failure as failure:
+        print(f"compare_builds.py: {failure}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """tools/bench/compare_builds.py: what it concludes from rounds of figures, with programs that print given ones."""
 
 import importlib.util
+import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
@@ -60,15 +62,40 @@ class Programs(unittest.TestCase):
         slower = self.compare(base, self.program("new", 10, 1.05), "--rounds", 6)
         self.assertEqual(slower.returncode, 1, slower)
         self.assertRegex(slower.stdout, r"decode_ms +1\.000 +1\.050 +1\.050 +1\.050 \.\. 1\.050 +SLOWER")
-        self.assertEqual(self.compare(base, base, "--rounds", 5).returncode, 3)
+        self.assertEqual(self.compare(base, self.folder / "new", "--rounds", 5).returncode, 3)
+
+    def test_lanes_are_pinned_and_pooled(self):
+        base, new = self.program("base", 10, 1), self.program("new", 10, 1)
+        for path in (base, new):
+            path.write_text(path.read_text().replace("$*", "$(taskset -pc $$ | sed 's/.*: //')"))
+        processor = min(os.sched_getaffinity(0))
+        pooled = self.compare(base, new, "--rounds", 3, "--lanes", f"{processor}:{processor}")
+        self.assertEqual(pooled.returncode, 0, pooled)
+        self.assertIn("of 6 rounds", pooled.stdout)
+        self.assertEqual((self.folder / "calls").read_text().splitlines(), [str(processor)] * 12)
+
+    def test_sigterm_ends_it_with_the_rounds_so_far(self):
+        base, new = self.program("base", 10, 1), self.program("new", 10, 2)
+        with subprocess.Popen([sys.executable, "-B", str(SCRIPT), str(base), str(new), "--rounds", "100000"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            for line in running.stderr:
+                if line.startswith("round 8,"):
+                    running.send_signal(signal.SIGTERM)
+                    break
+            out, _ = running.communicate(timeout=30)
+        self.assertEqual(running.returncode, 1)
+        self.assertRegex(out, r"decode_ms .* SLOWER")
 
     def test_failures_and_wrong_usage(self):
         base = self.program("base", 10, 1)
         for arguments, text in (((base, self.program("broken", 1, 1, code=4)), "exit code 4"),
                                 ((base, self.program("other", 1, 1, layer="hca")), "different figures"),
                                 ((base, self.folder / "none"), "no such program"),
-                                ((base, base, "--rounds", 0), "--rounds"),
-                                ((base, base, "--limit", "nan"), "--limit")):
+                                ((base, base), "with itself"),
+                                ((base, self.program("new", 10, 1), "--rounds", 0), "--rounds"),
+                                ((base, self.folder / "new", "--lanes", "0;1"), "form"),
+                                ((base, self.folder / "new", "--lanes", "100000"), "processor 100000"),
+                                ((base, self.folder / "new", "--limit", "nan"), "--limit")):
             with self.subTest(text):
                 done = self.compare(*arguments)
                 self.assertEqual(done.returncode, 2, done)
