@@ -35,8 +35,8 @@ extern "C" {
 //  3  nondeterministic                        6  snapshots, allow_non_finite_weights, output checks
 //  4  scratch_bytes, graph_bytes              7  tensors in memory, state as data, cache views, warnings, layer outputs
 //  8  metrics                                9  increments of snapshots, snapshots from a source, shared weights,
-//                                               tensors of a device
-#define DSV4RT_C_API_VERSION 9
+// 10  accepted counts on the device              tensors of a device
+#define DSV4RT_C_API_VERSION 10
 
 // ---- Library ------------------------------------------------------------------------------------
 
@@ -224,6 +224,19 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_run_with_outputs(dsv4rt_engine* engine, 
 // what the tokens before them left, and the step stays outstanding.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4rt_step* step, const int32_t* accepted,
                                                size_t count);
+// Since version 10. The same with counts [count, one of every entry] in backend memory, written by work on the engine's
+// stream: nothing waits, and the next step may be prepared and run before the host knows them. Each entry may reject up
+// to draft_budget_tokens + 1 of its tokens. Engine::commit_from_device in engine.h says which calls wait for the counts
+// later, and which of them answers DSV4RT_INVALID_ARGUMENT when one cannot be.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_step_commit_from_device(dsv4rt_engine* engine, const dsv4rt_step* step,
+                                                           const int32_t* accepted, size_t count);
+// Since version 10. The counts of one of the last eight steps that ended so, as they were read; waits for nothing.
+// *known: 0 while they are on their way, with *count 0, and 1 afterwards. *count is set even if accepted [capacity] is
+// too short (DSV4RT_INVALID_ARGUMENT); null with capacity 0 asks for the count.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_step_accepted(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t* known,
+                                                 int32_t* accepted, size_t capacity, size_t* count);
+// Since version 10. Waits for counts that are under way and applies them, between steps: lengths are exact afterwards.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_settle(dsv4rt_engine* engine);
 // Ends the step at any point without keeping its tokens. Sequences whose rings were already overwritten
 // too far to go back are emptied (length 0), lose their reservation and are listed in emptied [*count]. `capacity` must
 // be at least the step's number of entries; a smaller one is refused. Whenever it fails the step stays outstanding, and

@@ -13,7 +13,7 @@
 //
 // Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
 // synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
-// ahead.
+// ahead and that accepted counts on the device are waited for by the calls that need them (commit_from_device).
 //
 // Rows: x and outputs are dense, [tokens, hidden_size] BF16 without gaps between rows, in backend memory: host
 // memory with the CPU backend (multiples of 2 bytes), device memory at multiples of 16 bytes with "cuda".
@@ -213,6 +213,13 @@ struct OutputCheck {
   std::vector<std::int32_t> entries;
 };
 
+// What Engine::commit_from_device was given.
+struct AcceptedCounts {
+  // Whether they have reached the host; nothing waits for them.
+  bool known = false;
+  std::vector<std::int32_t> accepted;  // by entry, as they were read; empty until they are known
+};
+
 // Called by Engine::step after each layer. `output` [tokens, d] is the layer's attention output;
 // the hook fills `next_input` [tokens, d] with the next layer's input (null after the last layer).
 // A failed Status ends step() with that Status, an exception with kInvalidArgument (kResourceExhausted for
@@ -399,6 +406,26 @@ class Engine {
   // budget can always be rejected; more are refused (kInvalidArgument) when the rings no longer hold what the tokens
   // before them left, and the step stays outstanding.
   DSV4RT_EXPORT Status commit(const Step& step, std::span<const std::int32_t> accepted = {});
+
+  // Ends the step with counts that are in backend memory, written by work on the engine's stream: accepted.data() [of
+  // every entry, one] is read in stream order, and may be written again by later work there. Nothing waits: the next
+  // step may be prepared and run at once, and its tokens are appended to those that were accepted. Every entry may
+  // reject up to draft budget + 1 of its tokens.
+  // The host learns the counts later. They are waited for, and for nothing behind them, by settle() and by the calls
+  // that need them: the commit of the next step or the cancel of one that has begun, every other call that changes
+  // sequences or prefixes, and a prepare for which blocks or max_context_tokens would not do if all tokens were
+  // accepted; with a prefix cache and with several ranks every prepare. Until then questions (length, state, can_step)
+  // answer as if all were accepted.
+  // A count that is negative, more than the entry's tokens, or rejects more is found when they are waited for. The
+  // sequence then has all of its tokens, also in a step that ran since, and the call that waited has done nothing of
+  // its own but is kInvalidArgument naming step, entry, sequence and value, once; cancel leaves that to the next call.
+  // kFailedPrecondition with EngineOptions::draft_budget_tokens = 0. Otherwise errors are those of commit.
+  DSV4RT_EXPORT Status commit_from_device(const Step& step, std::span<const std::int32_t> accepted);
+  // The counts of one of the last eight steps that ended so (kFailedPrecondition for others). Applies nothing.
+  [[nodiscard]] DSV4RT_EXPORT Result<AcceptedCounts> accepted_counts(const Step& step);
+  // Waits for counts that are under way and applies them; between steps (kFailedPrecondition during one). Lengths and
+  // states are exact afterwards.
+  DSV4RT_EXPORT Status settle();
 
   // Ends the step at any point without keeping its tokens: as if it had never been prepared if no layer was run,
   // otherwise every sequence goes back to its length. Those whose rings were already overwritten beyond the draft

@@ -117,6 +117,38 @@ class Cuda(unittest.TestCase):
         except dsv4rt.NotFoundError:
             return False
 
+    def test_counts_that_only_the_device_knows(self):
+        with dsv4rt.Engine(GOLDEN, backend="cuda", max_context_tokens=256, max_step_tokens=128, max_sequences=2,
+                           draft_budget_tokens=3) as engine:
+            one, two = engine.create_sequence(), engine.create_sequence()
+            found, wanted = [], []
+            first = 0
+            for tokens, kept in [(126, 126), (4, 2), (4, 0), (4, 4), (4, 1), (3, 3)]:
+                for sequence, outputs, late in [(one, found, True), (two, wanted, False)]:
+                    step = engine.prepare([(sequence, tokens)], capture=tokens < 8)
+                    for layer in engine.layers:
+                        outputs.append(step.forward(layer, self.rows(layer, first, first + tokens)).clone())
+                    if late:
+                        # Work of torch's stream makes the counts.
+                        counts = (torch.full((1,), tokens, device="cuda") - (tokens - kept)).int()
+                        step.commit_from_device(counts)
+                        del counts
+                    else:
+                        step.commit([kept])
+                first += kept
+            engine.settle()
+            torch.cuda.synchronize()
+            self.assertEqual(len(one), len(two))
+            for number, (a, b) in enumerate(zip(found, wanted, strict=True)):
+                self.assertTrue(torch.equal(a, b), number)
+            self.assertEqual(one.save(), two.save())
+            step = engine.prepare([(one, 1)])
+            for layer in engine.layers:
+                step.forward(layer, self.rows(layer, 0, 1))
+            with self.assertRaises(dsv4rt.InvalidArgumentError):
+                step.commit_from_device(torch.ones(1, dtype=torch.int32))
+            step.cancel()
+
     def test_tensors_of_the_host_are_refused(self):
         with dsv4rt.Engine(GOLDEN, backend="cuda", max_context_tokens=64, max_step_tokens=8) as engine:
             with engine.create_sequence() as sequence:

@@ -15,6 +15,7 @@
 #include "backend/host_time_marks.h"
 #include "backend/ops.h"
 #include "backend/read_backs.h"
+#include "backend/step_shifts.h"
 #include "backend/step_shapes.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
@@ -123,6 +124,12 @@ class Backend {
   // `memory` lies in memory of this backend and outlives the object, which takes all it needs now.
   virtual Result<std::unique_ptr<ReadBacks>> create_read_backs(std::span<std::byte> memory, std::size_t places) {
     return std::unique_ptr<ReadBacks>(std::make_unique<HostReadBacks>(memory, places));
+  }
+
+  // `rejected`, a number for every slot, lies in memory of this backend and outlives the object.
+  virtual Result<std::unique_ptr<StepShifts>> create_step_shifts(std::span<std::int32_t> rejected,
+                                                                 const StepShiftLimits& limits) {
+    return std::unique_ptr<StepShifts>(std::make_unique<HostStepShifts>(rejected, limits));
   }
 
   // What is enqueued until the matching pop belongs to a range of this name, which profilers show. Ranges nest.

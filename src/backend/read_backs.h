@@ -1,4 +1,4 @@
-// Small results on their way from backend memory to the host, for which nobody waits.
+// Small results on their way from backend memory to the host, for which nobody has to wait.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,8 @@ class ReadBacks {
   virtual Status take(std::size_t place) = 0;
   // What the last take() of the place copied; empty while it has not run, or if there was none.
   virtual Result<std::span<const std::byte>> taken(std::size_t place) = 0;
+  // The same once the last take() of the place has run, which is waited for; work behind it is not.
+  virtual Result<std::span<const std::byte>> wait(std::size_t place) = 0;
 };
 
 // Of a backend whose memory is the host's.
@@ -36,6 +38,7 @@ class HostReadBacks final : public ReadBacks {
     if (!taken_[place]) return std::span<const std::byte>();
     return std::span<const std::byte>(copies_).subspan(place * memory_.size(), memory_.size());
   }
+  Result<std::span<const std::byte>> wait(std::size_t place) override { return taken(place); }
 
  private:
   std::span<std::byte> memory_;

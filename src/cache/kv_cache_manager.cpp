@@ -253,6 +253,47 @@ Status KVCacheManager::commit(std::uint64_t serial, std::span<const std::int32_t
   return {};
 }
 
+// The blocks that a step takes from a later start on are the last ones of those from an earlier start: what is too much
+// is at the end. The rings were written up to where the step really ends, or up to where the one before it did.
+Status KVCacheManager::reject_late(std::span<const LateRejection> rejections) {
+  Impl& state = *impl_;
+  if (state.prefixes != nullptr) {
+    return {StatusCode::kFailedPrecondition, "reject_late: prefixes were cached by what was committed"};
+  }
+  const auto segment_of = [&](std::int32_t slot) {
+    const auto of_slot = [=](const StepSegment& segment) { return segment.slot == slot; };
+    const auto end = state.step.active ? state.step.segments.end() : state.step.segments.begin();
+    return std::pair(std::find_if(state.step.segments.begin(), end, of_slot), end);
+  };
+  // Before the outstanding step, if the sequence is part of it.
+  const auto high_water_of = [&](std::int32_t slot) {
+    const auto [segment, end] = segment_of(slot);
+    if (segment == end) return state.sequences[slot].high_water;
+    return state.step.old_high_water[static_cast<std::size_t>(segment - state.step.segments.begin())];
+  };
+  for (const LateRejection& rejection : rejections) {
+    const std::int32_t slot = state.sequences.find(rejection.sequence);
+    if (slot == SequenceTable::kNone) return state.sequences.stale(rejection.sequence);
+    const std::int32_t length = state.sequences[slot].length - rejection.tokens;
+    const auto [segment, end] = segment_of(slot);
+    const std::int32_t start = segment == end ? length : length - segment->tokens;
+    if (rejection.tokens < 0 || start < 0 || !state.reachable(start, high_water_of(slot))) {
+      return invalid("reject_late: tokens = " + std::to_string(rejection.tokens) + " of a sequence of " +
+                     std::to_string(state.sequences[slot].length) + "; accepted: those of the step that was committed");
+    }
+  }
+  state.freed_blocks.clear();
+  for (const LateRejection& rejection : rejections) {
+    if (rejection.tokens == 0) continue;
+    const std::int32_t slot = state.sequences.find(rejection.sequence);
+    const std::int32_t length = state.sequences[slot].length - rejection.tokens;
+    state.sequences[slot].high_water = std::max(high_water_of(slot), length);
+    if (const auto [segment, end] = segment_of(slot); segment != end) segment->start -= rejection.tokens;
+    state.truncate(slot, length);
+  }
+  return {};
+}
+
 // Blocks that the step took come back whatever became of it, and what a sequence may then still take does not exceed
 // what it gave back and had set aside: going back to the old length is always affordable. Emptying is not, if a fork
 // keeps the blocks; without a reservation nothing is owed.

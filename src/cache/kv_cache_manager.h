@@ -127,6 +127,12 @@ struct PrefixEventRecord {
   PrefixDigest parent{};
 };
 
+// Tokens that turn out not to be a sequence's.
+struct LateRejection {
+  SequenceId sequence;
+  std::int32_t tokens = 0;
+};
+
 class KVCacheManager {
  public:
   // Takes all host memory it will ever need.
@@ -231,6 +237,11 @@ class KVCacheManager {
   // rest are rolled back. Rejecting more than the draft budget is refused (kInvalidArgument) unless
   // the entry keeps everything its rings need. Empty span: all accepted.
   Status commit(std::uint64_t serial, std::span<const std::int32_t> accepted = {});
+  // Takes tokens back of a step that was committed whole, at most draft budget + 1 of each of its sequences, which have
+  // not been changed since but by the step that may be outstanding. That one must have been started, with positions
+  // that are lower by what is rejected: it becomes a step that began there. All or nothing; kInvalidArgument for tokens
+  // that the rings or the sequence do not have, kFailedPrecondition with a prefix cache, which counts on commits.
+  Status reject_late(std::span<const LateRejection> rejections);
   // Ends the step without any of its tokens; refused (kFailedPrecondition) for another serial only, otherwise it
   // cannot fail. A step that was only prepared leaves no trace: even the free lists are as before prepare_forward.
   // After one that was started, blocks that were copied stay the sequence's own, and a sequence goes back to its

@@ -211,6 +211,41 @@ dsv4rt_status dsv4rt_step_commit(dsv4rt_engine* engine, const dsv4rt_step* step,
   });
 }
 
+dsv4rt_status dsv4rt_step_commit_from_device(dsv4rt_engine* engine, const dsv4rt_step* step, const int32_t* accepted,
+                                             size_t count) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) {
+    if (step == nullptr) return null_argument("dsv4rt_step_commit_from_device", "step");
+    if (accepted == nullptr) return null_argument("dsv4rt_step_commit_from_device", "accepted");
+    const Status status = handle.engine->commit_from_device(step_of(*step), {accepted, count});
+    if (status.ok()) handle.step_serial = 0;
+    return status;
+  });
+}
+
+dsv4rt_status dsv4rt_step_accepted(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t* known, int32_t* accepted,
+                                   size_t capacity, size_t* count) {
+  return call(engine, Use::kChange, [&](dsv4rt_engine& handle) -> Status {
+    if (step == nullptr) return null_argument("dsv4rt_step_accepted", "step");
+    if (known == nullptr) return null_argument("dsv4rt_step_accepted", "known");
+    if (count == nullptr) return null_argument("dsv4rt_step_accepted", "count");
+    if (accepted == nullptr && capacity > 0) return null_argument("dsv4rt_step_accepted", "accepted");
+    DSV4RT_ASSIGN_OR_RETURN(const dsv4rt::AcceptedCounts counts, handle.engine->accepted_counts(step_of(*step)));
+    *count = counts.accepted.size();
+    if (accepted != nullptr && capacity < counts.accepted.size()) {
+      return {StatusCode::kInvalidArgument, "dsv4rt_step_accepted: capacity " + std::to_string(capacity) +
+                                                "; the step has " + std::to_string(counts.accepted.size()) +
+                                                " entries"};
+    }
+    *known = counts.known ? 1 : 0;
+    if (accepted != nullptr) std::copy(counts.accepted.begin(), counts.accepted.end(), accepted);
+    return {};
+  });
+}
+
+dsv4rt_status dsv4rt_engine_settle(dsv4rt_engine* engine) {
+  return call(engine, Use::kChange, [](dsv4rt_engine& handle) { return handle.engine->settle(); });
+}
+
 dsv4rt_status dsv4rt_step_cancel(dsv4rt_engine* engine, const dsv4rt_step* step, dsv4rt_sequence* emptied,
                                  size_t capacity, size_t* count) {
   return call(engine, Use::kChange,

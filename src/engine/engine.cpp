@@ -122,28 +122,38 @@ Status Engine::can_admit(std::int64_t tokens) const {
 
 // Nothing after the manager's begin can fail: a step that is not returned is not outstanding.
 Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptions& options) {
-  return impl_->call("prepare", Impl::Use::kChange, [&]() -> Result<Step> {
+  return impl_->call("prepare", Impl::Use::kStep, [&]() -> Result<Step> {
     DSV4RT_RETURN_IF_ERROR(impl_->poll_outputs());
     const bool capture = options.capture && impl_->captures(entries);
     StepOptions padded = options;
     if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
-    DSV4RT_ASSIGN_OR_RETURN(const StepPlan plan, impl_->manager->prepare_forward(entries, padded));
     Impl::Outstanding& step = impl_->step;
-    step.plan = plan;
-    step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), plan.counts);
+    if (!impl_->runs_ahead()) DSV4RT_RETURN_IF_ERROR(impl_->settle_counts());
+    DSV4RT_RETURN_IF_ERROR(impl_->late_counts.take_failure());
+    Result<StepPlan> plan = impl_->manager->prepare_forward(entries, padded);
+    if (!plan.ok() && impl_->late_counts.pending()) {
+      // Without what the counts reject it may fit.
+      DSV4RT_RETURN_IF_ERROR(impl_->settle_and_tell());
+      plan = impl_->manager->prepare_forward(entries, padded);
+    }
+    if (!plan.ok()) return plan.status();
+    step.plan = *plan;
+    for (const StepEntry& entry : entries) step.entries.push_back({entry.sequence, entry.tokens});
+    step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), step.plan.counts);
     // Boundaries that layers have to keep are this step's own: no graph of its shape knows them.
     step.capture = capture && impl_->manager->captures().empty();
     DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
-    return Step{.serial = plan.serial, .tokens = plan.counts.tokens, .valid_tokens = plan.counts.valid_tokens};
+    return Step{
+        .serial = plan->serial, .tokens = plan->counts.tokens, .valid_tokens = plan->counts.valid_tokens};
   });
 }
 
 Status Engine::forward_layer(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
-  return impl_->call("forward_layer", Impl::Use::kChange, [&] { return impl_->forward_layer(step, layer, x, out); });
+  return impl_->call("forward_layer", Impl::Use::kStep, [&] { return impl_->forward_layer(step, layer, x, out); });
 }
 
 Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) {
-  return impl_->call("forward_layer_from_host", Impl::Use::kChange, [&]() -> Status {
+  return impl_->call("forward_layer_from_host", Impl::Use::kStep, [&]() -> Status {
     Impl& engine = *impl_;
     if (engine.backend->uses_host_memory()) return engine.forward_layer(step, layer, x, out);
     DSV4RT_RETURN_IF_ERROR(engine.check_outstanding(step));
@@ -160,7 +170,7 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
 }
 
 Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key) {
-  return impl_->call("step", Impl::Use::kChange, [&]() -> Status {
+  return impl_->call("step", Impl::Use::kStep, [&]() -> Status {
     DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
     if (!hook) return {StatusCode::kInvalidArgument, "step: hook is empty; it must fill the next layer's input"};
     DSV4RT_RETURN_IF_ERROR(impl_->check_rows("step", "x", x, Impl::RowsIn::kBackend));
@@ -196,16 +206,9 @@ Status Engine::synchronize() {
 }
 
 Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) {
-  return impl_->call("commit", Impl::Use::kChange, [&]() -> Status {
-    DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
-    DSV4RT_RETURN_IF_ERROR(impl_->check_not_spoiled("commit"));
-    const std::vector<bool>& done = impl_->step.layer_done;
-    const auto missing = std::find(done.begin(), done.end(), false);
-    if (missing != done.end()) {
-      const auto local = static_cast<std::size_t>(missing - done.begin());
-      return {StatusCode::kFailedPrecondition,
-              "commit: layer " + std::to_string(impl_->layer_ids[local].value) + " has not run in this step"};
-    }
+  return impl_->call("commit", Impl::Use::kStep, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_complete("commit", step));
+    DSV4RT_RETURN_IF_ERROR(impl_->settle_and_tell());
     DSV4RT_RETURN_IF_ERROR(impl_->manager->commit(step.serial, accepted));
     const std::int32_t entries = impl_->step.plan.counts.sequences;
     const std::int64_t tokens = impl_->step.plan.counts.valid_tokens;
@@ -222,7 +225,7 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
 }
 
 Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
-  return impl_->call("cancel", Impl::Use::kChange, [&]() -> Result<std::vector<SequenceId>> {
+  return impl_->call("cancel", Impl::Use::kStep, [&]() -> Result<std::vector<SequenceId>> {
     DSV4RT_RETURN_IF_ERROR(impl_->check_outstanding(step));
     // Memory for the answer first: without it the step is still there.
     std::vector<SequenceId> emptied;
@@ -230,6 +233,8 @@ Result<std::vector<SequenceId>> Engine::cancel(const Step& step) {
     emptied.reserve(static_cast<std::size_t>(impl_->step.plan.counts.sequences));
     slots.reserve(emptied.capacity());
     const StepProgress progress = impl_->step.started ? StepProgress::kStarted : StepProgress::kPrepared;
+    // A step that has begun goes back to where its sequences really were. One that has not is undone first.
+    if (impl_->step.started) DSV4RT_RETURN_IF_ERROR(impl_->settle_counts());
     DSV4RT_ASSIGN_OR_RETURN(const auto sequences, impl_->manager->rollback(step.serial, progress));
     emptied.assign(sequences.begin(), sequences.end());
     for (const SequenceId sequence : emptied) {
@@ -260,6 +265,16 @@ Status Engine::Impl::check_outstanding(const Step& given) const {
               std::to_string(counts.tokens) + " and " + std::to_string(counts.valid_tokens)};
 }
 
+Status Engine::Impl::check_complete(const char* operation, const Step& given) const {
+  DSV4RT_RETURN_IF_ERROR(check_outstanding(given));
+  DSV4RT_RETURN_IF_ERROR(check_not_spoiled(operation));
+  const auto missing = std::find(step.layer_done.begin(), step.layer_done.end(), false);
+  if (missing == step.layer_done.end()) return {};
+  const auto local = static_cast<std::size_t>(missing - step.layer_done.begin());
+  return {StatusCode::kFailedPrecondition, std::string(operation) + ": layer " +
+                                               std::to_string(layer_ids[local].value) + " has not run in this step"};
+}
+
 // Rows that a layer's tokens read may have been overwritten by its first try.
 Status Engine::Impl::check_not_spoiled(const char* operation) const {
   if (!step.spoiled_by) return {};
@@ -284,6 +299,11 @@ Status Engine::Impl::start_step() {
   if (step.started) return {};
   DSV4RT_RETURN_IF_ERROR(
       latch_if_broken(backend->upload_step(metadata.data(), step.plan.metadata.data(), step.plan.metadata.size())));
+  if (late_counts.pending()) {
+    if (Status status = late_counts.shift(metadata.data(), manager->step_offsets(), step.plan.counts); !status.ok()) {
+      return latch(std::move(status));
+    }
+  }
   if (Status status = backend->ops().begin_step(step.view, cache.tables()); !status.ok()) {
     return latch(std::move(status));
   }
@@ -362,6 +382,7 @@ Status Engine::Impl::reclaim(std::span<const StateSlotId> slots) noexcept {
 
 void Engine::Impl::clear_step() noexcept {
   step.plan = {};
+  step.entries.clear();
   step.layer_done.assign(step.layer_done.size(), false);
   step.spoiled_by.reset();
   step.started = false;

@@ -11,6 +11,7 @@
 
 #include "attention/attention_layer.h"
 #include "backend/backend.h"
+#include "base/try.h"
 #include "cache/kv_cache_manager.h"
 #include "checkpoint/attention_weights.h"
 #include "checkpoint/tensor_source.h"
@@ -19,6 +20,7 @@
 #include "engine/cache_guard.h"
 #include "engine/cache_memory.h"
 #include "engine/graph_cache.h"
+#include "engine/late_counts.h"
 #include "engine/output_watch.h"
 #include "engine/sequence_snapshot.h"
 #include "engine/shared_weights.h"
@@ -75,8 +77,10 @@ struct Engine::Impl {
     std::optional<std::size_t> spoiled_by;  // a layer that failed after it had begun to write the cache
     bool started = false;                   // metadata uploaded, table deltas and block copies made
     bool capture = false;                   // the step is to run as a graph
+    std::vector<LateCounts::Entry> entries;  // as they were given to prepare
   };
   Outstanding step;
+  LateCounts late_counts;            // off without EngineOptions::draft_budget_tokens
   OutputWatch outputs;               // off without EngineOptions::check_outputs
   std::int64_t output_warnings = 0;  // steps that there would have been a warning of
   GraphCache graphs;
@@ -129,7 +133,8 @@ struct Engine::Impl {
   // What the public interface is made of: engine_calls.cpp.
   enum class Use : std::uint8_t {
     kRead,    // allowed inside a hook or sink too
-    kChange,  // refused inside a hook or sink
+    kStep,    // refused inside a hook or sink
+    kChange,  // the same, and counts that are under way are waited for and applied
   };
   // Runs the body of a public call; nothing is thrown out of it. A latched engine answers kFaulted. A body that runs
   // out of memory must have changed nothing by then (kResourceExhausted); any other exception is a defect and latches.
@@ -138,9 +143,10 @@ struct Engine::Impl {
     try {
       note_lost_ranks();
       if (!latched.ok()) return latched;
-      if (use == Use::kChange && calling_out) return changed_from_within(name);
+      if (use != Use::kRead && calling_out) return changed_from_within(name);
+      if (use == Use::kChange && step.plan.serial == 0) DSV4RT_RETURN_IF_ERROR(settle_and_tell());
       auto result = body();
-      if (use == Use::kChange) tell_prefix_events();
+      if (use != Use::kRead) tell_prefix_events();
       return result;
     } catch (...) {
       return of_exception(name, std::current_exception());
@@ -177,7 +183,18 @@ struct Engine::Impl {
   Status end_output_step(std::uint64_t serial, std::int32_t entries);
   Status poll_outputs();
 
+  // Accepted counts from the device: engine_counts.cpp. Whether a step may be prepared before the counts of the one
+  // before it are known to the host.
+  [[nodiscard]] bool runs_ahead() const noexcept;
+  [[nodiscard]] Status check_counts(std::span<const std::int32_t> accepted) const;
+  // Waits for the counts that are under way and applies them. Fails only by latching.
+  Status settle_counts();
+  // The same; kInvalidArgument for a count that could not be, once.
+  Status settle_and_tell();
+
   [[nodiscard]] Status check_outstanding(const Step& given) const;
+  // The step is outstanding and all of its layers ran.
+  [[nodiscard]] Status check_complete(const char* operation, const Step& given) const;
   [[nodiscard]] Status check_not_spoiled(const char* operation) const;
   [[nodiscard]] Status no_step_outstanding(const char* operation) const;
   // Snapshots: engine_snapshot.cpp. What a sequence was last saved as: what an increment adds to. Its rows stay what

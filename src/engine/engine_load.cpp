@@ -405,6 +405,7 @@ Status Engine::Impl::plan_and_allocate() {
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
+  if (options.draft_budget_tokens > 0) memory.workspace_bytes += LateCounts::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
   // Sums take memory, rows that are exchanged none.
   const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
@@ -451,6 +452,11 @@ Status Engine::Impl::plan_and_allocate() {
   if (options.check_outputs) {
     DSV4RT_ASSIGN_OR_RETURN(outputs, OutputWatch::create(*backend, options.limits.max_sequences));
   }
+  if (options.draft_budget_tokens > 0) {
+    DSV4RT_ASSIGN_OR_RETURN(late_counts, LateCounts::create(*backend, options.limits.max_sequences,
+                                                            options.draft_budget_tokens, schedule.ratios()));
+  }
+  step.entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
   DSV4RT_ASSIGN_OR_RETURN(plain_frequencies, upload_frequencies(*backend, settings.config, RopeChoice::kPlain));
   DSV4RT_ASSIGN_OR_RETURN(compressed_frequencies,
                           upload_frequencies(*backend, settings.config, RopeChoice::kCompressed));

@@ -41,7 +41,7 @@ Status Engine::Impl::poll_outputs() {
 }
 
 Result<OutputCheck> Engine::output_check(const Step& step) {
-  return impl_->call("output_check", Impl::Use::kChange, [&]() -> Result<OutputCheck> {
+  return impl_->call("output_check", Impl::Use::kStep, [&]() -> Result<OutputCheck> {
     if (!impl_->outputs.on()) {
       return Status{StatusCode::kFailedPrecondition, "output_check: EngineOptions::check_outputs is not set"};
     }

@@ -16,13 +16,13 @@ from dsv4rt.prefix import (PrefixCache, PrefixCacheOptions, PrefixEvent, PrefixE
 from dsv4rt.sequence import Sequence
 from dsv4rt.state import (BlockShortage, CacheRole, CacheView, EngineConfig, EngineState, LayerInfo, RoleState,
                           SequenceState)
-from dsv4rt.step import OutputCheck, Step
+from dsv4rt.step import AcceptedCounts, OutputCheck, Step
 
 __version__ = _text(_lib.dsv4rt_version())
 C_API_VERSION: int = _lib.dsv4rt_c_api_version()
 
-__all__ = ["BackendLostError", "BadInputError", "BlockShortage", "C_API_VERSION", "CacheRole", "CacheView",
-           "Dsv4rtError", "Engine",
+__all__ = ["AcceptedCounts", "BackendLostError", "BadInputError", "BlockShortage", "C_API_VERSION", "CacheRole",
+           "CacheView", "Dsv4rtError", "Engine",
            "EngineConfig", "EngineMemory", "EngineOptions", "EngineState", "FailedPreconditionError", "FaultedError",
            "GraphStats", "InternalError", "InvalidArgumentError", "LayerInfo", "MemoryRegion", "MismatchError",
            "NotFoundError", "OutputCheck", "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",

@@ -11,7 +11,7 @@ from dsv4rt.errors import InvalidArgumentError
 
 # DLPack's numbers.
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
-_UINT, _BFLOAT = 1, 4
+_INT, _UINT, _BFLOAT = 0, 1, 4
 
 _api = ctypes.pythonapi
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -62,6 +62,39 @@ def address(array: Any, shape: tuple[int, int], cuda: bool, stream: int, name: s
     if found != shape or dtype not in ((_BFLOAT, 16, 1), (_UINT, 16, 1)) or not dense:
         raise refuse(name, f"an array {list(found)} of DLPack type {dtype}{'' if dense else ', strided'}", *shape)
     # The producer owns the values; its array outlives the call, and the capsule frees itself.
+    return int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset
+
+
+def counts_address(array: Any, count: int, cuda: bool, stream: int) -> int:
+    """Address of int32 numbers, one of every entry of a step, in the engine's memory."""
+    def refused(found: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"accepted is {found}; accepted: a contiguous array [{count}] of int32 in the "
+                                    "engine's memory")
+
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        if (array.dtype is not torch.int32 or array.shape != (count,) or not array.is_contiguous()
+                or array.is_cuda != cuda):
+            raise refused(f"a {array.dtype} tensor {list(array.shape)} on {array.device}")
+        return array.data_ptr()
+    if not cuda and (interface := getattr(array, "__array_interface__", None)) is not None:
+        strides = interface.get("strides")
+        if (interface["typestr"] not in ("<i4", "=i4") or tuple(interface["shape"]) != (count,)
+                or strides not in (None, (4,))):
+            raise refused(f"a {interface['typestr']} array {list(interface['shape'])}")
+        return interface["data"][0]
+    if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
+        raise refused(f"a {type(array).__name__}")
+    device, _ = array.__dlpack_device__()
+    if (int(device) in (_CUDA, _CUDA_MANAGED)) != cuda or (not cuda and int(device) not in (_CPU, _CUDA_HOST)):
+        raise refused(f"an array on DLPack device {int(device)}")
+    capsule = array.__dlpack__(stream=stream or 1) if cuda else array.__dlpack__()
+    tensor = ffi.cast("DLManagedTensor*", _capsule_pointer(capsule, _UNUSED)).dl_tensor
+    found = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    dtype = (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
+    dense = tensor.strides == ffi.NULL or count == 1 or (len(found) == 1 and tensor.strides[0] == 1)
+    if found != (count,) or dtype != (_INT, 32, 1) or not dense:
+        raise refused(f"an array {list(found)} of DLPack type {dtype}{'' if dense else ', strided'}")
     return int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset
 
 

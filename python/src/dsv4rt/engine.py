@@ -85,6 +85,7 @@ class Engine:
         self._lock = threading.RLock()
         # Sequences that nobody refers to any more; deque.append is atomic.
         self._abandoned: collections.deque = collections.deque()
+        self._counts_under_way = False
         self._outstanding: Step | None = None
         self._views: dict = {}
         self._cuda = options.backend == "cuda"
@@ -348,6 +349,11 @@ class Engine:
             self._call(lib.dsv4rt_step_can_prepare, rows, len(entries), options, out)
         return read_struct(out, BlockShortage, role=CacheRole(out.role)) if out.missing_blocks else None
 
+    def settle(self) -> None:
+        """Waits for the counts of Step.commit_from_device that are under way, for nothing else, and applies them."""
+        self._call(lib.dsv4rt_engine_settle)
+        self._counts_under_way = False
+
     # ---- For the other modules of the package -----------------------------------------------------
 
     def _call(self, function: Any, *arguments: Any) -> None:
@@ -392,6 +398,8 @@ class Engine:
         """Releases sequences that were forgotten; during a step it leaves them for later."""
         if self._outstanding is not None or self._handle == ffi.NULL:
             return
+        if self._abandoned and self._counts_under_way:
+            self.settle()  # the first release would, and would hide a count that cannot be
         handle, _owner = self._handle, self._owner
         while self._abandoned:
             # A failure leaves nothing to do: a stale id is released, and a latched engine releases nothing.

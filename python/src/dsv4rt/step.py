@@ -21,6 +21,7 @@ Hook = Callable[[int, Any, Any], None]
 _forward_layer = lib.dsv4rt_step_forward_layer
 _cast = ffi.cast
 _ROWS = ffi.typeof("dsv4rt_bf16*")
+_COUNTS = ffi.typeof("int32_t*")
 _OK = lib.DSV4RT_OK
 _HOOK_FAILED = lib.DSV4RT_INVALID_ARGUMENT
 
@@ -33,6 +34,16 @@ class OutputCheck:
     """Whether the step's work has run."""
     entries: tuple[int, ...]
     """Their indices in the step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AcceptedCounts:
+    """What a step was given by commit_from_device."""
+
+    known: bool
+    """Whether the counts have reached the host."""
+    accepted: tuple[int, ...]
+    """They, by entry, as they were read; empty until they are known."""
 
 
 class Step:
@@ -123,6 +134,35 @@ class Step:
                 numbers = ffi.new("int32_t[]", list(counts))
                 engine._call(lib.dsv4rt_step_commit, self._struct, numbers, len(numbers))
             self._end()
+
+    def commit_from_device(self, accepted: Any) -> None:
+        """Ends the step with counts that are in the engine's memory: int32, one of every entry.
+
+        A torch tensor, a NumPy array with backend "cpu", or anything with DLPack. Nothing waits: the numbers are read
+        when work enqueued earlier has run, and the next step may be prepared and run at once. They are applied when
+        that one ends, when sequences are changed otherwise, or by Engine.settle(); until then lengths and states are as
+        if all tokens were accepted. A count that cannot be is an InvalidArgumentError of the call that finds it, once;
+        the sequence then has all of its tokens. Needs EngineOptions.draft_budget_tokens, of which and one more token
+        every entry may reject.
+        """
+        engine = self.engine
+        address = _arrays.counts_address(accepted, len(self._entries), engine._cuda, engine.stream)
+        before, after = engine._orders_streams(accepted) if engine._cuda else (None, None)
+        if before is not None:
+            before()
+        with engine._lock:
+            engine._call(lib.dsv4rt_step_commit_from_device, self._struct, _cast(_COUNTS, address), len(self._entries))
+            engine._counts_under_way = True
+            self._end()
+        if after is not None:
+            after()
+
+    def accepted_counts(self) -> AcceptedCounts:
+        """The counts of one of the last eight steps that commit_from_device ended; waits for nothing."""
+        known, count = ffi.new("int32_t*"), ffi.new("size_t*")
+        accepted = ffi.new("int32_t[]", max(1, len(self._entries)))
+        self.engine._call(lib.dsv4rt_step_accepted, self._struct, known, accepted, len(self._entries), count)
+        return AcceptedCounts(bool(known[0]), tuple(accepted[0:count[0]]))
 
     def cancel(self) -> list[Sequence]:
         """Ends the step at any point without keeping its tokens.

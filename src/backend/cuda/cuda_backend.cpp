@@ -23,6 +23,7 @@
 #include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
+#include "backend/cuda/kernels/step_shifts/device_step_shifts.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
@@ -143,6 +144,12 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<ReadBacks>> create_read_backs(std::span<std::byte> memory, std::size_t places) override {
     DSV4RT_ON_DEVICE(*device_);
     return cuda::EventReadBacks::create(*device_, stream_, memory, places);
+  }
+
+  Result<std::unique_ptr<StepShifts>> create_step_shifts(std::span<std::int32_t> rejected,
+                                                         const StepShiftLimits& limits) override {
+    return std::unique_ptr<StepShifts>(
+        std::make_unique<cuda::DeviceStepShifts>(*device_, stream_, rejected, limits));
   }
 
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {

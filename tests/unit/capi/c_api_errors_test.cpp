@@ -116,6 +116,9 @@ TEST_F(CApiErrorTest, NullEngineIsRefusedEverywhere) {
                                      dsv4rt_step_forward_layer(nullptr, &step, 0, &x, &out),
                                      dsv4rt_step_run(nullptr, &step, &x, zero_hook, nullptr),
                                      dsv4rt_step_commit(nullptr, &step, nullptr, 0),
+                                     dsv4rt_step_commit_from_device(nullptr, &step, &layer, 1),
+                                     dsv4rt_step_accepted(nullptr, &step, &layer, &layer, 1, &count),
+                                     dsv4rt_engine_settle(nullptr),
                                      dsv4rt_step_cancel(nullptr, &step, &sequence, 1, &count),
                                      dsv4rt_step_output_check(nullptr, &step, &layer, &layer, 1, &count),
                                      dsv4rt_engine_non_finite_entries(nullptr, &number),
@@ -162,6 +165,12 @@ TEST_F(CApiErrorTest, NullArgumentsAreNamed) {
   named(dsv4rt_step_run(engine, &step, x.data(), nullptr, nullptr), "hook");
   named(dsv4rt_step_commit(engine, nullptr, nullptr, 0), "step");
   named(dsv4rt_step_commit(engine, &step, nullptr, 1), "accepted");
+  named(dsv4rt_step_commit_from_device(engine, nullptr, &layer, 1), "step");
+  named(dsv4rt_step_commit_from_device(engine, &step, nullptr, 1), "accepted");
+  named(dsv4rt_step_accepted(engine, nullptr, &layer, &layer, 1, &count), "step");
+  named(dsv4rt_step_accepted(engine, &step, nullptr, &layer, 1, &count), "known");
+  named(dsv4rt_step_accepted(engine, &step, &layer, nullptr, 1, &count), "accepted");
+  named(dsv4rt_step_accepted(engine, &step, &layer, &layer, 1, nullptr), "count");
   named(dsv4rt_step_cancel(engine, nullptr, &emptied, 1, &count), "step");
   named(dsv4rt_step_cancel(engine, &step, nullptr, 1, &count), "emptied");
   named(dsv4rt_step_cancel(engine, &step, &emptied, 1, nullptr), "count");

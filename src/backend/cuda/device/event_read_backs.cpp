@@ -46,4 +46,11 @@ Result<std::span<const std::byte>> EventReadBacks::taken(std::size_t place) {
   return std::span<const std::byte>(pinned_ + place * memory_.size(), memory_.size());
 }
 
+Result<std::span<const std::byte>> EventReadBacks::wait(std::size_t place) {
+  if (!places_[place].used) return std::span<const std::byte>();
+  DSV4RT_ON_DEVICE(device_);
+  DSV4RT_CUDA_TRY(cudaEventSynchronize(places_[place].copied.get()));
+  return std::span<const std::byte>(pinned_ + place * memory_.size(), memory_.size());
+}
+
 }  // namespace dsv4rt::cuda

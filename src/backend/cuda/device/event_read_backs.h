@@ -19,6 +19,7 @@ class EventReadBacks final : public ReadBacks {
 
   Status take(std::size_t place) override;
   Result<std::span<const std::byte>> taken(std::size_t place) override;
+  Result<std::span<const std::byte>> wait(std::size_t place) override;
 
  private:
   EventReadBacks(const CudaDevice& device, cudaStream_t stream, std::span<std::byte> memory)
