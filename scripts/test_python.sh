@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Installs the Python package into a virtual environment of its own and runs its tests: scripts/test_python.sh [<pytest
 # argument>...]. The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only
-# making it needs the network. A test that is skipped counts as failed.
+# making it needs the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3, which
+# gets an environment of its own: 3.10 and newer are supported.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-version="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+python="${PYTHON:-python3}"
+version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 environment="${XDG_CACHE_HOME:-$HOME/.cache}/dsv4rt/python-$version"
 packages=(pip scikit-build-core ninja "cffi>=1.15" "numpy>=1.24" "ml_dtypes>=0.3" "safetensors>=0.4" "torch>=2.6"
           "transformers>=5.20" "pytest>=7" "pyzmq>=25" "msgpack>=1.0" "prometheus-client>=0.20")
 if [[ ! -e $environment/complete || $(<"$environment/complete") != "${packages[*]}" ]]; then
-  python3 -m venv "$environment"
+  "$python" -m venv "$environment"
   "$environment/bin/pip" install --quiet --upgrade "${packages[@]}"
   printf %s "${packages[*]}" >"$environment/complete"
 fi

@@ -173,13 +173,17 @@ TEST_P(AcceptedCountsGpuTest, StepsRunOnWhileTheirCountsAreUnknown) {
     ASSERT_OK(engine->commit_from_device(*step, {counts, planned.members.size()}));
     const auto accepted = engine->accepted_counts(*step);
     ASSERT_OK(accepted);
-    if (n >= kFirstHeldBack) EXPECT_FALSE(accepted->known) << "the stream is held back in front of them";
+    if (n >= kFirstHeldBack) {
+      EXPECT_FALSE(accepted->known) << "the stream is held back in front of them";
+    }
   }
   gates.back().open = true;
   ASSERT_OK(engine->settle());
   ASSERT_OK(engine->synchronize());
   for (const Gate& gate : gates) EXPECT_FALSE(gate.timed_out) << "a call has waited for the device";
-  if (GetParam()) EXPECT_GT(engine->graph_stats().replays, kSteps / 2);
+  if (GetParam()) {
+    EXPECT_GT(engine->graph_stats().replays, kSteps / 2);
+  }
 
   for (std::size_t n = 0; n < kSteps; ++n) {
     const std::size_t values = steps[n].x.size();
