@@ -57,9 +57,9 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_policy_init(dsv4rt_prefix_policy* poli
 
 // Since version 11. The same for an engine of several ranks; its kind is 0 and has to be set.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_parallel_options_init(dsv4rt_parallel_options* options, size_t struct_size);
-// Since version 11. Bytes by which ranks with backend "cuda" find each other: one rank makes them, the caller gives them
-// to all. id [id_bytes]: DSV4RT_NCCL_ID_BYTES or more. DSV4RT_UNSUPPORTED where NCCL is not installed or not part of
-// the build; `message` as for dsv4rt_engine_create.
+// Since version 11. Bytes by which ranks with backend "cuda" find each other: one rank makes them, and the caller gives
+// them to all. id [id_bytes]: DSV4RT_NCCL_ID_BYTES or more. DSV4RT_UNSUPPORTED where NCCL is not installed or not part
+// of the build; `message` as for dsv4rt_engine_create.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_nccl_unique_id(void* id, size_t id_bytes, char* message, size_t message_bytes);
 
 // Loads, plans, checks the plan, then allocates. On failure *engine is null and `message` [message_bytes] holds the

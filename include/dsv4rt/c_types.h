@@ -93,13 +93,13 @@ enum { DSV4RT_PARALLEL_TENSOR = 1, DSV4RT_PARALLEL_CONTEXT = 2 };
 typedef struct dsv4rt_parallel_options {
   size_t struct_size;  // set by dsv4rt_parallel_options_init
   int32_t kind;        // DSV4RT_PARALLEL_...; required
-  int32_t rank;        // of this process, 0 to size - 1
+  int32_t rank;        // this process is that one, 0 to size - 1
   int32_t size;        // required with backend "cuda"; 0 with backend "cpu": both are the communicator's
   int32_t context_min_tokens;      // DSV4RT_PARALLEL_CONTEXT: shorter steps are computed by every rank
-  double deadline_seconds;         // of every exchange
-  double create_deadline_seconds;  // of dsv4rt_engine_create
+  double deadline_seconds;         // every exchange ends within it
+  double create_deadline_seconds;  // dsv4rt_engine_create waits so long for the other ranks
   const void* mpi_communicator;    // backend "cpu": MPI_Comm*, which is duplicated; null: MPI_COMM_WORLD
-  const void* nccl_id;             // backend "cuda": what dsv4rt_nccl_unique_id gave one of the ranks; null otherwise
+  const void* unique_id;           // backend "cuda": what dsv4rt_nccl_unique_id gave one of the ranks; null otherwise
 } dsv4rt_parallel_options;
 
 // A message for people: EngineOptions::on_warning in engine.h, which says when. `text` is valid during the callback. It

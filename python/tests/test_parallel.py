@@ -14,9 +14,9 @@ def refused(golden, error, text, backend="cpu", **fields):
 
 def test_wrong_options_name_their_field(golden):
     refused(golden, ValueError, "parallel.kind: 'pipeline'; accepted: 'tensor', 'context'", kind="pipeline")
-    refused(golden, ValueError, "parallel.nccl_id: 3 bytes", nccl_id=b"abc")
-    refused(golden, dsv4rt.InvalidArgumentError, "nccl_id", nccl_id=bytes(128))
-    refused(golden, dsv4rt.InvalidArgumentError, "nccl_id: null", backend="cuda", size=2)
+    refused(golden, ValueError, "parallel.unique_id: 3 bytes", unique_id=b"abc")
+    refused(golden, dsv4rt.InvalidArgumentError, "unique_id", unique_id=bytes(128))
+    refused(golden, dsv4rt.InvalidArgumentError, "unique_id: null", backend="cuda", size=2)
     refused(golden, dsv4rt.InvalidArgumentError, "mpi_communicator", backend="cuda", mpi_communicator=8)
     refused(golden, dsv4rt.InvalidArgumentError, "rank, size: -1, 2", rank=-1, size=2)
     with pytest.raises(TypeError):

@@ -119,8 +119,8 @@ if has_part check; then
       --check --digest --force)
     run_logged "${model}_one" "$dsv4rt" "${golden[@]}" --json "$logs/${model}_one.json"
     run_logged "${model}_cp" on_ranks "$dsv4rt" "${golden[@]}" --cp "$ranks" --json "$logs/${model}_cp.json"
-    # Two groups of output heads.
-    ((ranks > 2)) ||
+    # Two groups of output heads; in FP8 a rank's columns of wo_b would share scales with the other's.
+    [[ $ranks != 2 || $model != tiny-bf16 ]] ||
       run_logged "${model}_tp" on_ranks "$dsv4rt" "${golden[@]}" --tp "$ranks" --json "$logs/${model}_tp.json"
   done
 fi
@@ -150,7 +150,7 @@ if has_part lost; then
 fi
 
 if has_part sanitize; then
-  tiny=tests/golden/tiny-fp8
+  tiny=tests/golden/tiny-bf16
   run_logged memcheck on_ranks timeout --kill-after=10 "$limit" compute-sanitizer --tool memcheck --leak-check no \
     --error-exitcode 9 --print-limit 20 "$dsv4rt" run --backend cuda --checkpoint "$tiny" \
     --trace "$tiny/trace.safetensors" --check --digest "$( ((ranks > 2)) && echo --cp || echo --tp)" "$ranks" \

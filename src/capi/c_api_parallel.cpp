@@ -33,7 +33,8 @@ Status refused(const char* field, const std::string& value, const std::string& a
 }
 
 Result<std::shared_ptr<Communicator>> meet_over_mpi(const dsv4rt_parallel_options& known) {
-  if (known.nccl_id != nullptr) return refused("nccl_id", "given", "null with backend cpu, whose ranks meet over MPI");
+  if (known.unique_id != nullptr)
+    return refused("unique_id", "given", "null with backend cpu, whose ranks meet over MPI");
   DSV4RT_ASSIGN_OR_RETURN(auto ranks, create_mpi_communicator({.communicator = known.mpi_communicator,
                                                                .deadline_seconds = known.deadline_seconds}));
   if (known.size == 0 && known.rank == 0) return ranks;
@@ -49,10 +50,10 @@ Result<std::shared_ptr<Communicator>> meet_over_nccl(const dsv4rt_parallel_optio
   if (known.mpi_communicator != nullptr) {
     return refused("mpi_communicator", "given", "null with backend cuda, whose ranks meet over NCCL");
   }
-  if (known.nccl_id == nullptr) return refused("nccl_id", "null", "the bytes of dsv4rt_nccl_unique_id");
+  if (known.unique_id == nullptr) return refused("unique_id", "null", "the bytes of dsv4rt_nccl_unique_id");
   NcclOptions options{
       .rank = known.rank, .size = known.size, .id = {}, .device = device, .deadline_seconds = known.deadline_seconds};
-  std::memcpy(options.id.data(), known.nccl_id, options.id.size());
+  std::memcpy(options.id.data(), known.unique_id, options.id.size());
   return create_nccl_communicator(options);
 }
 

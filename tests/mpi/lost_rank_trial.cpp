@@ -157,7 +157,7 @@ class Trial {
     const bool whole = number_ / 2 % 2 == 0;
     const StepEntry entry{.sequence = sequence, .tokens = tokens};
     DSV4RT_ASSIGN_OR_RETURN(const Step step, engine.prepare({&entry, 1}, {.capture = whole}));
-    if (whole) {  // of whatever the engine's input memory holds
+    if (whole) {  // x is whatever the engine's input memory holds
       DSV4RT_RETURN_IF_ERROR(engine.step(step, engine.input(), [](const LayerOutput&) { return Status{}; }));
       DSV4RT_RETURN_IF_ERROR(engine.synchronize());
       return engine.commit(step);

@@ -19,8 +19,8 @@ def one_trial(mpiexec, program, backend, ranks, number):
     """What was wrong; empty if nothing."""
     with tempfile.TemporaryDirectory(prefix="lost_rank_") as folder:
         # A process group of its own: whatever does not end is ended with it.
-        process = subprocess.Popen([*mpiexec, str(ranks), program, folder, str(number), backend], start_new_session=True,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*mpiexec, str(ranks), program, folder, str(number), backend],
+                                   start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             _, errors = process.communicate(timeout=TRIAL_SECONDS)
         except subprocess.TimeoutExpired:

@@ -26,7 +26,8 @@ __all__ = ["BackendLostError", "BadInputError", "BlockShortage", "C_API_VERSION"
            "Dsv4rtError", "Engine",
            "EngineConfig", "EngineMemory", "EngineOptions", "EngineState", "FailedPreconditionError", "FaultedError",
            "GraphStats", "InternalError", "InvalidArgumentError", "LayerInfo", "MemoryRegion", "MismatchError",
-           "NotFoundError", "OutputCheck", "ParallelOptions", "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",
+           "NotFoundError", "OutputCheck", "ParallelOptions",
+           "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",
            "PrefixLookup", "PrefixPolicy", "PrefixRemoval", "PrefixStats", "ResourceExhaustedError", "RoleState",
-           "Rows", "Sequence", "SequenceState", "StaleHandleError", "Step", "UnsupportedError", "__version__",
-           "nccl_unique_id"]
+           "Rows", "Sequence", "SequenceState", "StaleHandleError", "Step", "UnsupportedError",
+           "__version__", "nccl_unique_id"]

@@ -27,7 +27,7 @@ class ParallelOptions:
     create_deadline_seconds: float | None = None
     mpi_communicator: Any = None
     """Backend "cpu": an mpi4py communicator, or the address of an MPI_Comm; None: MPI_COMM_WORLD."""
-    nccl_id: bytes | None = None
+    unique_id: bytes | None = None
     """Backend "cuda": what nccl_unique_id() gave one of the ranks."""
 
 
@@ -52,12 +52,12 @@ def parallel_struct(options: ParallelOptions) -> tuple[Any, list]:
     if options.mpi_communicator is not None:
         struct.mpi_communicator = ffi.cast("void*", _address(options.mpi_communicator))
         kept.append(options.mpi_communicator)
-    if options.nccl_id is not None:
-        if len(options.nccl_id) != lib.DSV4RT_NCCL_ID_BYTES:
-            raise ValueError(f"parallel.nccl_id: {len(options.nccl_id)} bytes; accepted: the "
+    if options.unique_id is not None:
+        if len(options.unique_id) != lib.DSV4RT_NCCL_ID_BYTES:
+            raise ValueError(f"parallel.unique_id: {len(options.unique_id)} bytes; accepted: the "
                              f"{lib.DSV4RT_NCCL_ID_BYTES} of nccl_unique_id()")
-        kept.append(ffi.new("char[]", options.nccl_id))
-        struct.nccl_id = kept[-1]
+        kept.append(ffi.new("char[]", options.unique_id))
+        struct.unique_id = kept[-1]
     return struct, kept
 
 

@@ -47,17 +47,17 @@ TEST_F(CApiParallelTest, RanksThatCannotMeetAreRefused) {
   expect_names(with_ranks([](Ranks& r, Options&) { r.kind = 0; }, DSV4RT_INVALID_ARGUMENT), "kind: 0");
   expect_names(with_ranks([](Ranks& r, Options&) { r.kind = 3; }, DSV4RT_INVALID_ARGUMENT), "kind: 3");
   expect_names(with_ranks([](Ranks& r, Options&) { r.struct_size -= 8; }, DSV4RT_INVALID_ARGUMENT),
-            "dsv4rt_parallel_options.struct_size");
+               "dsv4rt_parallel_options.struct_size");
   expect_names(with_ranks([](Ranks& r, Options&) { r.rank = -1; }, DSV4RT_INVALID_ARGUMENT), "rank, size: -1, 0");
-  expect_names(with_ranks([&](Ranks& r, Options&) { r.nccl_id = id; }, DSV4RT_INVALID_ARGUMENT), "nccl_id");
-  expect_names(with_ranks([](Ranks&, Options& o) { o.backend = "cuda"; }, DSV4RT_INVALID_ARGUMENT), "nccl_id: null");
+  expect_names(with_ranks([&](Ranks& r, Options&) { r.unique_id = id; }, DSV4RT_INVALID_ARGUMENT), "unique_id");
+  expect_names(with_ranks([](Ranks&, Options& o) { o.backend = "cuda"; }, DSV4RT_INVALID_ARGUMENT), "unique_id: null");
   expect_names(with_ranks(
-                [&](Ranks& r, Options& o) {
-                  o.backend = "cuda";
-                  r.nccl_id = r.mpi_communicator = id;
-                },
-                DSV4RT_INVALID_ARGUMENT),
-            "mpi_communicator");
+                   [&](Ranks& r, Options& o) {
+                     o.backend = "cuda";
+                     r.unique_id = r.mpi_communicator = id;
+                   },
+                   DSV4RT_INVALID_ARGUMENT),
+               "mpi_communicator");
 #if defined(DSV4RT_HAVE_MPI)
   expect_names(with_ranks([](Ranks&, Options&) {}, DSV4RT_FAILED_PRECONDITION), "MPI_Init");
 #else

@@ -57,22 +57,25 @@ TEST(ReplayOnDevices, EveryRouteGivesTheAnswersOfOneEngine) {
   }
 }
 
-// Prompts of few groups, long apart: an engine asks its cache where one is.
+// Pairs of requests at the same time, long apart; each pair comes in the other order than the one before. Whoever goes
+// by load alone sends the second of a pair elsewhere than its prompt is.
 TEST(ReplayOnDevices, PrefixRoutingGoesWhereThePromptIs) {
+  constexpr std::int64_t kPairs = 6;
   std::vector<Request> requests;
-  for (std::int64_t i = 0; i < 24; ++i) {
-    Request made = request(i, 10'000.0 * static_cast<double>(i), 140, 2);
+  for (std::int64_t i = 0; i < 2 * kPairs; ++i) {
+    Request made = request(i, 10'000.0 * static_cast<double>(i / 2), 140, 2);
     made.block_tokens = 128;
-    made.block_ids.push_back(static_cast<std::uint64_t>(i % 3));
+    made.block_ids.push_back(static_cast<std::uint64_t>((i + i / 2) % 2));
     requests.push_back(std::move(made));
   }
-  const auto turns = replay_on({0, 0}, Route::kRoundRobin, supply_of(requests));
-  const auto prefix = replay_on({0, 0}, Route::kPrefix, supply_of(requests));
-  ASSERT_OK(turns);
-  ASSERT_OK(prefix);
-  // Each group is computed once where it is looked for, and once by each engine where turns are taken.
-  EXPECT_EQ(prefix->summary.metrics.requests().hit_tokens, 21 * 128);
-  EXPECT_EQ(turns->summary.metrics.requests().hit_tokens, 18 * 128);
+  const auto hits = [&](Route route) {
+    const auto replayed = replay_on({0, 0}, route, supply_of(requests));
+    EXPECT_OK(replayed);
+    return replayed.ok() ? replayed->summary.metrics.requests().hit_tokens : 0;
+  };
+  // Each prompt is computed once, or once by each engine.
+  EXPECT_EQ(hits(Route::kPrefix), (2 * kPairs - 2) * 128);
+  EXPECT_EQ(hits(Route::kLeastLoaded), (2 * kPairs - 4) * 128);
 }
 
 // The first look at the clock of each engine waits for the other engine's: nobody comes if they take turns.

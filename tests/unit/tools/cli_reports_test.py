@@ -279,7 +279,8 @@ class Interrupts(WithCheckpoint):
 
 class Devices(WithCheckpoint):
     def test_engines_are_timed_alone_and_together(self):
-        flags = ("bench", "--checkpoint", self.checkpoint, "--devices", "0,0,0", "--threads", "1", "--decode-steps", "3")
+        flags = ("bench", "--checkpoint", self.checkpoint, "--devices", "0,0,0", "--threads", "1", "--decode-steps",
+                 "3")
         done = run(*flags, "--batch", "2", "--context", "40")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(b"check: all engines give the same outputs, alone and together, byte for byte", done.stdout)
