@@ -35,8 +35,9 @@ extern "C" {
 //  3  nondeterministic                        6  snapshots, allow_non_finite_weights, output checks
 //  4  scratch_bytes, graph_bytes              7  tensors in memory, state as data, cache views, warnings, layer outputs
 //  8  metrics                                9  increments of snapshots, snapshots from a source, shared weights,
-// 10  accepted counts on the device              tensors of a device
-#define DSV4RT_C_API_VERSION 10
+//                                               tensors of a device
+// 10  accepted counts on the device          11  engines of several ranks
+#define DSV4RT_C_API_VERSION 11
 
 // ---- Library ------------------------------------------------------------------------------------
 
@@ -53,6 +54,13 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_options_init(dsv4rt_engine_options* op
 // The same for the prefix cache; its boundary_states are 0 and have to be set.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_options_init(dsv4rt_prefix_options* options, size_t struct_size);
 DSV4RT_EXPORT dsv4rt_status dsv4rt_prefix_policy_init(dsv4rt_prefix_policy* policy, size_t struct_size);
+
+// Since version 11. The same for an engine of several ranks; its kind is 0 and has to be set.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_parallel_options_init(dsv4rt_parallel_options* options, size_t struct_size);
+// Since version 11. Bytes by which ranks with backend "cuda" find each other: one rank makes them, and the caller gives
+// them to all. id [id_bytes]: DSV4RT_NCCL_ID_BYTES or more. DSV4RT_UNSUPPORTED where NCCL is not installed or not part
+// of the build; `message` as for dsv4rt_engine_create.
+DSV4RT_EXPORT dsv4rt_status dsv4rt_nccl_unique_id(void* id, size_t id_bytes, char* message, size_t message_bytes);
 
 // Loads, plans, checks the plan, then allocates. On failure *engine is null and `message` [message_bytes] holds the
 // text, cut to fit and always terminated; null with 0 bytes: no text wanted.

@@ -31,6 +31,9 @@ typedef uint16_t dsv4rt_bf16;
 // An engine: the attention layers of a checkpoint and the cache they own.
 typedef struct dsv4rt_engine dsv4rt_engine;
 
+// What dsv4rt_nccl_unique_id writes.
+enum { DSV4RT_NCCL_ID_BYTES = 128 };
+
 // A sequence of one engine; {0, 0} is never live. An id that was released stays refused
 // (DSV4RT_STALE_HANDLE) when its index is used again, and other engines of the process refuse it.
 typedef struct dsv4rt_sequence {
@@ -81,6 +84,24 @@ typedef struct dsv4rt_prefix_options {
   void* user_data;                        // given to on_event
 } dsv4rt_prefix_options;
 
+// The ways in which engines of several processes (ranks) run every step together: ParallelOptions in engine.h.
+enum { DSV4RT_PARALLEL_TENSOR = 1, DSV4RT_PARALLEL_CONTEXT = 2 };
+
+// Since version 11. Which ranks an engine works with: ParallelOptions, MpiOptions and NcclOptions, where each field is
+// described. Every rank creates its engine with the same options but for rank and device; with backend "cpu" over MPI,
+// which the caller has initialised, with backend "cuda" over NCCL.
+typedef struct dsv4rt_parallel_options {
+  size_t struct_size;  // set by dsv4rt_parallel_options_init
+  int32_t kind;        // DSV4RT_PARALLEL_...; required
+  int32_t rank;        // this process is that one, 0 to size - 1
+  int32_t size;        // required with backend "cuda"; 0 with backend "cpu": both are the communicator's
+  int32_t context_min_tokens;      // DSV4RT_PARALLEL_CONTEXT: shorter steps are computed by every rank
+  double deadline_seconds;         // every exchange ends within it
+  double create_deadline_seconds;  // dsv4rt_engine_create waits so long for the other ranks
+  const void* mpi_communicator;    // backend "cpu": MPI_Comm*, which is duplicated; null: MPI_COMM_WORLD
+  const void* unique_id;           // backend "cuda": what dsv4rt_nccl_unique_id gave one of the ranks; null otherwise
+} dsv4rt_parallel_options;
+
 // A message for people: EngineOptions::on_warning in engine.h, which says when. `text` is valid during the callback. It
 // may come before dsv4rt_engine_create has returned and out of dsv4rt_engine_destroy. What it must not do is as for
 // dsv4rt_layer_hook.
@@ -120,6 +141,8 @@ typedef struct dsv4rt_engine_options {
   // Since version 7.
   dsv4rt_warning_callback on_warning;  // null: nobody is told
   void* warning_user_data;             // given to on_warning
+  // Since version 11.
+  const dsv4rt_parallel_options* parallel;  // null: one rank
 } dsv4rt_engine_options;
 
 // Where a tensor's bytes are; the values of TensorMemory in memory_checkpoint.h.

@@ -17,13 +17,6 @@
 namespace dsv4rt::c_api {
 namespace {
 
-void copy_text(const char* text, char* buffer, std::size_t buffer_bytes) noexcept {
-  if (buffer == nullptr || buffer_bytes == 0) return;
-  const std::size_t length = std::min(std::strlen(text), buffer_bytes - 1);
-  std::memcpy(buffer, text, length);
-  buffer[length] = '\0';
-}
-
 Status create(EngineOptions options, const MakeEngine& make, dsv4rt_engine** engine) {
   auto handle = std::make_unique<dsv4rt_engine>();
   guard_events(*handle, options);

@@ -1,5 +1,6 @@
 #include "capi/c_api_handle.h"
 
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -80,6 +81,13 @@ dsv4rt_status report_exception(dsv4rt_engine& handle, Use use) noexcept {
     handle.defect.set("engine latched");
   }
   return status;
+}
+
+void copy_text(const char* text, char* buffer, std::size_t buffer_bytes) noexcept {
+  if (buffer == nullptr || buffer_bytes == 0) return;
+  const std::size_t length = std::min(std::strlen(text), buffer_bytes - 1);
+  std::memcpy(buffer, text, length);
+  buffer[length] = '\0';
 }
 
 Status null_argument(const char* function, const char* argument) {

@@ -110,6 +110,9 @@ inline SequenceId id_of(dsv4rt_sequence sequence) {
   return {.index = sequence.index, .generation = sequence.generation};
 }
 
+// Copies a text to the caller's buffer, cut to fit and terminated; null or 0 bytes: nowhere.
+void copy_text(const char* text, char* buffer, std::size_t buffer_bytes) noexcept;
+
 // "<call>: <argument> must not be null".
 Status null_argument(const char* function, const char* argument);
 

@@ -86,6 +86,7 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
     };
   }
   if (known.prefix_cache != nullptr) DSV4RT_RETURN_IF_ERROR(read_prefix_options(*known.prefix_cache, options));
+  if (known.parallel != nullptr) DSV4RT_RETURN_IF_ERROR(meet_ranks(*known.parallel, options));
   return options;
 }
 

@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxStructBytes = 4096;
 template <class T>
 inline constexpr std::array<std::size_t, 0> kVersionBytes{};
 template <>
-inline constexpr std::array<std::size_t, 6> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152, 168};
+inline constexpr std::array<std::size_t, 7> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152, 168, 176};
 template <>
 inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104, 136};
 template <>
@@ -34,6 +34,8 @@ template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_policy>{24};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_options>{48};
+template <>
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_parallel_options>{56};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_options>{40};
 template <>
@@ -110,5 +112,9 @@ dsv4rt_prefix_options default_prefix_options();
 Result<PrefixPolicy> read_prefix_policy(const dsv4rt_prefix_policy* given);
 // What engine options say of the prefix cache, but for the callback's wall: c_api_prefix.cpp.
 Status read_prefix_options(const dsv4rt_prefix_options& given, EngineOptions& options);
+
+// What engine options say of several ranks: meets the others, as the last thing that is done with the options. Errors
+// name the field, or are those of create_mpi_communicator and create_nccl_communicator.
+Status meet_ranks(const dsv4rt_parallel_options& given, EngineOptions& options);
 
 }  // namespace dsv4rt::c_api

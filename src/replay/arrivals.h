@@ -58,6 +58,11 @@ class Arrivals {
   // When the next request arrives; nothing while that depends on one that has not ended, or at the end. Failures are
   // the supply's, kBadInput for a request that has no time to arrive at, kResourceExhausted beyond max_pending.
   Result<std::optional<std::int64_t>> next_time_ns();
+  // Whether the end of a request that was read may bring an arrival before next_time_ns(): clients of a closed loop and
+  // later turns of sessions wait for it.
+  [[nodiscard]] bool depend_on_ends() const noexcept {
+    return options_.mode == ArrivalMode::kClosedLoop || !sessions_.empty();
+  }
   // That request. Precondition: next_time_ns() gave a time.
   Arrival take();
   // A request that was taken has ended; its session goes on, or its client is free.

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/numbered_threads.h"
 #include "base/try.h"
 #include "checkpoint/output_file.h"
 #include "replay/length_scale.h"
+#include "replay/replay_machine.h"
 #include "replay/request_tokens.h"
 #include "replay/request_writer.h"
 #include "replay/timeline_writer.h"
@@ -78,68 +80,19 @@ Status check_options(const ReplayOptions& options) {
   return {};
 }
 
-// A machine of the run, what it was given and what it did.
-struct Machine {
-  Machine(ReplayExecutor& with_executor, Clock& with_clock) : executor(with_executor), clock(with_clock) {}
-
-  [[nodiscard]] bool busy() const { return !scheduler->idle(); }
-
-  ReplayExecutor& executor;
-  Clock& clock;  // the end of its latest step
-  std::optional<Scheduler> scheduler;
-  CacheOccupancy occupancy;  // during its latest step, or at present when it has nothing to do
-  MachineTotals totals;
-};
-
-// Sums over machines, which have the same roles.
-void add(CacheOccupancy& sum, const CacheOccupancy& part) {
-  if (sum.roles.empty()) {
-    sum = part;
-    return;
-  }
-  for (std::size_t i = 0; i < part.roles.size(); ++i) {
-    sum.roles[i].total_blocks += part.roles[i].total_blocks;
-    sum.roles[i].live_blocks += part.roles[i].live_blocks;
-    sum.roles[i].cached_blocks += part.roles[i].cached_blocks;
-    sum.roles[i].reserved_blocks += part.roles[i].reserved_blocks;
-  }
-  sum.live_sequences += part.live_sequences;
-  sum.max_sequences += part.max_sequences;
-  sum.kept_states += part.kept_states;
-  sum.max_states += part.max_states;
-}
-
-void add(std::optional<std::int64_t>& sum, const std::optional<std::int64_t>& part) {
-  if (part) sum = sum.value_or(0) + *part;
-}
-
-void add(ExecutorCounts& sum, const ExecutorCounts& part) {
-  add(sum.extrapolated_steps, part.extrapolated_steps);
-  add(sum.captured_steps, part.captured_steps);
-  add(sum.graph_captures, part.graph_captures);
-  sum.saves += part.saves;
-  sum.saved_bytes += part.saved_bytes;
-  sum.peak_saved_bytes += part.peak_saved_bytes;  // an upper bound: peaks of machines need not coincide
-}
-
-void add(PrefixStats& sum, const PrefixStats& part) {
-  for (std::int64_t PrefixStats::*const count :
-       {&PrefixStats::lookups, &PrefixStats::hit_tokens, &PrefixStats::missed_tokens, &PrefixStats::units_stored,
-        &PrefixStats::units_removed_for_space, &PrefixStats::units_removed_by_quota,
-        &PrefixStats::units_removed_on_request, &PrefixStats::states_taken, &PrefixStats::states_removed,
-        &PrefixStats::states_refused, &PrefixStats::sequences_detached, &PrefixStats::kept_units,
-        &PrefixStats::kept_states, &PrefixStats::pinned_units}) {
-    sum.*count += part.*count;
-  }
-}
-
 // Machines keep time of their own. What happens next is the earliest of the next arrival and the steps of those that
 // have something to run; arrivals come first. A step happens at its beginning with all that it does: whoever is routed
 // while it runs meets the queue behind it.
+//
+// With threads, machines take at the same time those steps that begin before the next arrival, where no arrival depends
+// on their ends: nothing of one can change another. Their reports are looked at in the order of their beginnings, as
+// without threads.
 class ReplayRun {
  public:
-  ReplayRun(std::vector<Machine> machines, const ReplayOptions& options, Arrivals arrivals)
+  ReplayRun(std::vector<Machine> machines, std::unique_ptr<NumberedThreads> threads, const ReplayOptions& options,
+            Arrivals arrivals)
       : machines_(std::move(machines)),
+        threads_(std::move(threads)),
         options_(options),
         router_(options.route, options.scheduler.max_sequences),
         arrivals_(std::move(arrivals)),
@@ -212,13 +165,14 @@ class ReplayRun {
     for (;;) {
       Machine* const next = next_machine();
       DSV4RT_ASSIGN_OR_RETURN(const std::optional<std::int64_t> arrival_ns, arrivals_.next_time_ns());
-      if (arrival_ns && *arrival_ns <= (next != nullptr ? next->clock.now_ns() : idle_since_ns())) {
+      if (arrival_ns && *arrival_ns <= (next != nullptr ? next->begin_ns() : idle_since_ns())) {
         DSV4RT_RETURN_IF_ERROR(arrive(arrivals_.take()));
         continue;
       }
       if (options_.stop && options_.stop()) return stop_here();
       if (next != nullptr) {
-        DSV4RT_RETURN_IF_ERROR(step(*next));
+        if (!next->ahead) run_steps(*next, arrival_ns);
+        DSV4RT_RETURN_IF_ERROR(look_at_step(*next));
         continue;
       }
       DSV4RT_RETURN_IF_ERROR(rest());
@@ -228,13 +182,18 @@ class ReplayRun {
     }
   }
 
-  // Of the machines that have something to run the one whose step begins first; null: none has.
-  Machine* next_machine() {
+  // Of the machines that have something to run and are `eligible` the one whose step begins first; null: none is.
+  template <class Eligible>
+  Machine* next_machine(const Eligible& eligible) {
     Machine* next = nullptr;
     for (Machine& machine : machines_) {
-      if (machine.busy() && (next == nullptr || machine.clock.now_ns() < next->clock.now_ns())) next = &machine;
+      if (!machine.busy() || !eligible(machine)) continue;
+      if (next == nullptr || machine.begin_ns() < next->begin_ns()) next = &machine;
     }
     return next;
+  }
+  Machine* next_machine() {
+    return next_machine([](const Machine&) { return true; });
   }
 
   // Up to which time all machines have nothing to do.
@@ -256,10 +215,9 @@ class ReplayRun {
   [[nodiscard]] QueueState queues() const {
     QueueState sum;
     for (const Machine& machine : machines_) {
-      const QueueState queue = machine.scheduler->queue();
-      sum.running += queue.running;
-      sum.waiting += queue.waiting;
-      sum.preempted += queue.preempted;
+      sum.running += machine.queue.running;
+      sum.waiting += machine.queue.waiting;
+      sum.preempted += machine.queue.preempted;
     }
     return sum;
   }
@@ -293,6 +251,7 @@ class ReplayRun {
       flights_.prompt(request, prompt_);
     }
     for (const Machine& machine : machines_) {
+      DSV4RT_CHECK(!machine.ahead);
       const bool ask = router_.route() == Route::kPrefix;
       loads_.push_back({.running = machine.scheduler->running(),
                         .waiting = machine.scheduler->waiting(),
@@ -330,6 +289,7 @@ class ReplayRun {
     machine.totals.requests += 1;
     if (!machine.busy()) machine.clock.wait_until(arrival.time_ns);
     const Status status = machine.scheduler->submit(numbered);
+    machine.queue = machine.scheduler->queue();
     metrics_->queue(queues());
     if (status.ok()) return {};
     RequestRecord& rejected = flights_.at(number).record;
@@ -360,10 +320,23 @@ class ReplayRun {
 
   // ---- Steps
 
-  Status step(Machine& machine) {
-    const std::int64_t begin_ns = machine.clock.now_ns();
+  // Of `next`, and with threads of all others that nothing can come before.
+  void run_steps(Machine& next, std::optional<std::int64_t> arrival_ns) {
+    if (threads_ == nullptr || arrivals_.depend_on_ends()) return next.run_ahead();
+    for (std::size_t i = 0; i < machines_.size(); ++i) {
+      Machine& machine = machines_[i];
+      if (!machine.busy() || machine.ahead || (arrival_ns && machine.begin_ns() >= *arrival_ns)) continue;
+      threads_->start(i, [&machine] { machine.run_ahead(); });
+    }
+    threads_->wait();
+  }
+
+  Status look_at_step(Machine& machine) {
+    const std::int64_t begin_ns = machine.begin_ns();
     pass_time_to(begin_ns);
-    DSV4RT_ASSIGN_OR_RETURN(const StepReport report, machine.scheduler->step());
+    const Result<StepReport> ran = *std::exchange(machine.ahead, std::nullopt);
+    machine.queue = machine.scheduler->queue();
+    DSV4RT_ASSIGN_OR_RETURN(const StepReport report, ran);
     const std::int64_t end_ns = machine.clock.now_ns();
     if (!report.ran && report.events.empty()) {
       return {StatusCode::kInternal,
@@ -431,8 +404,14 @@ class ReplayRun {
 
   Status stop_here() {
     stopped_ = true;
+    // Steps that ran ahead have happened; nothing else has that begins before the last of them.
+    const auto ahead = [](const Machine& machine) { return machine.ahead.has_value(); };
+    for (Machine* next = next_machine(ahead); next != nullptr; next = next_machine(ahead)) {
+      DSV4RT_RETURN_IF_ERROR(look_at_step(*next));
+    }
     for (Machine& machine : machines_) {
       DSV4RT_ASSIGN_OR_RETURN(const std::span<const SchedulerEvent> events, machine.scheduler->abort_all());
+      machine.queue = machine.scheduler->queue();
       for (const SchedulerEvent& event : events) DSV4RT_RETURN_IF_ERROR(handle(event, machine.clock.now_ns()));
     }
     return rest();
@@ -486,6 +465,7 @@ class ReplayRun {
   }
 
   std::vector<Machine> machines_;
+  std::unique_ptr<NumberedThreads> threads_;  // null: machines take turns
   const ReplayOptions& options_;
   Router router_;
   Arrivals arrivals_;
@@ -502,6 +482,11 @@ class ReplayRun {
   bool stopped_ = false;
 };
 
+Status machines_refused(std::int64_t machines) {
+  return {StatusCode::kInvalidArgument,
+          "machines = " + std::to_string(machines) + "; accepted: 1 to " + std::to_string(kMaxMachines)};
+}
+
 Status write_texts(const RunSummary& summary, const ReplayOptions& options) {
   if (!options.metrics_file.empty()) {
     DSV4RT_RETURN_IF_ERROR(write_text_file(options.metrics_file, prometheus_text(summary)));
@@ -509,25 +494,38 @@ Status write_texts(const RunSummary& summary, const ReplayOptions& options) {
   return options.summary_file.empty() ? Status{} : write_text_file(options.summary_file, summary_json(summary));
 }
 
-Result<RunSummary> replay(RequestSupply supply, std::vector<Machine> machines, const ReplayOptions& options) {
+Result<RunSummary> replay(RequestSupply supply, std::vector<Machine> machines, std::unique_ptr<NumberedThreads> threads,
+                          const ReplayOptions& options) {
   DSV4RT_RETURN_IF_ERROR(check_options(options));
   ArrivalOptions arrival_options = options.arrivals;
   arrival_options.seed = options.seed;
   DSV4RT_ASSIGN_OR_RETURN(supply, scaled_supply(std::move(supply), options.length_scale));
   DSV4RT_ASSIGN_OR_RETURN(Arrivals arrivals, Arrivals::create(std::move(supply), arrival_options));
-  return ReplayRun(std::move(machines), options, std::move(arrivals)).run();
+  return ReplayRun(std::move(machines), std::move(threads), options, std::move(arrivals)).run();
 }
 
 }  // namespace
 
-Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executor, Clock& clock,
+Result<RunSummary> replay_requests(RequestSupply supply, std::span<const ReplayMachine> given,
                                    const ReplayOptions& options) {
+  if (given.empty() || given.size() > kMaxMachines) return machines_refused(static_cast<std::int64_t>(given.size()));
   std::vector<Machine> machines;
-  machines.emplace_back(executor, clock);
-  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), std::move(machines), options));
+  for (const ReplayMachine& machine : given) machines.emplace_back(machine.executor, machine.clock);
+  std::unique_ptr<NumberedThreads> threads;
+  if (machines.size() > 1) {
+    DSV4RT_ASSIGN_OR_RETURN(threads, NumberedThreads::create(machines.size()));
+  }
+  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary,
+                          replay(std::move(supply), std::move(machines), std::move(threads), options));
   summary.mode = "real";
   DSV4RT_RETURN_IF_ERROR(write_texts(summary, options));
   return summary;
+}
+
+Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executor, Clock& clock,
+                                   const ReplayOptions& options) {
+  const ReplayMachine machine{.executor = executor, .clock = clock};
+  return replay_requests(std::move(supply), {&machine, 1}, options);
 }
 
 Status adopt_limits(SchedulerOptions& scheduler, const CacheLimits& cache) {
@@ -548,10 +546,7 @@ Result<RunSummary> run_model(RequestSupply supply, const ModelReplayOptions& opt
   DSV4RT_RETURN_IF_ERROR(adopt_limits(replay_options.scheduler, cache.limits));
   cache.formats.draft_budget_tokens =
       std::max(cache.formats.draft_budget_tokens, replay_options.scheduler.draft_tokens);
-  if (options.machines < 1 || options.machines > kMaxMachines) {
-    return Status{StatusCode::kInvalidArgument, "machines = " + std::to_string(options.machines) + "; accepted: 1 to " +
-                                                    std::to_string(kMaxMachines)};
-  }
+  if (options.machines < 1 || options.machines > kMaxMachines) return machines_refused(options.machines);
   DSV4RT_ASSIGN_OR_RETURN(const StepTimeModel times, StepTimeModel::create(options.table, options.experts));
   std::deque<VirtualClock> clocks;
   std::vector<std::unique_ptr<ModelExecutor>> executors;
@@ -561,7 +556,7 @@ Result<RunSummary> run_model(RequestSupply supply, const ModelReplayOptions& opt
     DSV4RT_ASSIGN_OR_RETURN(auto executor, ModelExecutor::create(options.config, cache, times, clock));
     machines.emplace_back(*executors.emplace_back(std::move(executor)), clock);
   }
-  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), std::move(machines), replay_options));
+  DSV4RT_ASSIGN_OR_RETURN(RunSummary summary, replay(std::move(supply), std::move(machines), nullptr, replay_options));
   summary.mode = "model";
   summary.eviction = cache.eviction;
   summary.step_times = StepTimeOrigin{

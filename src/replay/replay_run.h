@@ -1,12 +1,14 @@
 // A replay: requests arrive, a scheduler serves them, the numbers are collected and written.
 //
-// One thread, which callbacks are called from. Equal requests, options and seeds give equal results and files but for
-// what is named wall_* (with a VirtualClock and an executor that keeps to it).
+// One thread calls callbacks and executors, but for the steps of several executors (replay_requests). Equal requests,
+// options and seeds give equal results and files but for what is named wall_* (with a VirtualClock and an executor that
+// keeps to it).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 
 #include "dsv4rt/model.h"
 #include "dsv4rt/status.h"
@@ -33,10 +35,10 @@ struct ReplayProgress {
 
 struct ReplayOptions {
   SchedulerOptions scheduler;
-  ArrivalOptions arrivals;  // its seed is `seed`
+  ArrivalOptions arrivals;           // its seed is `seed`
   Route route = Route::kRoundRobin;  // where there are several machines
-  double acceptance = 0;    // probability that a draft is right if those before it are
-  double length_scale = 1;  // lengths of requests are multiplied by it: length_scale.h
+  double acceptance = 0;             // probability that a draft is right if those before it are
+  double length_scale = 1;           // lengths of requests are multiplied by it: length_scale.h
   std::uint64_t seed = 0;
   ServiceLevels service_levels;
   // Files, each complete or absent; empty: not written.
@@ -59,10 +61,22 @@ struct ReplayOptions {
 Result<RunSummary> replay_requests(RequestSupply supply, ReplayExecutor& executor, Clock& clock,
                                    const ReplayOptions& options);
 
+inline constexpr std::int32_t kMaxMachines = 1024;
+
+struct ReplayMachine {
+  ReplayExecutor& executor;
+  Clock& clock;  // its own
+};
+
+// The same with 1 to kMaxMachines machines, whose executors have the same limits and formats; options.route says which
+// one a request goes to. Each of several has a thread of its own: steps that begin before the next arrival run at the
+// same time where no arrival depends on the end of a request (no closed loop, no sessions); otherwise one after
+// another. What becomes of requests is the same either way, if steps take the same time.
+Result<RunSummary> replay_requests(RequestSupply supply, std::span<const ReplayMachine> machines,
+                                   const ReplayOptions& options);
+
 // Sets limits of the scheduler that are 0 to those of the cache. kInvalidArgument for limits beyond these.
 Status adopt_limits(SchedulerOptions& scheduler, const CacheLimits& cache);
-
-inline constexpr std::int32_t kMaxMachines = 1024;
 
 struct ModelReplayOptions {
   ReplayOptions replay;  // scheduler limits that are 0 are those of `cache`

@@ -1,5 +1,5 @@
 """Kills a rank at a random moment of a step, trial after trial: lost_rank_trials.py PROGRAM [--trials N] [--first N]
-[--ranks N[,N]...] -- MPIEXEC [FLAG]...
+[--ranks N[,N]...] [--backend cpu|cuda] -- MPIEXEC [FLAG]...
 
 Every rank that is left must say "ok" (lost_rank_trial.cpp) within the time of a trial. Exit status 1 if one did not."""
 
@@ -15,12 +15,12 @@ import time
 TRIAL_SECONDS = 60
 
 
-def one_trial(mpiexec, program, ranks, number):
+def one_trial(mpiexec, program, backend, ranks, number):
     """What was wrong; empty if nothing."""
     with tempfile.TemporaryDirectory(prefix="lost_rank_") as folder:
         # A process group of its own: whatever does not end is ended with it.
-        process = subprocess.Popen([*mpiexec, str(ranks), program, folder, str(number)], start_new_session=True,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*mpiexec, str(ranks), program, folder, str(number), backend],
+                                   start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             _, errors = process.communicate(timeout=TRIAL_SECONDS)
         except subprocess.TimeoutExpired:
@@ -41,6 +41,7 @@ def main():
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args(sys.argv[1:split])
     mpiexec = sys.argv[split + 1:]
     if not mpiexec:
@@ -51,7 +52,7 @@ def main():
     for number in range(args.first, args.first + args.trials):
         ranks = rank_counts[number % len(rank_counts)]
         begin = time.monotonic()
-        wrong = one_trial(mpiexec, args.program, ranks, number)
+        wrong = one_trial(mpiexec, args.program, args.backend, ranks, number)
         longest = max(longest, time.monotonic() - begin)
         if wrong:
             failed += 1

@@ -13,6 +13,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/try.h"
+#include "bench_devices.h"
 #include "bench_shapes.h"
 #include "command.h"
 #include "console.h"
@@ -24,6 +25,7 @@
 #include "stop_on_interrupt.h"
 #include "text_table.h"
 #include "tools/lib/engine_inspector.h"
+#include "tools/lib/exchange_bench.h"
 #include "tools/lib/layer_bench.h"
 #include "tools/lib/prefill_bench.h"
 #include "tools/lib/step_bench.h"
@@ -37,6 +39,7 @@ struct BenchFlags {
   LayerBenchOptions bench;
   std::vector<std::string> whole_step;
   std::vector<std::string> whole_prefill;
+  std::vector<std::int32_t> devices;
   double bandwidth_gb_per_s = 0;
   std::string step_table;
   std::string revision;
@@ -121,6 +124,21 @@ std::string nodes_text(const std::map<std::string, std::int64_t>& nodes_by_kind)
   return text.empty() ? "-" : text;
 }
 
+// What the sums of ranks take of a step of `batch` tokens: added to its report and, as a line, to `text`.
+Status add_exchange(const BenchFlags& flags, Engine& engine, std::int32_t batch, double step_ms,
+                    nlohmann::ordered_json& step, std::string& text) {
+  if (flags.ranks.tensor() == nullptr) return {};
+  DSV4RT_ASSIGN_OR_RETURN(const double us,
+                          time_exchange_us(engine, *flags.ranks.tensor(), batch, flags.bench.decode_steps));
+  const double share = us * static_cast<double>(engine.layers().size()) / 1e3 / step_ms;
+  step["exchange_us"] = us;
+  step["exchange_share"] = share;
+  text += std::to_string(flags.ranks.tensor()->size()) + " ranks, batch " + std::to_string(batch) +
+          ": a sum of their outputs takes " + fixed(us, 1) + " us, those of all layers " + fixed(share * 100, 1) +
+          " % of a step\n";
+  return {};
+}
+
 Status bench_whole_step(const BenchFlags& flags) {
   const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
   DSV4RT_ASSIGN_OR_RETURN(std::vector<StepShape> shapes, parse_step_shapes(flags.whole_step));
@@ -140,6 +158,7 @@ Status bench_whole_step(const BenchFlags& flags) {
   nlohmann::ordered_json report;
   report["deterministic"] = EngineInspector(*engine).deterministic();
   report["steps"] = nlohmann::ordered_json::array();
+  std::string exchanges;
   BenchWatch watch(flags, "shapes");
   for (const StepShape& shape : shapes) {
     const Result<StepBenchResult> measured = bench_steps(*engine, shape, bench, watch.get());
@@ -166,9 +185,10 @@ Status bench_whole_step(const BenchFlags& flags) {
                                {"weight_bytes", result.weight_bytes},
                                {"cache_bytes", result.cache_bytes},
                                {"floor_ms", floor_ms}});
+    DSV4RT_RETURN_IF_ERROR(add_exchange(flags, *engine, shape.batch, best_ms, report["steps"].back(), exchanges));
     watch.update(static_cast<std::int64_t>(report["steps"].size()), static_cast<std::int64_t>(shapes.size()));
   }
-  if (flags.json != "-") std::cout << table.to_string();
+  if (flags.json != "-") std::cout << table.to_string() << exchanges;
   std::string checked;
   if (options.backend == "cuda") {
     checked = std::string("check: a captured step gives the outputs of an eager one") +
@@ -270,6 +290,29 @@ Status bench_whole_prefill(const BenchFlags& flags) {
                            (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") + "\n");
 }
 
+// Independent engines; without --whole-step, the shape of --batch and --context.
+Status bench_independent_engines(const BenchFlags& flags) {
+  if (flags.ranks.several() || !flags.step_table.empty() || !flags.whole_prefill.empty() || flags.stages.wanted()) {
+    return {StatusCode::kInvalidArgument,
+            "--devices: accepted without --tp, --cp, --step-table, --whole-prefill and --stages: independent engines, "
+            "decode steps"};
+  }
+  std::vector<StepShape> shapes{{flags.bench.batch, flags.bench.context_tokens}};
+  if (!flags.whole_step.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(shapes, parse_step_shapes(flags.whole_step));
+  }
+  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  BenchWatch watch(flags, "shapes");
+  DSV4RT_ASSIGN_OR_RETURN(const DevicesBench measured,
+                          bench_devices(std::move(options), flags.devices, shapes,
+                                        {.steps = flags.bench.decode_steps, .seed = flags.bench.seed}, watch.get()));
+  nlohmann::ordered_json report;
+  report["steps"] = measured.steps;
+  if (flags.json != "-") std::cout << measured.table.to_string();
+  return finish_report(report, flags, watch, nullptr,
+                       "check: all engines give the same outputs, alone and together, byte for byte\n");
+}
+
 Status bench_step_table(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, flags.engine.to_options());
   StepTableGrid grid = StepTableGrid::for_gpu();
@@ -290,7 +333,7 @@ Status bench(BenchFlags& flags) {
   if (!flags.step_table.empty() && flags.ranks.several()) {
     return {StatusCode::kInvalidArgument, "--step-table: accepted without --tp: the table is of one device"};
   }
-  if (!flags.step_table.empty()) return bench_step_table(flags);
+  if (!flags.step_table.empty() && flags.devices.empty()) return bench_step_table(flags);
   if (!flags.whole_step.empty() && !flags.whole_prefill.empty()) {
     return {StatusCode::kInvalidArgument, "--whole-step and --whole-prefill: accepted: one of them, or --step-table"};
   }
@@ -299,6 +342,7 @@ Status bench(BenchFlags& flags) {
     DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, flags.engine.to_options());
     flags.provenance.set_device(options);
   }
+  if (!flags.devices.empty()) return bench_independent_engines(flags);
   if (!flags.whole_prefill.empty()) return bench_whole_prefill(flags);
   if (!flags.whole_step.empty()) return bench_whole_step(flags);
   return bench_each_layer(flags);
@@ -328,6 +372,13 @@ void add_bench_command(CLI::App& app, Action& chosen) {
       ->add_option("--whole-prefill", flags->whole_prefill,
                    "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step; with "
                    "--step-table also TOKENS@CONTEXT: after so many cached tokens")
+      ->delimiter(',');
+  command
+      ->add_option(
+          "--devices", flags->devices,
+          "Time independent engines instead, one on each of these devices in one process, a thread each: decode "
+          "steps of --whole-step, or --batch and --context, alone and at the same time. Backend cpu: 0 for "
+          "each engine; they share its threads and weights")
       ->delimiter(',');
   command->add_option("--step-table", flags->step_table,
                       "Time both over a grid and write a table of step times for replay --execute model; the shapes of "

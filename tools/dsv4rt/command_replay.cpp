@@ -28,6 +28,10 @@ struct ReplayFlags {
 
 Status run_replay(const ReplayFlags& flags) {
   DSV4RT_RETURN_IF_ERROR(flags.outputs.check());
+  if (flags.execute != "real" && !flags.real.devices.empty()) {
+    return {StatusCode::kInvalidArgument,
+            "--devices: engines run on devices with --execute real; accepted with --execute model: --machines"};
+  }
   if (flags.execute == "none") {
     if (!flags.model.pool.empty()) {
       return {StatusCode::kInvalidArgument, "--pool: --execute none counts tokens; accepted with it: --pool-tokens"};
@@ -41,8 +45,7 @@ Status run_replay(const ReplayFlags& flags) {
   if (flags.sweep_given) serving.sweep_pool = flags.none.sweep_pool;
   if (!flags.policy.empty()) serving.policy = flags.policy;
   if (flags.execute == "real" && serving.machines != 1) {
-    return {StatusCode::kUnsupported,
-            "--machines: --execute real has one engine, on one device; accepted with several: --execute model"};
+    return {StatusCode::kUnsupported, "--machines: --execute real has engines on devices; accepted with it: --devices"};
   }
   if (flags.execute == "real") return replay_real(flags.log, serving, flags.real, flags.files);
   if (!flags.real.engine.checkpoint.empty()) {

@@ -286,6 +286,9 @@ Status run(RunFlags& flags) {
   std::vector<LayerDigest> digests;
   if (flags.digest && !run.stopped) {
     DSV4RT_ASSIGN_OR_RETURN(digests, digest_layers(*engine, run));
+    std::string all;
+    for (const LayerDigest& digest : digests) all += digest.output + digest.cache;
+    DSV4RT_RETURN_IF_ERROR(flags.ranks.check_same("outputs or caches", all));
   }
 
   if (flags.json != "-") {

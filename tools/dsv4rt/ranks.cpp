@@ -1,8 +1,12 @@
 #include "ranks.h"
 
+#include <cstddef>
 #include <iostream>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "base/sha256.h"
 #include "base/try.h"
 #include "log_lines.h"
 #if defined(DSV4RT_HAVE_MPI)
@@ -57,6 +61,20 @@ Status Ranks::join(const std::string& backend) {
 void Ranks::apply(EngineOptions& options) const {
   (context_ranks_ > 1 ? options.parallel.context : options.parallel.tensor) = communicator_;
   if (communicator_ != nullptr && options.backend == "cuda") options.device = device_;
+}
+
+Status Ranks::check_same(std::string_view what, std::string_view text) const {
+  if (communicator_ == nullptr) return {};
+  Sha256 sha256;
+  sha256.update(std::as_bytes(std::span(text)));
+  const Sha256::Digest own = sha256.finish();
+  std::vector<Sha256::Digest> all(static_cast<std::size_t>(communicator_->size()));
+  DSV4RT_RETURN_IF_ERROR(communicator_->all_gather_host(own.data(), all.data(), sizeof(own), deadline_seconds_));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return {StatusCode::kMismatch, "rank " + std::to_string(rank) + " has other " + std::string(what) + " than rank 0"};
+  }
+  return {};
 }
 
 #if defined(DSV4RT_HAVE_MPI)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
@@ -27,7 +28,11 @@ class Ranks {
   Status join(const std::string& backend);
   // Gives the communicator to an engine, and with backend cuda the device: one for each rank of a machine.
   void apply(EngineOptions& options) const;
+  // kMismatch naming the rank that has another text than rank 0, on every rank. Every rank calls it, or there is one.
+  [[nodiscard]] Status check_same(std::string_view what, std::string_view text) const;
   [[nodiscard]] bool several() const noexcept { return communicator_ != nullptr; }
+  // Of tensor parallelism; null without.
+  [[nodiscard]] Communicator* tensor() const noexcept { return tensor_ranks_ > 1 ? communicator_.get() : nullptr; }
   // Whether this process prints and writes results: rank 0, or the only one.
   [[nodiscard]] bool speaks() const noexcept { return rank_ == 0; }
 

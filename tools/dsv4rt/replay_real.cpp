@@ -41,6 +41,8 @@ Result<EngineReplayOptions> engine_options(const LogFlags& log, const ReplayMode
   DSV4RT_ASSIGN_OR_RETURN(options.executor.snapshot_bytes,
                           parse_byte_size("--snapshot-memory", serving.snapshot_memory));
   DSV4RT_ASSIGN_OR_RETURN(options.replay, serving_options(log, serving, info));
+  DSV4RT_ASSIGN_OR_RETURN(options.replay.route, replay::route_from_name(serving.route));
+  options.devices = flags.devices;
   return options;
 }
 
@@ -52,6 +54,11 @@ void ReplayRealFlags::add_to(CLI::App& command) {
   group->get_option("--checkpoint")->required(false);
   group->add_flag("--digests,!--no-digests", digests,
                   "Whether the outputs of every request are digested: a copy of them is part of each step's time");
+  group
+      ->add_option("--devices", devices,
+                   "An engine on each of these devices, which share the requests as --route says. Backend cpu: 0 for "
+                   "each engine; they share its threads and weights")
+      ->delimiter(',');
 }
 
 Status replay_real(const LogFlags& log, const ReplayModelFlags& serving, const ReplayRealFlags& flags,

@@ -1,6 +1,9 @@
 // dsv4rt replay --execute real: a log served by a scheduler with an engine that computes every step.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "dsv4rt/status.h"
 #include "engine_flags.h"
 #include "log_report.h"
@@ -11,6 +14,7 @@ namespace dsv4rt::cli {
 struct ReplayRealFlags {
   EngineFlags engine;
   bool digests = true;
+  std::vector<std::int32_t> devices;
 
   void add_to(CLI::App& command);
 };

@@ -15,6 +15,8 @@ namespace dsv4rt::cli {
 class StageReport {
  public:
   void add_to(CLI::App& command);
+  // Whether a flag asks for stage times.
+  [[nodiscard]] bool wanted() const noexcept { return stages_ || !chrome_trace_.empty(); }
   // A timer of the engine, which outlives it, if any flag asks for one; otherwise null.
   [[nodiscard]] Result<std::unique_ptr<StageTimer>> start(Engine& engine) const;
   // Adds "stages" to the report, prints a table where `print` says so, and writes the Chrome trace.

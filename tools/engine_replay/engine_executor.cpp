@@ -331,6 +331,12 @@ void EngineExecutor::occupancy(replay::CacheOccupancy& occupancy) const {
   replay::read_occupancy(inspector_.cache_manager(), inspector_.cache_layout(), memory_plan().limits, occupancy);
 }
 
+std::int64_t EngineExecutor::cached_tokens(std::span<const std::int32_t> token_ids) const {
+  if (memory_plan().limits.boundary_states == 0) return 0;
+  const auto found = inspector_.cache_manager().prefix_lookup(token_ids, {});
+  return found.ok() ? found->hit_tokens : 0;
+}
+
 replay::ExecutorCounts EngineExecutor::counts() const {
   replay::ExecutorCounts counts = counts_;
   const GraphStats stats = engine_.graph_stats();

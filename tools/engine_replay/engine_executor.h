@@ -5,7 +5,7 @@
 // of a step and digesting its outputs is not timed. Steps in which every sequence decodes are captured where the
 // backend can.
 //
-// One thread. Engine and clock outlive it, and nobody else uses the engine meanwhile.
+// One thread at a time. Engine and clock outlive it, and nobody else uses the engine meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -56,6 +56,7 @@ class EngineExecutor : public replay::ReplayExecutor {
   [[nodiscard]] const MemoryPlan& memory_plan() const override { return engine_.memory().cache; }
   void occupancy(replay::CacheOccupancy& occupancy) const override;
   [[nodiscard]] PrefixStats prefix_stats() const override { return engine_.prefix_stats(); }
+  [[nodiscard]] std::int64_t cached_tokens(std::span<const std::int32_t> token_ids) const override;
   [[nodiscard]] replay::ExecutorCounts counts() const override;
   [[nodiscard]] std::optional<replay::EngineOrigin> engine_origin() const override;
   [[nodiscard]] Status check() const override { return inspector_.cache_manager().check_invariants(); }

@@ -1,12 +1,15 @@
 #include "tools/engine_replay/engine_replay.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/try.h"
 #include "cache/memory_plan.h"
 #include "engine/restrict_layers.h"
+#include "tools/lib/device_engines.h"
 
 namespace dsv4rt {
 
@@ -19,11 +22,19 @@ Result<replay::RunSummary> run_engine(replay::RequestSupply supply, const Engine
   EngineExecutorOptions executor_options = options.executor;
   executor_options.seed = replay_options.seed;
   executor_options.draft_tokens = replay_options.scheduler.draft_tokens;
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(engine_options));
-  replay::VirtualClock clock;
-  DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<EngineExecutor> executor,
-                          EngineExecutor::create(*engine, executor_options, clock));
-  return replay::replay_requests(std::move(supply), *executor, clock, replay_options);
+  const std::vector<std::int32_t> devices =
+      options.devices.empty() ? std::vector<std::int32_t>{engine_options.device} : options.devices;
+  DSV4RT_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Engine>> engines,
+                          create_device_engines(engine_options, devices));
+  std::deque<replay::VirtualClock> clocks;
+  std::vector<std::unique_ptr<EngineExecutor>> executors;
+  std::vector<replay::ReplayMachine> machines;
+  for (const std::unique_ptr<Engine>& engine : engines) {
+    replay::VirtualClock& clock = clocks.emplace_back();
+    DSV4RT_ASSIGN_OR_RETURN(auto executor, EngineExecutor::create(*engine, executor_options, clock));
+    machines.push_back({.executor = *executors.emplace_back(std::move(executor)), .clock = clock});
+  }
+  return replay::replay_requests(std::move(supply), machines, replay_options);
 }
 
 Status fit_pool(EngineOptions& options, std::int64_t cache_bytes) {

@@ -11,6 +11,7 @@ from dsv4rt.errors import (BackendLostError, BadInputError, Dsv4rtError, FailedP
                            InternalError, InvalidArgumentError, MismatchError, NotFoundError, ResourceExhaustedError,
                            StaleHandleError, UnsupportedError)
 from dsv4rt.options import EngineMemory, EngineOptions, GraphStats, MemoryRegion
+from dsv4rt.parallel import ParallelOptions, nccl_unique_id
 from dsv4rt.prefix import (PrefixCache, PrefixCacheOptions, PrefixEvent, PrefixEventKind, PrefixLookup, PrefixPolicy,
                            PrefixRemoval, PrefixStats)
 from dsv4rt.sequence import Sequence
@@ -25,6 +26,8 @@ __all__ = ["AcceptedCounts", "BackendLostError", "BadInputError", "BlockShortage
            "CacheView", "Dsv4rtError", "Engine",
            "EngineConfig", "EngineMemory", "EngineOptions", "EngineState", "FailedPreconditionError", "FaultedError",
            "GraphStats", "InternalError", "InvalidArgumentError", "LayerInfo", "MemoryRegion", "MismatchError",
-           "NotFoundError", "OutputCheck", "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",
+           "NotFoundError", "OutputCheck", "ParallelOptions",
+           "PrefixCache", "PrefixCacheOptions", "PrefixEvent", "PrefixEventKind",
            "PrefixLookup", "PrefixPolicy", "PrefixRemoval", "PrefixStats", "ResourceExhaustedError", "RoleState",
-           "Rows", "Sequence", "SequenceState", "StaleHandleError", "Step", "UnsupportedError", "__version__"]
+           "Rows", "Sequence", "SequenceState", "StaleHandleError", "Step", "UnsupportedError",
+           "__version__", "nccl_unique_id"]

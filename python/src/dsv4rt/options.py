@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsv4rt._library import ffi, lib, text
+from dsv4rt.parallel import ParallelOptions, parallel_struct
 from dsv4rt.prefix import PrefixCacheOptions
 
 
@@ -55,6 +56,8 @@ class EngineOptions:
     on_warning: Callable[[str], None] | None = None
     """Called with a message for people when the engine works, but not as well as it should. It must not change the
     engine; what it raises is printed and dropped."""
+    parallel: ParallelOptions | None = None
+    """The ranks that run every step together; None: one rank."""
 
 
 @ffi.callback("dsv4rt_warning_callback")
@@ -86,6 +89,9 @@ def options_struct(options: EngineOptions) -> tuple[Any, list]:
     if options.on_warning is not None:
         kept += [options.on_warning, ffi.new_handle(options.on_warning)]
         struct.on_warning, struct.warning_user_data = _on_warning, kept[-1]
+    if options.parallel is not None:
+        struct.parallel, more = parallel_struct(options.parallel)
+        kept += more
     struct.nondeterministic = 0 if options.deterministic else 1
     return struct, kept
 

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <cuda_runtime_api.h>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,7 +11,7 @@
 
 #include "base/sha256.h"
 #include "dsv4rt/communicator.h"
-#include "gpu/support/require_gpu.h"
+#include "gpu/nccl/two_ranks.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
@@ -20,7 +19,6 @@
 namespace dsv4rt::test {
 namespace {
 
-constexpr int kRanks = 2;
 constexpr std::int64_t kTokens = 300;
 
 // Sixteen heads and four groups: a rank has eight and two.
@@ -87,35 +85,7 @@ std::string decode(Engine& engine, const LayerRows& inputs, bool capture) {
   return digest.hex();
 }
 
-class TensorParallelGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    int devices = 0;
-    ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
-    if (devices >= kRanks) return;
-    const Status found{StatusCode::kUnsupported, "this machine has " + std::to_string(devices)};
-    if (may_be_left_out(found, kRanks)) GTEST_SKIP() << not_run(kRanks, found.message());
-    FAIL() << found.message() << " of the " << required_gpus() << " devices that DSV4RT_REQUIRE_GPU asks for";
-  }
-
-  // Every rank in a thread of its own, with its communicator.
-  static void on_ranks(double deadline_seconds,
-                       const std::function<void(int rank, std::shared_ptr<Communicator> ranks)>& body) {
-    const auto id = create_nccl_unique_id();
-    ASSERT_OK(id);
-    std::array<std::thread, kRanks> threads;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      threads[static_cast<std::size_t>(rank)] = std::thread([&, rank] {
-        ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
-        auto ranks = create_nccl_communicator(
-            {.rank = rank, .size = kRanks, .id = *id, .device = rank, .deadline_seconds = deadline_seconds});
-        ASSERT_OK(ranks);
-        body(rank, std::move(ranks).value());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-};
+using TensorParallelGpu = TwoRanksGpu;
 
 TEST_F(TensorParallelGpu, GivesWhatOneRankGivesWithTheSameCacheBytes) {
   for (const auto encoding : {WeightEncoding::kFp8Block128, WeightEncoding::kBf16}) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -89,6 +90,11 @@ inline Request answered_request(std::int64_t index) {
     made.block_ids.push_back(group * 100 + static_cast<std::uint64_t>(block));
   }
   return made;
+}
+
+// A clock that shows another half millisecond whenever it is looked at.
+inline std::function<std::int64_t()> even_clock() {
+  return [now_ns = std::int64_t{0}]() mutable { return now_ns += 500'000; };
 }
 
 // Numbers first to end - 1.

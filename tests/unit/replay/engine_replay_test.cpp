@@ -24,11 +24,6 @@ struct Replayed {
   std::int64_t repeated_rows = 0;
 };
 
-// A clock that shows another half millisecond whenever it is looked at.
-std::function<std::int64_t()> even_clock() {
-  return [now_ns = std::int64_t{0}]() mutable { return now_ns += 500'000; };
-}
-
 // run_engine, with the executor at hand.
 Result<Replayed> replay_answers(const EngineReplayOptions& given, RequestSupply supply) {
   const TempDirectory directory;

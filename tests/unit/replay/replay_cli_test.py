@@ -352,6 +352,23 @@ class RealReplay(unittest.TestCase):
                              {key: value for key, value in run_report[part].items() if key not in timed})
         self.assertNotEqual(replay("other", "--seed", "1")[1], digests)
 
+    def test_engines_on_devices_share_the_requests(self):
+        def replay(*more):
+            done = run(*self.flags, *self.small, "--limit", "40", "--pool", "64MiB", "--prefix-states", "32",
+                       "--prefix-interval", "128", "--json", "-", *more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["run"]
+
+        one = replay()
+        self.assertNotIn("route", one)
+        for route in ("round-robin", "prefix", "least-loaded"):
+            two = replay("--devices", "0,0", "--route", route)
+            self.assertEqual(two["route"], route)
+            self.assertEqual(len(two["machines"]), 2)
+            self.assertEqual(sum(machine["requests"] for machine in two["machines"]), 40)
+            self.assertTrue(all(machine["steps"] > 0 for machine in two["machines"]), two["machines"])
+            self.assertEqual(two["outputs"]["sha256"], one["outputs"]["sha256"])
+
     def test_an_interrupt_ends_it_with_the_report_so_far(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             name = signal.Signals(number).name
@@ -400,6 +417,11 @@ class RealReplay(unittest.TestCase):
                 (2, b"--config", (*self.flags, *self.small, "--config", "config.json")),
                 (2, b"--checkpoint", ("replay", CONVERSATION, "--execute", "model", "--checkpoint", self.checkpoint)),
                 (3, b"none", ("replay", CONVERSATION, "--execute", "real", "--checkpoint", self.folder / "none")),
+                (2, b"devices: 1; accepted with backend cpu: 0", (*self.flags, *self.small, "--devices", "0,1")),
+                (2, b'route: "best"', (*self.flags, *self.small, "--devices", "0,0", "--route", "best")),
+                (3, b"accepted with it: --devices", (*self.flags, *self.small, "--machines", "2")),
+                (2, b"--devices: engines run", ("replay", CONVERSATION, "--execute", "model", "--devices", "0")),
+                (2, b"--devices: engines run", ("replay", CONVERSATION, "--devices", "0,0")),
                 (5, b"does not fit 102400 bytes", (*self.flags, *self.small, "--pool", "100KiB"))):
             done = run(*arguments)
             self.assertEqual(done.returncode, code, (arguments, done.stderr))

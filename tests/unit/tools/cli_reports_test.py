@@ -277,6 +277,38 @@ class Interrupts(WithCheckpoint):
         self.assertFalse(self.report("run", *flags, "--trace", self.trace)["stopped"])
 
 
+class Devices(WithCheckpoint):
+    def test_engines_are_timed_alone_and_together(self):
+        flags = ("bench", "--checkpoint", self.checkpoint, "--devices", "0,0,0", "--threads", "1", "--decode-steps",
+                 "3")
+        done = run(*flags, "--batch", "2", "--context", "40")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"check: all engines give the same outputs, alone and together, byte for byte", done.stdout)
+        made = self.report(*flags, "--whole-step", "1x16,2x40")
+        self.assertEqual([(step["batch"], step["context"]) for step in made["steps"]], [(1, 16), (2, 40)])
+        for step in made["steps"]:
+            self.assertEqual([engine["device"] for engine in step["engines"]], [0, 0, 0])
+            for when in ("alone", "together"):
+                for engine in step["engines"]:
+                    self.assertAlmostEqual(engine[f"{when}_tokens_per_s"], step["batch"] / engine[f"{when}_ms"] * 1e3)
+            self.assertAlmostEqual(step["together_tokens_per_s"],
+                                   sum(engine["together_tokens_per_s"] for engine in step["engines"]))
+            self.assertAlmostEqual(step["times_one_engine"],
+                                   step["together_tokens_per_s"] / step["one_engine_tokens_per_s"])
+
+    def test_what_does_not_go_together(self):
+        flags = ("bench", "--checkpoint", self.checkpoint)
+        for words, arguments in (
+                (b"devices: 1; accepted with backend cpu: 0", ("--devices", "0,1")),
+                (b"--devices: accepted without", ("--devices", "0,0", "--whole-prefill", "16")),
+                (b"--devices: accepted without", ("--devices", "0,0", "--stages")),
+                (b"--devices: accepted without", ("--devices", "0,0", "--step-table", self.folder / "t.json")),
+                (b"max_sequences = 0", ("--devices", "0,0", "--batch", "0"))):
+            done = run(*flags, *arguments)
+            self.assertEqual(done.returncode, 2, (arguments, done.stderr))
+            self.assertIn(words, done.stderr, arguments)
+
+
 class Plan(WithCheckpoint):
     def test_an_engine_takes_what_was_planned(self):
         for encoding in ("fp8", "bf16", "nvfp4"):

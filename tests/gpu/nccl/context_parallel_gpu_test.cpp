@@ -1,0 +1,82 @@
+// Context parallelism over NCCL: two ranks that share the rows of long steps give the bytes of one GPU.
+#include <array>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gpu/nccl/two_ranks.h"
+#include "support/golden_case.h"
+#include "support/sequence_feeder.h"
+#include "support/synthetic_model.h"
+
+namespace dsv4rt::test {
+namespace {
+
+constexpr std::int64_t kPrompt = 1200;
+constexpr std::int64_t kDecoded = 8;
+
+struct Outcome {
+  LayerRows outputs;
+  std::vector<std::string> caches;
+};
+
+// Prompts in steps of several lengths, so that cuts lie at many residues mod 4 and mod 128; then tokens one by one.
+std::vector<Outcome> run(Engine& engine, const LayerRows& inputs) {
+  std::vector<Outcome> outcomes;
+  SequenceFeeder feeder(engine);
+  for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{611}, std::int64_t{273}, std::int64_t{67}}) {
+    FedSequence sequence = feeder.create(inputs);
+    feeder.feed_to(sequence, kPrompt, chunk);
+    feeder.feed_to(sequence, kPrompt + kDecoded, 1);
+    outcomes.push_back({.outputs = sequence.outputs, .caches = feeder.digests(sequence)});
+    feeder.release(sequence);
+  }
+  // Prompts beside each other, with padding.
+  FedSequence first = feeder.create(inputs);
+  FedSequence second = feeder.create(inputs);
+  const FeedPart prompts[] = {{.sequence = &first, .tokens = 350}, {.sequence = &second, .tokens = 190}};
+  feeder.step(prompts, 9);
+  for (const FedSequence& sequence : {first, second}) {
+    outcomes.push_back({.outputs = sequence.outputs, .caches = feeder.digests(sequence)});
+    feeder.release(sequence);
+  }
+  return outcomes;
+}
+
+using ContextParallelGpu = TwoRanksGpu;
+
+TEST_F(ContextParallelGpu, GivesTheBytesOfOneGpu) {
+  for (const auto encoding : {WeightEncoding::kFp8Block128, WeightEncoding::kBf16}) {
+    const SyntheticModel model{.config = "tiny", .layer_count = 4, .encoding = encoding};
+    EngineOptions options = model.options();
+    options.backend = "cuda";
+    options.limits = {.max_sequences = 2,
+                      .max_context_tokens = kPrompt + kDecoded,
+                      .max_step_tokens = kPrompt,
+                      .pool_tokens = 2 * (kPrompt + kDecoded)};
+    const auto alone = make_engine(options);
+    const LayerRows inputs = random_rows(13, model.layer_count, kPrompt + kDecoded, alone->config().hidden_size);
+    const std::vector<Outcome> expected = run(*alone, inputs);
+    std::array<std::vector<Outcome>, kRanks> outcomes;
+    on_ranks(30, [&](int rank, std::shared_ptr<Communicator> ranks) {
+      EngineOptions mine = options;
+      mine.device = rank;
+      mine.parallel.context = std::move(ranks);
+      mine.parallel.context_min_tokens = 64;
+      mine.parallel.create_deadline_seconds = 60;
+      outcomes[static_cast<std::size_t>(rank)] = run(*make_engine(mine), inputs);
+    });
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto& given = outcomes[static_cast<std::size_t>(rank)];
+      ASSERT_EQ(given.size(), expected.size()) << "rank " << rank;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(given[i].caches == expected[i].caches) << "rank " << rank << ", case " << i;
+        EXPECT_TRUE(given[i].outputs == expected[i].outputs) << "rank " << rank << ", case " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt::test

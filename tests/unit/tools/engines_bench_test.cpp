@@ -1,0 +1,101 @@
+#include "tools/lib/engines_bench.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/golden_case.h"
+#include "tools/lib/device_engines.h"
+#include "tools/lib/engine_editor.h"
+
+namespace dsv4rt::test {
+namespace {
+
+using DeviceList = std::vector<std::int32_t>;
+constexpr StepShape kTwoSequences{.batch = 2, .context_tokens = 40};
+constexpr StepBenchOptions kThreeSteps{.steps = 3, .seed = 3, .fill = true};
+
+EngineOptions two_sequence_options() {
+  EngineOptions options = GoldenCase::open("tiny-bf16").options();
+  options.draft_budget_tokens = 1;
+  options.limits = engines_bench_limits(kTwoSequences);
+  return options;
+}
+
+std::vector<std::unique_ptr<Engine>> make_engines(const DeviceList& devices) {
+  auto made = create_device_engines(two_sequence_options(), devices);
+  EXPECT_OK(made);
+  return std::move(made).value();
+}
+
+TEST(DeviceEngines, TheCpuHasAsManyAsItIsNamedOnOneCopyOfTheWeights) {
+  const auto engines = make_engines({0, 0, 0});
+  ASSERT_EQ(engines.size(), 3U);
+  EXPECT_GT(engines[0]->memory().weight_bytes, 0);
+  for (std::size_t i = 1; i < engines.size(); ++i) EXPECT_EQ(engines[i]->memory().weight_bytes, 0);
+}
+
+TEST(DeviceEngines, ListsThatNameNoEnginesAreRefused) {
+  const auto refused = [](const std::string& backend, const DeviceList& devices, const std::string& text) {
+    EngineOptions with = two_sequence_options();
+    with.backend = backend;
+    return fails_with(create_device_engines(with, devices), StatusCode::kInvalidArgument, {"devices", text});
+  };
+  EXPECT_TRUE(refused("cpu", {}, "0 are named"));
+  EXPECT_TRUE(refused("cpu", DeviceList(65, 0), "65 are named"));
+  EXPECT_TRUE(refused("cpu", {0, 1}, "1; accepted with backend cpu: 0"));
+  EXPECT_TRUE(refused("cuda", {0, -1}, "-1"));
+  EXPECT_TRUE(refused("cuda", {0, 1, 0}, "0 is named more than once"));
+}
+
+TEST(EnginesBench, TimesEveryEngineAloneAndTogether) {
+  const auto engines = make_engines({0, 0});
+  const auto times = bench_engines(engines, kTwoSequences, kThreeSteps);
+  ASSERT_OK(times);
+  ASSERT_EQ(times->size(), 2U);
+  for (const EngineTimes& time : *times) {
+    EXPECT_GT(time.alone_ms, 0);
+    EXPECT_GT(time.together_ms, 0);
+  }
+  // Nothing is left behind: the same engines are measured again.
+  ASSERT_OK(bench_engines(engines, kTwoSequences, kThreeSteps));
+}
+
+TEST(EnginesBench, OtherOutputsAreAMismatch) {
+  std::vector<std::unique_ptr<Engine>> engines = make_engines({0, 0});
+  // Other weights.
+  EngineOptions other = two_sequence_options();
+  other.first_layer = 0;
+  other.layer_count = 1;
+  engines[1] = make_engine(other);
+  EXPECT_TRUE(fails_with(bench_engines(engines, kTwoSequences, kThreeSteps), StatusCode::kMismatch, {"engine 1"}));
+}
+
+TEST(EnginesBench, WhatOneEngineRefusesEndsTheBench) {
+  std::vector<std::unique_ptr<Engine>> engines = make_engines({0, 0});
+  EngineOptions small = two_sequence_options();
+  small.limits.max_sequences = 1;
+  engines[1] = make_engine(small);
+  EXPECT_EQ(bench_engines(engines, kTwoSequences, kThreeSteps).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(EnginesBench, NumbersThatAreNotPositiveAreRefused) {
+  const auto engines = make_engines({0});
+  EXPECT_TRUE(fails_with(bench_engines({}, kTwoSequences, kThreeSteps), StatusCode::kInvalidArgument, {"engines: 0"}));
+  EXPECT_TRUE(
+      fails_with(bench_engines(engines, {.batch = 0}, kThreeSteps), StatusCode::kInvalidArgument, {"batch: 0"}));
+  EXPECT_TRUE(
+      fails_with(bench_engines(engines, kTwoSequences, {.steps = 0}), StatusCode::kInvalidArgument, {"steps: 0"}));
+}
+
+TEST(EnginesBench, AWatchEndsAllOfThem) {
+  const auto engines = make_engines({0, 0});
+  int asked = 0;
+  WorkWatch watch([&asked] { return ++asked > 14; });
+  EXPECT_EQ(bench_engines(engines, kTwoSequences, {.steps = 100000}, &watch).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(watch.stopped());
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
