@@ -62,7 +62,7 @@ def test_a_count_that_cannot_be_is_raised_once(engine, trace):
     sequence, forgotten = engine.create_sequence(), engine.create_sequence()
     step, _ = run(engine, [(sequence, 4), (forgotten, 1)], trace, 0)
     step.commit_from_device(np.array([5, 1], np.int32))
-    del forgotten
+    del forgotten, step  # its release needs the counts
     with pytest.raises(dsv4rt.InvalidArgumentError, match=r"accepted\[0\] = 5 of sequence index \d+; accepted: 0 .. 4"):
         engine.prepare([(sequence, 1)])
     assert len(sequence) == 4
