@@ -93,7 +93,8 @@ def test_tensors_of_other_types_are_refused(engine, trace):
     import torch
     sequence = engine.create_sequence()
     step, _ = run(engine, [(sequence, 1)], trace, 0)
-    for wrong in (torch.ones(1, dtype=torch.int64), torch.ones(2, dtype=torch.int32), torch.ones((), dtype=torch.int32)):
+    for shape, dtype in ((1, torch.int64), (2, torch.int32), ((), torch.int32)):
+        wrong = torch.ones(shape, dtype=dtype)
         with pytest.raises(dsv4rt.InvalidArgumentError, match="accepted is a torch"):
             step.commit_from_device(wrong)
     step.commit_from_device(torch.ones(4, dtype=torch.int32)[:1])

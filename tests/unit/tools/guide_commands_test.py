@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Documents equal the program: guide_commands_test.py PROGRAM SOURCE_FOLDER [MPIRUN]
 
-Runs every command line of the program that a code block of README.md or docs/ shows, from a copy of what such lines name
-in the tree. Flags and commands that documents name anywhere in code are compared with what the program's help says.
+Runs every command line of the program that a code block of README.md or docs/ shows, from a copy of what such lines
+name in the tree. Flags and commands that documents name anywhere in code are compared with what the program's help
+says.
 """
 
 import pathlib
