@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Python package into a virtual environment of its own and runs its tests: scripts/test_python.sh [<pytest
 # argument>...]. The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only
-# making it needs the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3, which
-# gets an environment of its own: 3.10 and newer are supported.
+# making it needs the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3,
+# which gets an environment of its own: 3.10 and newer are supported.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 python="${PYTHON:-python3}"

@@ -217,7 +217,7 @@ struct OutputCheck {
 struct AcceptedCounts {
   // Whether they have reached the host; nothing waits for them.
   bool known = false;
-  std::vector<std::int32_t> accepted;  // by entry, as they were read; empty until they are known
+  std::vector<std::int32_t> accepted;  // index: entry; counts as they were read, none until they are known
 };
 
 // Called by Engine::step after each layer. `output` [tokens, d] is the layer's attention output;

@@ -93,8 +93,8 @@ def main():
         of_calls = (layers + 2) * call_cost(engine) * 1e6
     added = package - calls + of_calls
     print(f"layers {layers}, step through the package {package:.1f} us, bare C calls {calls:.1f} us, difference "
-          f"{package - calls:.1f} us (of the 5th percentiles {quiet - quiet_calls:.1f} us); {layers + 2} C calls take at "
-          f"most {of_calls:.1f} us from Python, so that it adds at most {added:.1f} us to a step in C; "
+          f"{package - calls:.1f} us (of the 5th percentiles {quiet - quiet_calls:.1f} us); {layers + 2} C calls take "
+          f"{of_calls:.1f} us from Python, so that it adds at most {added:.1f} us to a step in C; "
           f"{steps} steps with equal outputs and caches")
     if arguments.most is not None and added > arguments.most:
         print(f"more than {arguments.most:g} us", file=sys.stderr)

@@ -62,7 +62,7 @@ def test_a_count_that_cannot_be_is_raised_once(engine, trace):
     sequence, forgotten = engine.create_sequence(), engine.create_sequence()
     step, _ = run(engine, [(sequence, 4), (forgotten, 1)], trace, 0)
     step.commit_from_device(np.array([5, 1], np.int32))
-    del forgotten
+    del forgotten, step  # its release needs the counts
     with pytest.raises(dsv4rt.InvalidArgumentError, match=r"accepted\[0\] = 5 of sequence index \d+; accepted: 0 .. 4"):
         engine.prepare([(sequence, 1)])
     assert len(sequence) == 4
@@ -93,7 +93,8 @@ def test_tensors_of_other_types_are_refused(engine, trace):
     import torch
     sequence = engine.create_sequence()
     step, _ = run(engine, [(sequence, 1)], trace, 0)
-    for wrong in (torch.ones(1, dtype=torch.int64), torch.ones(2, dtype=torch.int32), torch.ones((), dtype=torch.int32)):
+    for shape, dtype in ((1, torch.int64), (2, torch.int32), ((), torch.int32)):
+        wrong = torch.ones(shape, dtype=dtype)
         with pytest.raises(dsv4rt.InvalidArgumentError, match="accepted is a torch"):
             step.commit_from_device(wrong)
     step.commit_from_device(torch.ones(4, dtype=torch.int32)[:1])

@@ -15,7 +15,8 @@ PROMPT, NEW = 150, 80
 
 @pytest.fixture(scope="module")
 def prompts():
-    return torch.randint(1, 256, (4, PROMPT), generator=torch.Generator().manual_seed(5))
+    """Of 24 at random, four whose text no rounding decides: see own_text."""
+    return torch.randint(1, 256, (24, PROMPT), generator=torch.Generator().manual_seed(5))[[1, 2, 10, 17]]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,13 @@ def saved(random_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own_text(saved, prompts):
-    return saved[1].generate(prompts, max_new_tokens=NEW, do_sample=False)
+    """What transformers generates. BF16 rows move this model's logits by up to 0.005, so that two that are less than
+    0.01 apart may change places, more or less by chance: every choice of this text is clearer than that."""
+    own = saved[1].generate(prompts, max_new_tokens=NEW, do_sample=False, output_scores=True,
+                            return_dict_in_generate=True)
+    best = torch.stack(own.scores, 1).topk(2).values
+    assert (best[..., 0] - best[..., 1]).min() > 0.015, "choose other prompts: this text has a near-tie"
+    return own.sequences
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@
 #include "backend/host_time_marks.h"
 #include "backend/ops.h"
 #include "backend/read_backs.h"
-#include "backend/step_shifts.h"
 #include "backend/step_shapes.h"
+#include "backend/step_shifts.h"
 #include "checkpoint/host_linear.h"
 #include "dsv4rt/status.h"
 

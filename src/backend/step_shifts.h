@@ -25,13 +25,13 @@ class StepShifts {
   virtual ~StepShifts() = default;
   // `accepted` [B] is read in stream order; slots that are not in the step reject nothing.
   virtual Status note(const StepView& step, const std::int32_t* accepted) = 0;
-  // Between the upload of a step's packed metadata and its first reader. Afterwards its arrays are those of a step whose
-  // sequences start where they really end; counts and block lists stay what they are, upper bounds.
+  // Between the upload of a step's packed metadata and its first reader. Afterwards its arrays are those of a step
+  // whose sequences start where they really end; counts and block lists stay what they are, upper bounds.
   virtual Status shift(std::byte* metadata, const StepOffsets& offsets, const StepHeader& counts) = 0;
 };
 
 struct StepShiftLimits {
-  std::int32_t most_rejected = 0;        // of one entry
+  std::int32_t most_rejected = 0;        // tokens that one entry may lose
   std::span<const std::int32_t> ratios;  // LayerSchedule::ratios(), by ratio class
 };
 

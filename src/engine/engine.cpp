@@ -143,8 +143,7 @@ Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptio
     // Boundaries that layers have to keep are this step's own: no graph of its shape knows them.
     step.capture = capture && impl_->manager->captures().empty();
     DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
-    return Step{
-        .serial = plan->serial, .tokens = plan->counts.tokens, .valid_tokens = plan->counts.valid_tokens};
+    return Step{.serial = plan->serial, .tokens = plan->counts.tokens, .valid_tokens = plan->counts.valid_tokens};
   });
 }
 
@@ -271,8 +270,8 @@ Status Engine::Impl::check_complete(const char* operation, const Step& given) co
   const auto missing = std::find(step.layer_done.begin(), step.layer_done.end(), false);
   if (missing == step.layer_done.end()) return {};
   const auto local = static_cast<std::size_t>(missing - step.layer_done.begin());
-  return {StatusCode::kFailedPrecondition, std::string(operation) + ": layer " +
-                                               std::to_string(layer_ids[local].value) + " has not run in this step"};
+  return {StatusCode::kFailedPrecondition,
+          std::string(operation) + ": layer " + std::to_string(layer_ids[local].value) + " has not run in this step"};
 }
 
 // Rows that a layer's tokens read may have been overwritten by its first try.

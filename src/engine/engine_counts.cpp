@@ -1,9 +1,9 @@
 // Engine::commit_from_device: steps whose accepted counts only the device knows, and when they are applied.
 //
-// The cache manager counts such a step as accepted whole, and the next one is prepared from there: it has the blocks of
-// both, and its positions are put right on the device before the first layer. What was rejected is taken back when that
-// next step ends, or when a call needs to know how long sequences are. With a prefix cache, whose content depends on the
-// counts, and with several ranks, the manager's step stays open instead and the next one waits for the counts.
+// The cache manager counts such a step as accepted whole, and the next one is prepared from there: it has the blocks
+// of both, and its positions are put right on the device before the first layer. What was rejected is taken back when
+// that next step ends, or when a call needs to know how long sequences are. With a prefix cache, whose content depends
+// on the counts, and with several ranks, the manager's step stays open instead and the next one waits for the counts.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -51,8 +51,8 @@ Status Engine::Impl::settle_counts() {
   step_counts.accepted_tokens += kept;
   for (const LateRejection& rejection : settled->rejections) step_counts.rejected_tokens += rejection.tokens;
   // Nothing is refused here: the counts are within what rings and blocks hold.
-  Status applied = runs_ahead() ? manager->reject_late(settled->rejections)
-                                : manager->commit(settled->serial, settled->accepted);
+  Status applied =
+      runs_ahead() ? manager->reject_late(settled->rejections) : manager->commit(settled->serial, settled->accepted);
   if (!applied.ok()) return latch(Status(StatusCode::kInternal, applied.message()));
   if (!runs_ahead()) DSV4RT_RETURN_IF_ERROR(take_boundaries());
   return reclaim();

@@ -72,12 +72,12 @@ struct Engine::Impl {
   // The outstanding step, if plan.serial != 0.
   struct Outstanding {
     StepPlan plan;
-    StepView view;                          // backend pointers
-    std::vector<bool> layer_done;           // index: local layer; whether it ran and succeeded; sized at load
-    std::optional<std::size_t> spoiled_by;  // a layer that failed after it had begun to write the cache
-    bool started = false;                   // metadata uploaded, table deltas and block copies made
-    bool capture = false;                   // the step is to run as a graph
-    std::vector<LateCounts::Entry> entries;  // as they were given to prepare
+    StepView view;                           // backend pointers
+    std::vector<bool> layer_done;            // index: local layer; whether it ran and succeeded; sized at load
+    std::optional<std::size_t> spoiled_by;   // a layer that failed after it had begun to write the cache
+    bool started = false;                    // metadata uploaded, table deltas and block copies made
+    bool capture = false;                    // the step is to run as a graph
+    std::vector<LateCounts::Entry> entries;  // sequences and tokens that prepare was given
   };
   Outstanding step;
   LateCounts late_counts;            // off without EngineOptions::draft_budget_tokens

@@ -48,19 +48,17 @@ Status LateCounts::take(Backend& backend, std::uint64_t serial, const StepView& 
 
 Status LateCounts::failure_of(std::size_t entry, std::int32_t accepted) const {
   const Entry& of = entries_[entry];
-  return {StatusCode::kInvalidArgument,
-          "commit_from_device of step " + std::to_string(steps_[last_].serial) + ": accepted[" +
-              std::to_string(entry) + "] = " + std::to_string(accepted) + " of sequence index " +
-              std::to_string(of.sequence.index) + "; accepted: " +
-              std::to_string(std::max(0, of.tokens - most_rejected_)) + " .. " + std::to_string(of.tokens) +
-              "; the sequence keeps all of them"};
+  return {StatusCode::kInvalidArgument, "commit_from_device of step " + std::to_string(steps_[last_].serial) +
+                                            ": accepted[" + std::to_string(entry) + "] = " + std::to_string(accepted) +
+                                            " of sequence index " + std::to_string(of.sequence.index) +
+                                            "; accepted: " + std::to_string(std::max(0, of.tokens - most_rejected_)) +
+                                            " .. " + std::to_string(of.tokens) + "; the sequence keeps all of them"};
 }
 
 Result<LateCounts::Settled> LateCounts::settle() {
   DSV4RT_ASSIGN_OR_RETURN(const std::span<const std::byte> read, reads_->wait(last_));
   rejections_.clear();
   accepted_.clear();
-  pending_ = false;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const std::int32_t accepted = count_at(read, i);
     const std::int32_t tokens = entries_[i].tokens;
@@ -69,6 +67,7 @@ Result<LateCounts::Settled> LateCounts::settle() {
     accepted_.push_back(tokens - rejected);
     if (accepted != tokens - rejected && failure_.ok()) failure_ = failure_of(i, accepted);
   }
+  pending_ = false;  // not before the text of a failure is there: without memory for it the counts stay pending
   return Settled{.serial = steps_[last_].serial, .rejections = rejections_, .accepted = accepted_};
 }
 

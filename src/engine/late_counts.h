@@ -73,7 +73,7 @@ class LateCounts {
   std::array<TakenStep, kSteps> steps_;
   std::size_t last_ = 0;
   bool pending_ = false;
-  std::vector<Entry> entries_;  // of the pending step
+  std::vector<Entry> entries_;  // sequences and tokens of the pending step
   std::vector<LateRejection> rejections_;
   std::vector<std::int32_t> accepted_;
   Status failure_;

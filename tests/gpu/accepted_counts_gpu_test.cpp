@@ -44,7 +44,7 @@ struct Gate {
 };
 
 struct PlannedStep {
-  std::vector<std::int32_t> members;  // of the sequences, in the order of the entries
+  std::vector<std::int32_t> members;  // numbers of the sequences, one of each entry
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> accepted;
   std::vector<Bf16Bits> x;
@@ -156,9 +156,9 @@ TEST_P(AcceptedCountsGpuTest, StepsRunOnWhileTheirCountsAreUnknown) {
     ASSERT_OK(step);
     rows = step->tokens;
     ASSERT_LE(rows, kMaxTokens);
-    ASSERT_EQ(cudaMemcpyAsync(x, all_x + n * layer_values, layer_values * sizeof(Bf16Bits), cudaMemcpyDeviceToDevice,
-                              stream),
-              cudaSuccess);
+    ASSERT_EQ(
+        cudaMemcpyAsync(x, all_x + n * layer_values, layer_values * sizeof(Bf16Bits), cudaMemcpyDeviceToDevice, stream),
+        cudaSuccess);
     ASSERT_OK(engine->step(*step, x, hook));
     ASSERT_EQ(cudaMemcpyAsync(log + n * layers * layer_values, record, layers * layer_values * sizeof(Bf16Bits),
                               cudaMemcpyDeviceToDevice, stream),

@@ -148,8 +148,7 @@ class CudaBackend final : public Backend {
 
   Result<std::unique_ptr<StepShifts>> create_step_shifts(std::span<std::int32_t> rejected,
                                                          const StepShiftLimits& limits) override {
-    return std::unique_ptr<StepShifts>(
-        std::make_unique<cuda::DeviceStepShifts>(*device_, stream_, rejected, limits));
+    return std::unique_ptr<StepShifts>(std::make_unique<cuda::DeviceStepShifts>(*device_, stream_, rejected, limits));
   }
 
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {

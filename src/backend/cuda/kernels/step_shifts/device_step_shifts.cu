@@ -72,7 +72,7 @@ Status DeviceStepShifts::note(const StepView& step, const std::int32_t* accepted
   DSV4RT_RETURN_IF_ERROR(require_aligned(accepted, alignof(std::int32_t), "note", "accepted"));
   DSV4RT_ON_DEVICE(device_);
   note_rejected_kernel<<<1, kShiftThreads, 0, stream_>>>(step, accepted, most_rejected_, rejected_.data(),
-                                                        static_cast<std::int32_t>(rejected_.size()));
+                                                         static_cast<std::int32_t>(rejected_.size()));
   return DSV4RT_CUDA_STATUS(cudaGetLastError());
 }
 
