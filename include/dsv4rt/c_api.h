@@ -211,6 +211,10 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_step_prepare(dsv4rt_engine* engine, const dsv
 DSV4RT_EXPORT dsv4rt_status dsv4rt_step_can_prepare(dsv4rt_engine* engine, const dsv4rt_step_entry* entries,
                                                     size_t count, const dsv4rt_step_options* options,
                                                     dsv4rt_block_shortage* shortage);
+// Since version 11. The rows of a step that this rank computes, and reads of x: Engine::context_rows. Part p are the
+// rows [first[p], first[p] + count[p]); both arrays are [2].
+DSV4RT_EXPORT dsv4rt_status dsv4rt_step_context_rows(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t* first,
+                                                     int32_t* count);
 // Runs one layer: x and out are two buffers of [step->tokens, hidden_size], rows without gaps, in backend memory: host
 // memory aligned as dsv4rt_bf16 with the CPU backend, device memory at multiples of 16 bytes with "cuda"
 // (DSV4RT_INVALID_ARGUMENT otherwise). Every layer runs exactly once per step, in any order. A layer that failed has

@@ -100,6 +100,7 @@ typedef struct dsv4rt_parallel_options {
   double create_deadline_seconds;  // dsv4rt_engine_create waits so long for the other ranks
   const void* mpi_communicator;    // backend "cpu": MPI_Comm*, which is duplicated; null: MPI_COMM_WORLD
   const void* unique_id;           // backend "cuda": what dsv4rt_nccl_unique_id gave one of the ranks; null otherwise
+  int64_t context_own_outputs;     // 1: outputs stay where they were computed (context_share_outputs false); 0: shared
 } dsv4rt_parallel_options;
 
 // A message for people: EngineOptions::on_warning in engine.h, which says when. `text` is valid during the callback. It

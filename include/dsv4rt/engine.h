@@ -26,6 +26,7 @@
 //   (*engine)->commit(*step);
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -77,6 +78,10 @@ struct ParallelOptions {
   // run eagerly. Null: none. Not together with `tensor` (kUnsupported).
   std::shared_ptr<Communicator> context;
   std::int32_t context_min_tokens = 256;
+  // False: outputs of shared steps stay where they were computed. A rank then reads no other rows of x and writes no
+  // other rows of `out` than Engine::context_rows names, which is what a model needs that deals out its other layers in
+  // the same way; 2 * hidden_size bytes a row and layer are not sent. Not with check_outputs (kUnsupported).
+  bool context_share_outputs = true;
 
   // How long create() waits for the other ranks, which may take longer to read their weights.
   double create_deadline_seconds = 300;
@@ -194,6 +199,12 @@ struct Step {
 
 // BF16 as its 16 bits.
 using Bf16Bits = std::uint16_t;
+
+// Consecutive rows of a step.
+struct StepRows {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
 
 // What became of the steps given to Engine::step.
 struct GraphStats {
@@ -389,6 +400,11 @@ class Engine {
   // work need different `hook_key`s. x is part of the record too: give the same buffer every time, for
   // instance input(). Captured and eager runs give the same bytes.
   DSV4RT_EXPORT Status step(const Step& step, const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key = 0);
+
+  // The rows of a step that this rank computes with context parallelism, which alone it reads of x: two parts, of which
+  // either may be empty. All rows, as the first part, where every rank computes all: with one rank, with tensor
+  // parallelism, and in steps of fewer rows than context_min_tokens.
+  [[nodiscard]] DSV4RT_EXPORT std::array<StepRows, 2> context_rows(const Step& step) const noexcept;
 
   // Backend memory for x, [max_step_tokens, hidden_size], at an address that stays: for captured steps.
   // Engine::step gives the hook the same memory as next_input.

@@ -34,3 +34,9 @@ def test_an_id_of_ranks_or_why_there_is_none():
         assert len(dsv4rt.nccl_unique_id()) == 128
     except dsv4rt.UnsupportedError as error:
         assert "nccl" in str(error)
+
+
+def test_one_rank_computes_all_rows(engine):
+    with engine.prepare([(engine.create_sequence(), 5)]) as step:
+        assert step.context_rows == (range(0, 5), range(0, 0))
+        step.cancel()

@@ -71,7 +71,7 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
     });
   }));
   if (settings_.ranks != nullptr) return run(Stage::kExchange, [&] { return add_ranks(step, out, ws); });
-  if (!divided(step)) return {};
+  if (!divided(step) || !settings_.context_share_outputs) return {};
   return run(Stage::kExchange,
              [&] { return share_rows(step, out, settings_.config.hidden_size * std::int64_t{sizeof(bf16)}); });
 }

@@ -33,6 +33,7 @@ struct AttentionSettings {
   // context_min_tokens are computed by every rank.
   Communicator* context = nullptr;
   std::int32_t context_min_tokens = 0;
+  bool context_share_outputs = true;  // false: rows of the output are those of this rank
   void* stream = nullptr;  // Backend::native_stream, for the communicator
 };
 

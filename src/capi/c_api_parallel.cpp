@@ -65,6 +65,9 @@ Status meet_ranks(const dsv4rt_parallel_options& given, EngineOptions& options) 
   if (known.kind != DSV4RT_PARALLEL_TENSOR && known.kind != DSV4RT_PARALLEL_CONTEXT) {
     return refused("kind", std::to_string(known.kind), "DSV4RT_PARALLEL_TENSOR (1) and DSV4RT_PARALLEL_CONTEXT (2)");
   }
+  if (known.context_own_outputs != 0 && known.context_own_outputs != 1) {
+    return refused("context_own_outputs", std::to_string(known.context_own_outputs), "0 or 1");
+  }
   if (known.rank < 0 || known.size < 0) {
     return refused("rank, size", std::to_string(known.rank) + ", " + std::to_string(known.size), "0 or more");
   }
@@ -73,6 +76,7 @@ Status meet_ranks(const dsv4rt_parallel_options& given, EngineOptions& options) 
   ParallelOptions& parallel = options.parallel;
   (known.kind == DSV4RT_PARALLEL_TENSOR ? parallel.tensor : parallel.context) = std::move(ranks);
   parallel.context_min_tokens = known.context_min_tokens;
+  parallel.context_share_outputs = known.context_own_outputs == 0;
   parallel.create_deadline_seconds = known.create_deadline_seconds;
   return {};
 }
@@ -85,6 +89,23 @@ dsv4rt_status dsv4rt_parallel_options_init(dsv4rt_parallel_options* options, siz
   return dsv4rt::c_api::run_guarded(error, [&] {
     return dsv4rt::c_api::write_struct(options, struct_size, "dsv4rt_parallel_options",
                                        dsv4rt::c_api::default_parallel_options());
+  });
+}
+
+dsv4rt_status dsv4rt_step_context_rows(dsv4rt_engine* engine, const dsv4rt_step* step, int32_t* first, int32_t* count) {
+  using namespace dsv4rt::c_api;
+  return call(engine, Use::kQuery, [&](dsv4rt_engine& handle) -> dsv4rt::Status {
+    constexpr char kName[] = "dsv4rt_step_context_rows";
+    if (step == nullptr) return null_argument(kName, "step");
+    if (first == nullptr) return null_argument(kName, "first");
+    if (count == nullptr) return null_argument(kName, "count");
+    const auto parts = handle.engine->context_rows(
+        {.serial = step->serial, .tokens = step->tokens, .valid_tokens = step->valid_tokens});
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      first[part] = parts[part].first;
+      count[part] = parts[part].count;
+    }
+    return {};
   });
 }
 

@@ -35,7 +35,7 @@ inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_policy>{
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_prefix_options>{48};
 template <>
-inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_parallel_options>{56};
+inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_parallel_options>{64};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_sequence_options>{40};
 template <>

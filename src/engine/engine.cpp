@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "attention/context_split.h"
 #include "base/try.h"
 #include "engine/engine_impl.h"
 
@@ -178,6 +179,18 @@ Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook, 
     ++impl_->graph_stats.eager_steps;
     return impl_->run_eagerly(x, hook);
   });
+}
+
+std::array<StepRows, 2> Engine::context_rows(const Step& step) const noexcept {
+  const AttentionSettings& settings = impl_->settings;
+  if (settings.context == nullptr || step.tokens < settings.context_min_tokens) return {{{0, step.tokens}, {}}};
+  const ContextSplit split(step.tokens, settings.context->size());
+  std::array<StepRows, 2> rows{};
+  for (std::size_t part = 0; part < rows.size(); ++part) {
+    const RowRange range = split.of_rank(settings.context->rank())[part];
+    rows[part] = {.first = range.first, .count = range.count};
+  }
+  return rows;
 }
 
 Bf16Bits* Engine::input() noexcept {

@@ -123,6 +123,11 @@ Status Engine::Impl::load_with_ranks(const MemoryCheckpoint* memory_checkpoint) 
         StatusCode::kInvalidArgument,
         "parallel.context_min_tokens: " + std::to_string(parallel.context_min_tokens) + "; accepted: 1 or more tokens"};
   }
+  if (parallel.context != nullptr && !parallel.context_share_outputs && options.check_outputs) {
+    return {StatusCode::kUnsupported,
+            "parallel.context_share_outputs: false, with check_outputs: a rank has its own rows only; accepted: one of "
+            "them"};
+  }
   DSV4RT_RETURN_IF_ERROR(ranks->state());
   if (ranks->size() == 1) return load_rank(memory_checkpoint);
   peers = ranks;
@@ -158,7 +163,8 @@ Status Engine::Impl::agree(const Status& own) {
         std::to_string(limits.max_step_tokens) + " " + std::to_string(limits.pool_tokens) + " " +
         std::to_string(limits.boundary_states) + " " + std::to_string(options.graphs.max_graphs) + " " +
         std::to_string(options.graphs.max_tokens) + (settings.context != nullptr ? " context " : " tensor ") +
-        std::to_string(options.parallel.context_min_tokens);
+        std::to_string(options.parallel.context_min_tokens) +
+        (options.parallel.context_share_outputs ? " shared outputs" : " own outputs");
     digest.update(std::as_bytes(std::span(text)));
     mine.digest = digest.finish();
   }
@@ -275,6 +281,7 @@ Status Engine::Impl::load_weights(const TensorSource& source, std::span<const La
     }
     (options.parallel.tensor != nullptr ? settings.ranks : settings.context) = peers;
     settings.context_min_tokens = options.parallel.context_min_tokens;
+    settings.context_share_outputs = options.parallel.context_share_outputs;
     settings.stream = backend->native_stream();
   }
   auto packed = std::make_shared<SharedWeights>();

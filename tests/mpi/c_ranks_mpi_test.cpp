@@ -138,6 +138,29 @@ TEST(CRanks, TensorAndContextRanksGiveWhatOneEngineGives) {
   }
 }
 
+TEST(CRanks, ARankIsToldItsRows) {
+  const auto peers = all_ranks();
+  dsv4rt_parallel_options ranks = parallel(DSV4RT_PARALLEL_CONTEXT);
+  ranks.context_own_outputs = 1;
+  const Opened opened = open(&ranks);
+  ASSERT_EQ(opened.status, DSV4RT_OK) << opened.message;
+  dsv4rt_engine* const engine = opened.engine.get();
+  const dsv4rt_step step{.serial = 1, .tokens = 256, .valid_tokens = 256};
+  std::int32_t first[2] = {-1, -1};
+  std::int32_t count[2] = {-1, -1};
+  ASSERT_EQ(dsv4rt_step_context_rows(engine, &step, first, count), DSV4RT_OK);
+  // The first and last quarter, or the two in the middle.
+  const std::int32_t begin = peers->rank() == 0 ? 0 : 64;
+  EXPECT_EQ(first[0], begin);
+  EXPECT_EQ(count[0], 64);
+  EXPECT_EQ(first[1], peers->rank() == 0 ? 192 : 128);
+  EXPECT_EQ(count[1], 64);
+  EXPECT_EQ(dsv4rt_step_context_rows(engine, nullptr, first, count), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(dsv4rt_step_context_rows(engine, &step, nullptr, count), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(dsv4rt_step_context_rows(engine, &step, first, nullptr), DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(dsv4rt_step_context_rows(nullptr, &step, first, count), DSV4RT_INVALID_ARGUMENT);
+}
+
 TEST(CRanks, ACommunicatorOfTheHostIsTaken) {
   const auto peers = all_ranks();
   // In the order of ranks from the last to the first.

@@ -1,5 +1,6 @@
 // Context parallelism on the CPU: ranks that share the rows of long steps give the bytes of one rank.
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -139,6 +140,60 @@ TEST(ContextParallelRows, InputsOfOtherRanksAreNotRead) {
     }
   }
   EXPECT_TRUE(outputs(*engine, inputs) == outputs(*alone, golden.inputs));
+}
+
+// Outputs that stay where they were computed: caches are one rank's all the same, and rows of others are not touched.
+TEST(ContextParallelRows, OutputsMayStayWhereTheyWereComputed) {
+  const auto ranks = all_ranks();
+  const GoldenCase golden = GoldenCase::open("tiny-bf16");
+  EngineOptions options = golden.options();
+  const auto alone = make_engine(options);
+  options.parallel.context = ranks;
+  options.parallel.context_share_outputs = false;
+  const auto engine = make_engine(options);
+  SequenceFeeder one(*alone);
+  SequenceFeeder several(*engine);
+  FedSequence expected = one.create(golden.inputs);
+  FedSequence given = several.create(golden.inputs);
+  // The second step is short: every rank computes all of it.
+  for (const std::int32_t tokens : {300, 40}) {
+    one.feed(expected, tokens);
+    several.feed(given, tokens);
+  }
+  EXPECT_TRUE(several.digests(given) == one.digests(expected));
+  std::vector<bool> own(340, false);
+  const auto mark = [&own](std::int32_t step_first, const std::array<StepRows, 2>& parts) {
+    for (const StepRows& part : parts) {
+      std::fill_n(own.begin() + step_first + part.first, part.count, true);
+    }
+  };
+  mark(0, engine->context_rows({.serial = 1, .tokens = 300, .valid_tokens = 300}));
+  mark(300, engine->context_rows({.serial = 2, .tokens = 40, .valid_tokens = 40}));
+  const auto rows_of = [&](const std::array<StepRows, 2>& parts) { return parts[0].count + parts[1].count; };
+  EXPECT_EQ(rows_of(engine->context_rows({.serial = 2, .tokens = 40, .valid_tokens = 40})), 40);
+  EXPECT_EQ(rows_of(alone->context_rows({.serial = 1, .tokens = 300, .valid_tokens = 300})), 300);
+  EXPECT_LT(std::count(own.begin(), own.end(), true), 300);
+  const std::int64_t hidden = golden.hidden();
+  for (std::size_t layer = 0; layer < golden.inputs.size(); ++layer) {
+    for (std::size_t row = 0; row < own.size(); ++row) {
+      const auto at = static_cast<std::ptrdiff_t>(row) * hidden;
+      const auto begin = given.outputs[layer].begin() + at;
+      const bool equal = std::equal(begin, begin + hidden, expected.outputs[layer].begin() + at);
+      // The feeder fills outputs with NaN before a layer runs.
+      const bool untouched = std::all_of(begin, begin + hidden, [](Bf16Bits bits) { return bits == 0x7fc0; });
+      ASSERT_TRUE(own[row] ? equal : untouched) << "layer " << layer << ", row " << row;
+    }
+  }
+}
+
+TEST(ContextParallelOptions, OwnOutputsAreNotCheckedForAll) {
+  EngineOptions options = GoldenCase::open("tiny-bf16").options();
+  options.parallel.context = all_ranks();
+  options.parallel.context_share_outputs = false;
+  options.check_outputs = true;
+  const Status status = Engine::create(options).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("context_share_outputs"), std::string::npos) << status.message();
 }
 
 TEST(ContextParallelOptions, BothKindsAtOnceAreRefused) {

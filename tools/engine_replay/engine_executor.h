@@ -33,7 +33,8 @@ struct EngineExecutorOptions {
   std::int32_t draft_tokens = 0;                         // in steps of the replay, which are captured before it begins
   replay::ExpertTimes experts;                           // added to every step
   std::int64_t snapshot_bytes = std::int64_t{16} << 30;  // host memory for sequences
-  std::function<std::int64_t()> now_ns;                  // what times are read from; null: steady_clock
+  // What times are read from; null: steady_clock. Several engines have copies, called from their threads.
+  std::function<std::int64_t()> now_ns;
 };
 
 class EngineExecutor : public replay::ReplayExecutor {

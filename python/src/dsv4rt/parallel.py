@@ -23,6 +23,8 @@ class ParallelOptions:
     size: int = 0
     """Of this process and of all; with backend "cpu" 0 and 0, as the communicator says."""
     context_min_tokens: int | None = None
+    context_own_outputs: bool = False
+    """True: outputs of shared steps stay where they were computed; see dsv4rt_step_context_rows."""
     deadline_seconds: float | None = None
     create_deadline_seconds: float | None = None
     mpi_communicator: Any = None
@@ -45,6 +47,7 @@ def parallel_struct(options: ParallelOptions) -> tuple[Any, list]:
     struct = ffi.new("dsv4rt_parallel_options*")
     lib.dsv4rt_parallel_options_init(struct, ffi.sizeof(struct[0]))
     kept: list = [struct]
+    struct.context_own_outputs = int(options.context_own_outputs)
     struct.kind, struct.rank, struct.size = _KINDS[options.kind], options.rank, options.size
     for name in ("context_min_tokens", "deadline_seconds", "create_deadline_seconds"):
         if (value := getattr(options, name)) is not None:

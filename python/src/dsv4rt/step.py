@@ -74,6 +74,14 @@ class Step:
         """Whether the step was committed or cancelled."""
         return self._ended
 
+    @property
+    def context_rows(self) -> tuple[range, range]:
+        """The rows that this rank computes with context parallelism, and reads of x: two parts, of which either may be
+        empty. All rows, as the first part, where every rank computes all."""
+        first, count = ffi.new("int32_t[2]"), ffi.new("int32_t[2]")
+        self.engine._call(lib.dsv4rt_step_context_rows, self._struct, first, count)
+        return range(first[0], first[0] + count[0]), range(first[1], first[1] + count[1])
+
     def forward(self, layer: int, x: Any, out: Any = None) -> Any:
         """Runs one layer and returns `out`, made like `x` if it is None. Every layer runs once, in any order."""
         if out is None:

@@ -48,6 +48,8 @@ TEST_F(CApiParallelTest, RanksThatCannotMeetAreRefused) {
   expect_names(with_ranks([](Ranks& r, Options&) { r.kind = 3; }, DSV4RT_INVALID_ARGUMENT), "kind: 3");
   expect_names(with_ranks([](Ranks& r, Options&) { r.struct_size -= 8; }, DSV4RT_INVALID_ARGUMENT),
                "dsv4rt_parallel_options.struct_size");
+  expect_names(with_ranks([](Ranks& r, Options&) { r.context_own_outputs = 2; }, DSV4RT_INVALID_ARGUMENT),
+               "context_own_outputs: 2");
   expect_names(with_ranks([](Ranks& r, Options&) { r.rank = -1; }, DSV4RT_INVALID_ARGUMENT), "rank, size: -1, 0");
   expect_names(with_ranks([&](Ranks& r, Options&) { r.unique_id = id; }, DSV4RT_INVALID_ARGUMENT), "unique_id");
   expect_names(with_ranks([](Ranks&, Options& o) { o.backend = "cuda"; }, DSV4RT_INVALID_ARGUMENT), "unique_id: null");
