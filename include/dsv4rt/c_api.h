@@ -36,7 +36,8 @@ extern "C" {
 //  4  scratch_bytes, graph_bytes              7  tensors in memory, state as data, cache views, warnings, layer outputs
 //  8  metrics                                9  increments of snapshots, snapshots from a source, shared weights,
 //                                               tensors of a device
-#define DSV4RT_C_API_VERSION 9
+// 10  linear_precision
+#define DSV4RT_C_API_VERSION 10
 
 // ---- Library ------------------------------------------------------------------------------------
 

@@ -120,6 +120,8 @@ typedef struct dsv4rt_engine_options {
   // Since version 7.
   dsv4rt_warning_callback on_warning;  // null: nobody is told
   void* warning_user_data;             // given to on_warning
+  // Since version 10.
+  const char* linear_precision;  // "exact" or "fp8": EngineOptions::linear_precision; null: "exact"
 } dsv4rt_engine_options;
 
 // Where a tensor's bytes are; the values of TensorMemory in memory_checkpoint.h.
