@@ -18,6 +18,8 @@ namespace {
 constexpr std::int32_t kMostGemvTokens = 4;
 // Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
 constexpr std::int32_t kMostSplitKTokens = 64;
+// Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
+constexpr std::int32_t kMostMixedTokens = 128;
 // From these tokens on the prefill kernel, which takes few problems at a time, is the fastest.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
@@ -202,7 +204,7 @@ Result<LinearPlan> plan_fp8(int number, const DeviceFacts& device, std::int32_t 
   if (shapes.size() > kMaxPrefillProblems || !all_products(shapes)) return does_not_fit(plan.variant);
   return plan_resident(plan, device, device.multiprocessors, items_of(shapes, tokens, variant.tokens, kFp8RowTiles),
                        kFp8WeightBytes, variant.stage_bytes - kFp8WeightBytes,
-                       fp8_other_bytes(variant.groups, segments_of(shapes)));
+                       segments_of(shapes) > 1 ? variant.segmented_other_bytes : variant.other_bytes);
 }
 
 // Up to kMostSplitKTokens: as many segments a block as leave blocks for most multiprocessors. Blocks of several
@@ -240,10 +242,9 @@ Result<LinearPlan> plan_cheapest(const LinearDevice& device, std::int32_t tokens
 
 // kFp8Products from 65 tokens on.
 Result<LinearPlan> plan_products(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
-  const LinearVariant variant = tokens <= 96    ? splitk_of(96, 1, 2)
-                                : tokens <= 128 ? splitk_of(64, 4, 1)
-                                                : LinearVariant{LinearFamily::kFp8, 1};
-  return plan_variant(variant, device, tokens, shapes);
+  if (tokens > kMostMixedTokens) return plan_variant({LinearFamily::kFp8, 2}, device, tokens, shapes);
+  if (tokens <= 96) return plan_variant(splitk_of(96, 1, 2), device, tokens, shapes);
+  return plan_variant({LinearFamily::kSplitK, choose_splitk(device.facts, tokens, shapes)}, device, tokens, shapes);
 }
 
 }  // namespace
@@ -345,6 +346,9 @@ int most_problems(std::int32_t tokens) {
 }
 std::int32_t most_norm_tokens() {
   return kMostGemvTokens;
+}
+std::int32_t most_mixed_tokens() {
+  return kMostMixedTokens;
 }
 std::int32_t most_one_wave_tokens() {
   return kMostSplitKTokens;

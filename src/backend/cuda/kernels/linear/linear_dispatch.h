@@ -87,7 +87,7 @@ struct LinearPlan {
 };
 
 // Up to kMaxProblems calls of equally many segments over tile-packed weights, or one call over lanes; 1 token and more.
-// With more than most_one_wave_tokens() all or none are kFp8Products.
+// With more than most_mixed_tokens() all or none are kFp8Products.
 // normed: behind an RMS norm of whole rows of x, which is to be computed in the kernel (kGemv).
 Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes,
                                bool normed = false);
@@ -100,6 +100,8 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
 int most_problems(std::int32_t tokens);
 // Up to how many tokens a norm is computed in the products' kernel.
 std::int32_t most_norm_tokens();
+// Up to how many kFp8Products run in one launch with others.
+std::int32_t most_mixed_tokens();
 // Up to how many no launch depends on how many clusters run at once.
 std::int32_t most_one_wave_tokens();
 

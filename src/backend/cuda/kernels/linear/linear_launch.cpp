@@ -73,7 +73,7 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (!params.problems[i].wide_stores) continue;
     const bool floats = calls[i]->output == OutputType::kF32;
-    const int box_tokens = fp8 ? kFp8BoxTokens : prefill_box_tokens(plan.item_tokens, floats);
+    const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, floats);
     DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], described.tokens, box_tokens));
   }
   params.input_scales = described.input_scales;
@@ -170,7 +170,7 @@ Status LinearLauncher::add(const LinearCall& call) {
       shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
   const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
   const int most = few ? kMaxPrefillProblems : most_problems(tokens_);
-  const bool other_kernel = count_ > 0 && tokens_ > most_one_wave_tokens() && multiplies_codes(*calls_[0]) != codes;
+  const bool other_kernel = count_ > 0 && tokens_ > most_mixed_tokens() && multiplies_codes(*calls_[0]) != codes;
   const bool other_segments =
       count_ > 0 && tile_segments(calls_[0]->weight->in_features()) != tile_segments(shape.inputs);
   if (count_ == most || other_input || other_segments || other_kernel) DSV4RT_RETURN_IF_ERROR(flush());

@@ -1,5 +1,5 @@
-// A consumer of the E4M3 kernel: a warpgroup that multiplies 64 tokens by 128 outputs, scales and adds the sums of
-// every 128 inputs, and stores.
+// A consumer of the E4M3 kernel: a warpgroup that multiplies 64 tokens by one row tile or two, scales and adds the
+// sums of every 128 inputs, and stores.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,11 @@ struct Fp8Memory {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kGroups>
+template <int kTokenGroups, int kRowGroups>
 struct Fp8Consumer {
-  using Shape = Fp8Shape<kGroups>;
+  using Shape = Fp8Shape<kTokenGroups, kRowGroups>;
   static constexpr int kValues = Shape::kValues;
+  static constexpr int kTiles = Shape::kGroupTiles;
 
   const PrefillParams& p;
   const Fp8Memory& m;
@@ -34,61 +35,64 @@ struct Fp8Consumer {
   int lane;
   Ring ring;
 
-  // An item's weight scales, those of its two row tiles.
-  struct WeightScales {
-    const float* first;
-    const float* second;
-  };
-  // A row tile beyond the problem's last has the weights and scales of the last one, and is not stored.
-  __device__ __forceinline__ WeightScales weight_scales(const LinearProblem& q, int row_tile) const {
-    const auto of = [&](int tile) { return q.scales + std::int64_t{min(tile, q.row_tiles - 1)} * q.scale_blocks; };
-    return {of(row_tile), of(row_tile + 1)};
+  // The warpgroup's number among those of the same tokens, and among those of the same outputs.
+  __device__ __forceinline__ int row_group() const { return kRowGroups > 1 ? group % kRowGroups : 0; }
+  __device__ __forceinline__ int token_group() const { return group / kRowGroups; }
+
+  // The scales of a row tile's weights. One beyond the problem's last has those of the last one, as it has its weights,
+  // and is not stored.
+  __device__ __forceinline__ static const float* scales_of(const LinearProblem& q, int row_tile) {
+    return q.scales + std::int64_t{min(row_tile, q.row_tiles - 1)} * q.scale_blocks;
   }
 
   // Blocks first .. end - 1 of 128 inputs, a segment.
-  __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const WeightScales& weights, int first, int end) {
+  __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const float* const (&scales)[kTiles], int first,
+                                              int end) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
-    float weight[kFp8RowTiles] = {__ldg(weights.first + first), __ldg(weights.second + first)};
+    float weight[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + first);
     for (int block = first; block < end; ++block) {
       barrier_wait(m.full + ring.stage * 8, ring.parity);
       const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
-      const std::uint32_t a = inputs + group * (kWarpgroup / 2 * kStageBytesOfInput);
-      const std::uint32_t b = inputs + Shape::kInputBytes;
+      const std::uint32_t a = inputs + token_group() * (kFp8GroupTokens * kStageBytesOfInput);
+      const std::uint32_t b = inputs + Shape::kInputBytes + row_group() * (kTiles * kFp8TileBytes);
       float product[kValues];
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kE4m3Steps; ++step) {
-        WgmmaE4m3<kFp8Outputs>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
+        WgmmaE4m3<Shape::kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
       }
       wgmma_commit();
       // While they run: the scales of tokens l / 4 and l / 4 + 8, and the next block's of the weights.
-      const std::uint32_t at = m.scales + ring.stage * Shape::kScaleBytes + (group * 64 + warp * 16 + lane / 4) * 4;
+      const std::uint32_t at =
+          m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
       float token[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(token[i]) : "r"(at + i * 32) : "memory");
       }
-      float factors[kFp8RowTiles][2];
+      float factors[kTiles][2];
 #pragma unroll
-      for (int i = 0; i < 2 * kFp8RowTiles; ++i) factors[i / 2][i % 2] = weight[i / 2] * token[i % 2];
+      for (int i = 0; i < 2 * kTiles; ++i) factors[i / 2][i % 2] = weight[i / 2] * token[i % 2];
       const int next = min(block + 1, end - 1);
-      weight[0] = __ldg(weights.first + next);
-      weight[1] = __ldg(weights.second + next);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + next);
       wgmma_wait<0>();
       wgmma_hold(product);
       barrier_arrive(m.empty + ring.stage * 8);
       ring.advance(p.stages);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
-        sum[i] = __fmaf_rn(product[i], factors[i / (kValues / kFp8RowTiles)][i % 4 / 2], sum[i]);
+        sum[i] = __fmaf_rn(product[i], factors[i / (kValues / kTiles)][i % 4 / 2], sum[i]);
       }
     }
   }
 
   // Totals of a thread lie by fours, [kValues / 4][128 threads].
   __device__ __forceinline__ std::uint32_t totals() const {
-    return m.buffers + group * kFp8SumBytes + (warp * 32 + lane) * 16;
+    return m.buffers + group * Shape::kTotalBytes + (warp * 32 + lane) * 16;
   }
   __device__ __forceinline__ void store_totals(const float (&sum)[kValues]) const {
 #pragma unroll
@@ -111,21 +115,24 @@ struct Fp8Consumer {
   __device__ __forceinline__ void run_item(int index) {
     const LinearItem item = linear_item(p, index);
     const LinearProblem& q = p.problems[item.problem];
-    const int row_tile = item.row_group * kFp8RowTiles;
-    const WeightScales weights = weight_scales(q, row_tile);
-    const Fp8Store store{q,         &p.outputs[item.problem],
-                         p.tokens,  m.buffers + group * (p.segments > 1 ? kFp8SumBytes : kFp8OutputBytes),
-                         1 + group, warp,
-                         lane};
+    const int row_tile = item.row_group * kFp8RowTiles + row_group() * kTiles;
+    const float* scales[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) scales[tile] = scales_of(q, row_tile + tile);
+    const Fp8Store<kTiles> store{
+        q,         &p.outputs[item.problem],
+        p.tokens,  m.buffers + group * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes),
+        1 + group, warp,
+        lane};
     float sum[kValues];
     for (int segment = 0; segment < p.segments; ++segment) {
-      sum_segment(sum, weights, q.scale_blocks * segment / p.segments, q.scale_blocks * (segment + 1) / p.segments);
+      sum_segment(sum, scales, q.scale_blocks * segment / p.segments, q.scale_blocks * (segment + 1) / p.segments);
       if (segment == 0) store.wait_for_buffer();
       if (segment > 0) add_totals(sum);
       if (segment + 1 < p.segments) store_totals(sum);
     }
     if (p.segments > 1) store.sync_warpgroup();  // all have read their totals
-    store.run(row_tile, item.token_tile * Shape::kTokens + group * 64, sum);
+    store.run(row_tile, item.token_tile * Shape::kTokens + token_group() * kFp8GroupTokens, sum);
   }
 
   __device__ __forceinline__ void run() {

@@ -1,7 +1,7 @@
-// Linear layers of E4M3 weights and inputs at many tokens: a block multiplies 128 or 192 tokens, 64 for each of its
-// consumer warpgroups, by 128 outputs. Tokens are the rows of the matrix instruction, so that a thread has two of their
-// scales and FP32 promotion is a multiply-add for every sum of 128 inputs; while one warpgroup does that the others'
-// products run. One thread keeps a ring of stages full.
+// Linear layers of E4M3 weights and inputs at many tokens: a block multiplies 64, 128 or 192 tokens by 128
+// outputs, in two or three consumer warpgroups of 64 tokens. Tokens are the rows of the matrix instruction, so that a
+// thread has two of their scales and FP32 promotion is a multiply-add for every sum of 128 inputs; while one warpgroup
+// does that the others' products run. One thread keeps a ring of stages full.
 //
 // Order of accumulation: that of linear_params.h. Totals over segments, touched once for a segment, wait in shared
 // memory: the registers of three warpgroups hold products and one segment's sums.
@@ -19,9 +19,9 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kGroups>
+template <int kTokenGroups, int kRowGroups>
 struct Fp8Producer {
-  using Shape = Fp8Shape<kGroups>;
+  using Shape = Fp8Shape<kTokenGroups, kRowGroups>;
 
   const PrefillParams& p;
   const Fp8Memory& m;
@@ -38,11 +38,11 @@ struct Fp8Producer {
     const std::uint32_t barrier = m.full + ring.stage * 8;
     const std::uint32_t to = m.stages + ring.stage * Shape::kStageBytes;
     barrier_arrive_expect(barrier, Shape::kStageBytes + Shape::kScaleBytes);
-    constexpr std::uint32_t kTileBytes = kFp8WeightBytes / kFp8RowTiles;
 #pragma unroll
     for (int tile = 0; tile < kFp8RowTiles; ++tile) {
       const std::int64_t at = std::int64_t{min(row_tile + tile, q.row_tiles - 1)} * q.scale_blocks + block;
-      copy_bulk(to + Shape::kInputBytes + tile * kTileBytes, q.codes + at * kTileBytes, kTileBytes, barrier, policy);
+      copy_bulk(to + Shape::kInputBytes + tile * kFp8TileBytes, q.codes + at * kFp8TileBytes, kFp8TileBytes, barrier,
+                policy);
     }
     copy_box(to, &p.inputs[q.input], block * kScaleBlockInputs, first_token, barrier);
     copy_bulk(m.scales + ring.stage * Shape::kScaleBytes,
@@ -68,17 +68,17 @@ struct Fp8Producer {
 #endif  // sm_90a
 
 // Grid: any number of blocks.
-template <int kGroups>
-__global__ __launch_bounds__(Fp8Shape<kGroups>::kThreads,
+template <int kTokenGroups, int kRowGroups>
+__global__ __launch_bounds__(Fp8Shape<kTokenGroups, kRowGroups>::kThreads,
                              1) void linear_fp8_kernel(const __grid_constant__ PrefillParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shape = Fp8Shape<kGroups>;
+  using Shape = Fp8Shape<kTokenGroups, kRowGroups>;
   allow_dependents();
   extern __shared__ char fp8_memory[];
   Fp8Memory m;
   m.stages = (shared_address(fp8_memory) + 1023U) & ~1023U;
   m.buffers = m.stages + p.stages * Shape::kStageBytes;
-  m.scales = m.buffers + kGroups * (p.segments > 1 ? kFp8SumBytes : kFp8OutputBytes);
+  m.scales = m.buffers + Shape::kGroups * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes);
   m.full = m.scales + p.stages * Shape::kScaleBytes;
   m.empty = m.full + kMaxStages * 8;
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
@@ -86,20 +86,21 @@ __global__ __launch_bounds__(Fp8Shape<kGroups>::kThreads,
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, kGroups * kWarpgroup);
+      barrier_init(m.empty + i * 8, Shape::kGroups * kWarpgroup);
     }
     barrier_init_fence();
   }
   __syncthreads();
   wait_for_predecessors();
 
-  if (warp >= kGroups * kRowTileWarps) {
+  if (warp >= Shape::kGroups * kRowTileWarps) {
     give_registers<Shape::kProducerRegisters>();
-    if (warp == kGroups * kRowTileWarps && lane == 0) Fp8Producer<kGroups>{p, m, evict_normal_policy(), Ring{}}.run();
+    if (warp == Shape::kGroups * kRowTileWarps && lane == 0)
+      Fp8Producer<kTokenGroups, kRowGroups>{p, m, evict_normal_policy(), Ring{}}.run();
     __syncwarp();
   } else {
     take_registers<Shape::kRegisters>();
-    Fp8Consumer<kGroups>{p, m, warp / kRowTileWarps, warp % kRowTileWarps, lane, Ring{}}.run();
+    Fp8Consumer<kTokenGroups, kRowGroups>{p, m, warp / kRowTileWarps, warp % kRowTileWarps, lane, Ring{}}.run();
     __syncwarp();
   }
 #endif

@@ -12,7 +12,7 @@ using Kernel = void (*)(PrefillParams);
 // These are the variants in the order of their table.
 template <std::size_t... kNumbers>
 constexpr std::array<Kernel, sizeof...(kNumbers)> kernels(std::index_sequence<kNumbers...>) {
-  return {&linear_fp8_kernel<kFp8Variants[kNumbers].groups>...};
+  return {&linear_fp8_kernel<kFp8Variants[kNumbers].token_groups, kFp8Variants[kNumbers].row_groups>...};
 }
 constexpr auto kKernels = kernels(std::make_index_sequence<kFp8Variants.size()>());
 

@@ -1,4 +1,4 @@
-// How a warpgroup stores 128 outputs of 64 tokens.
+// How a warpgroup stores one row tile's outputs of 64 tokens, or two.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,10 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+template <int kTiles>
 struct Fp8Store {
-  static constexpr int kValues = kFp8Outputs / 2;
+  static constexpr int kColumns = kTiles * kRowTile;
+  static constexpr int kValues = kColumns / 2;
 
   const LinearProblem& q;
   const CUtensorMap* map;  // tensor map of y, for wide BF16
@@ -65,12 +67,12 @@ struct Fp8Store {
       return *reinterpret_cast<const std::uint32_t*>(&pair);
     };
     constexpr int kTokenBytes = kRowTile * 2;
-    constexpr int kBoxBytes = kFp8BoxTokens * kTokenBytes;
+    constexpr int kBoxBytes = kFp8GroupTokens * kTokenBytes;
     // Lane l names row l % 8 of matrix l / 8: tokens 0 .. 7 and 8 .. 15 of eight outputs, then of the next eight.
     const int token = warp * 16 + lane % 16;
     const std::uint32_t own = buffer + token * kTokenBytes;
 #pragma unroll
-    for (int j = 0; j < kFp8Outputs / 8; j += 2) {
+    for (int j = 0; j < kColumns / 8; j += 2) {
       const float* v = sum + j * 4;
       const int unit = j % 8 + lane / 16;
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
@@ -82,7 +84,7 @@ struct Fp8Store {
     sync_warpgroup();
     if (!stores()) return;
 #pragma unroll
-    for (int tile = 0; tile < kFp8RowTiles; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       if (first_row_tile + tile >= q.row_tiles) break;
       store_box(map, (first_row_tile + tile) * kRowTile, first_token, buffer + tile * kBoxBytes);
     }
