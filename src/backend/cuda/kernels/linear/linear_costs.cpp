@@ -54,7 +54,8 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
     const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(plan.variant.number));
     const int blocks = plan.clusters * plan.cluster_blocks;
     const int neighbours = std::min(variant.blocks_per_sm, ceil_div(blocks, multiprocessors));
-    const auto segment_stages = static_cast<double>(shapes[0].inputs) / kStageInputs / tile_segments(shapes[0].inputs);
+    const auto segment_stages =
+        static_cast<double>(shapes[0].inputs) / kStageInputs / tile_segments(*shapes[0].tiles, shapes[0].inputs);
     rounds = ceil_div(plan.clusters, splitk_places(variant, plan.cluster_blocks, multiprocessors));
     stages = rounds * segment_stages * neighbours * variant.groups * variant.row_tiles;
   } else {

@@ -49,14 +49,14 @@ int row_tiles(const LinearShape& shape) {
   return static_cast<int>(shape.outputs / kRowTile);
 }
 int segments_of(std::span<const LinearShape> shapes) {
-  return tile_segments(shapes[0].inputs);
+  return tile_segments(*shapes[0].tiles, shapes[0].inputs);
 }
 int scale_blocks(const LinearShape& shape) {
   return static_cast<int>(shape.inputs / kScaleBlockInputs);
 }
 // Scale blocks of the longest segment.
 int longest_segment(const LinearShape& shape) {
-  return ceil_div(scale_blocks(shape), tile_segments(shape.inputs));
+  return ceil_div(scale_blocks(shape), tile_segments(*shape.tiles, shape.inputs));
 }
 // A row tile's in a stage, most of all shapes.
 int weight_bytes(std::span<const LinearShape> shapes) {

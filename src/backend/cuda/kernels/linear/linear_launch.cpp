@@ -32,6 +32,10 @@ bool multiplies_codes(const LinearCall& call) {
   return packed(call).wgmma_packed() && packed(call).tile_kind() == TileKind::kFp8Products;
 }
 
+int segments_of(const LinearCall& call) {
+  return tile_segments(packed(call).tile_kind(), call.weight->in_features());
+}
+
 bool aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
@@ -102,7 +106,7 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
   });
   params.tokens = tokens;
   params.token_tiles = ceil_div(tokens, item_tokens);
-  params.segments = tile_segments(calls[0]->weight->in_features());
+  params.segments = segments_of(*calls[0]);
   params.problem_count = static_cast<std::int32_t>(calls.size());
   LinearProblem* problem = params.problems;
   for (const LinearCall* call : calls) {
@@ -171,8 +175,7 @@ Status LinearLauncher::add(const LinearCall& call) {
   const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
   const int most = few ? kMaxPrefillProblems : most_problems(tokens_);
   const bool other_kernel = count_ > 0 && tokens_ > most_mixed_tokens() && multiplies_codes(*calls_[0]) != codes;
-  const bool other_segments =
-      count_ > 0 && tile_segments(calls_[0]->weight->in_features()) != tile_segments(shape.inputs);
+  const bool other_segments = count_ > 0 && segments_of(*calls_[0]) != segments_of(call);
   if (count_ == most || other_input || other_segments || other_kernel) DSV4RT_RETURN_IF_ERROR(flush());
   if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;

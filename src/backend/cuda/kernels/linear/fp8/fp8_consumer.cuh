@@ -79,6 +79,9 @@ struct Fp8Consumer {
       const int next = min(block + 1, end - 1);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + next);
+        // Loads of the scales have ended, which the arrival does not wait for.
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) wgmma_hold(factors[tile]);
       wgmma_wait<0>();
       wgmma_hold(product);
       barrier_arrive(m.empty + ring.stage * 8);

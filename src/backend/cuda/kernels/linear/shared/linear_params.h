@@ -64,6 +64,14 @@ constexpr int tile_segments(std::int64_t inputs) {
   return segments;
 }
 
+// The same for products of codes. Up to 8191 inputs the parts are those of other weights, with which they share launches;
+// beyond they are longer: the kernel for many tokens brings totals back once for each.
+constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
+  constexpr std::int64_t kManyInputs = 8192;
+  const int segments = tile_segments(inputs);
+  return kind == TileKind::kFp8Products && inputs >= kManyInputs ? segments / 2 : segments;
+}
+
 struct LinearProblem {
   const std::byte* codes = nullptr;  // [row_tiles][stages][stage_tile_bytes], see packed_linear.h
   const float* scales = nullptr;     // [row_tiles][K / 128]; null for kBf16

@@ -191,6 +191,8 @@ struct SplitKConsumer {
         sum[i + 2] = __fmaf_rn(product[i + 2], even, sum[i + 2]);
         sum[i + 3] = __fmaf_rn(product[i + 3], odd, sum[i + 3]);
       }
+      // The scales have been read: a load that is under way at the arrival may find what the copy engine writes next.
+      wgmma_hold(sum);
       ring.advance(unit.slots);
       release_before(block + 1);
     }
