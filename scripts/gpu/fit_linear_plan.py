@@ -23,7 +23,7 @@ FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stag
 CLUSTERS = {1: 132, 2: 66, 4: 31}
 EXACT_VARIANTS = ["splitk 64x4", "splitk 96r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
                   "prefill 192"]
-FP8_VARIANTS = ["splitk 64x4", "splitk 64x2", "splitk 64x1", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
+FP8_VARIANTS = ["splitk 64x4", "splitk 64x2", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
 

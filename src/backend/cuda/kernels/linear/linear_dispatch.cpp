@@ -1,15 +1,6 @@
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 
 #include <algorithm>
-
-#include "backend/cuda/kernels/common/launch_check.h"
-#include "backend/cuda/kernels/linear/gemv/gemv_shape.h"
-#include "backend/cuda/kernels/linear/linear_costs.h"
-#include "backend/cuda/kernels/linear/linear_rings.h"
-#include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
-#include "base/arithmetic.h"
-#include "base/try.h"
-
 namespace dsv4rt::cuda {
 namespace {
 
@@ -226,13 +217,15 @@ int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<cons
   return number;
 }
 
-Result<LinearPlan> plan_cheapest(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
+// From 65 tokens on. Costs are those of `counted`.
+Result<LinearPlan> plan_cheapest(std::span<const LinearCost> costs, const LinearDevice& device, std::int32_t tokens,
+                                 std::span<const LinearShape> shapes, std::span<const LinearShape> counted) {
   Result<LinearPlan> best = Status{StatusCode::kUnsupported, "linear: no kernel runs these problems on this device"};
   double least = 0;
-  for (const LinearCost& cost : kLinearCosts) {
+  for (const LinearCost& cost : costs) {
     Result<LinearPlan> plan = plan_variant(cost.variant, device, tokens, shapes);
     if (!plan.ok()) continue;
-    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, shapes);
+    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, counted);
     if (best.ok() && microseconds >= least) continue;
     least = microseconds;
     best = std::move(plan);
@@ -240,11 +233,14 @@ Result<LinearPlan> plan_cheapest(const LinearDevice& device, std::int32_t tokens
   return best;
 }
 
-// kFp8Products from 65 tokens on.
-Result<LinearPlan> plan_products(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
-  if (tokens > kMostMixedTokens) return plan_variant({LinearFamily::kFp8, 2}, device, tokens, shapes);
-  if (tokens <= 96) return plan_variant(splitk_of(96, 1, 2), device, tokens, shapes);
-  return plan_variant({LinearFamily::kSplitK, choose_splitk(device.facts, tokens, shapes)}, device, tokens, shapes);
+// Codes that share a launch with other kinds cost about what weights do that are widened: memory counts there.
+Result<LinearPlan> plan_mixed(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
+  std::array<LinearShape, kMaxProblems> widened;
+  std::ranges::transform(shapes, widened.begin(), [](LinearShape shape) {
+    if (shape.tiles == TileKind::kFp8Products) shape.tiles = TileKind::kFp8;
+    return shape;
+  });
+  return plan_cheapest(kLinearCosts, device, tokens, shapes, std::span(widened).first(shapes.size()));
 }
 
 }  // namespace
@@ -338,7 +334,9 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
     if (gemv.ok() || normed) return gemv;
   }
   if (tokens <= kMostSplitKTokens) return plan(LinearFamily::kSplitK, choose_splitk(device.facts, tokens, shapes));
-  return any_products(shapes) ? plan_products(device, tokens, shapes) : plan_cheapest(device, tokens, shapes);
+  if (all_products(shapes)) return plan_cheapest(kFp8Costs, device, tokens, shapes, shapes);
+  if (any_products(shapes)) return plan_mixed(device, tokens, shapes);
+  return plan_cheapest(kLinearCosts, device, tokens, shapes, shapes);
 }
 
 int most_problems(std::int32_t tokens) {
