@@ -1,6 +1,15 @@
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 
 #include <algorithm>
+
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/linear/gemv/gemv_shape.h"
+#include "backend/cuda/kernels/linear/linear_costs.h"
+#include "backend/cuda/kernels/linear/linear_rings.h"
+#include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
 namespace dsv4rt::cuda {
 namespace {
 
