@@ -37,7 +37,8 @@ extern "C" {
 //  8  metrics                                9  increments of snapshots, snapshots from a source, shared weights,
 //                                               tensors of a device
 // 10  accepted counts on the device          11  engines of several ranks
-#define DSV4RT_C_API_VERSION 11
+// 12  linear_precision
+#define DSV4RT_C_API_VERSION 12
 
 // ---- Library ------------------------------------------------------------------------------------
 

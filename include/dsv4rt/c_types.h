@@ -144,6 +144,8 @@ typedef struct dsv4rt_engine_options {
   void* warning_user_data;             // given to on_warning
   // Since version 11.
   const dsv4rt_parallel_options* parallel;  // null: one rank
+  // Since version 12.
+  const char* linear_precision;  // "exact" or "fp8": EngineOptions::linear_precision; null: "exact"
 } dsv4rt_engine_options;
 
 // Where a tensor's bytes are; the values of TensorMemory in memory_checkpoint.h.

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Fits the constants of src/backend/cuda/kernels/linear/linear_costs.h to measured times.
 
-scripts/gpu/fit_linear_plan.py [FILE...]     default: scripts/gpu/linear_plan_h200.csv
+scripts/gpu/fit_linear_plan.py [--fp8] [FILE...]     default: scripts/gpu/linear_plan_h200.csv
+                                                     with --fp8: scripts/gpu/linear_plan_fp8_h200.csv
 
-FILE: what `bench_linear_gpu --family ... --csv FILE` writes, with and without --pro; families that no constant belongs
-to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with the
+FILE: what `bench_linear_gpu [--fp8] --family ... --csv FILE` writes, with and without --pro; families that no constant
+belongs to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with the
 fastest variant of each problem. The estimate is that of linear_costs.cpp, least squares of relative errors, no
 constant negative. Starts and whole variants are then moved to where the choices lose least, since only differences
 between variants near their crossings matter.
@@ -17,11 +18,12 @@ import re
 import sys
 
 MULTIPROCESSORS = 132
-FP8, BF16 = 4096, 8192  # bytes of a row tile's weights in a stage
+FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stage; of CODES it holds 128 inputs, not 64
 # Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
 CLUSTERS = {1: 132, 2: 66, 4: 31}
-VARIANTS = ["splitk 64x4", "splitk 96r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
-            "prefill 192"]
+EXACT_VARIANTS = ["splitk 64x4", "splitk 96r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
+                  "prefill 192"]
+FP8_VARIANTS = ["splitk 64x4", "splitk 64x2", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
 
@@ -43,6 +45,10 @@ def problems(hidden, rank, heads, groups, prefix):
         "wo_b": [(hidden, groups * 1024, FP8, True)],
         "bf16 square": plain(hidden),
     }.items()}
+
+
+def stage_inputs(part):
+    return 128 if part[2] is CODES else 64
 
 
 PROBLEMS = problems(4096, 1024, 64, 8, "") | problems(7168, 1536, 128, 16, "pro ")
@@ -76,6 +82,10 @@ def features(variant, parts, tokens):
         item_tokens = 128
         if count % cluster:
             return None
+    elif family == "fp8":
+        rows, item_tokens = 2, int(shape)
+        if any(p[2] is not CODES for p in parts):
+            return None
     else:
         rows, item_tokens = 4, int(shape)
         if len(parts) > MOST_PREFILL_PROBLEMS:
@@ -85,21 +95,21 @@ def features(variant, parts, tokens):
         return ceil_div(part[0], 64 * rows) * ceil_div(tokens, item_tokens)
 
     items = sum(items_of(p) for p in parts)
-    work = [(items_of(p), p[1] // 64) for p in parts]
-    traffic = sum(items_of(p) * (p[1] // 64) * (item_tokens * 128 + rows * p[2]) for p in parts)
+    work = [(items_of(p), p[1] // stage_inputs(p)) for p in parts]
+    traffic = sum(items_of(p) * (p[1] // stage_inputs(p)) * (item_tokens * 128 + rows * p[2]) for p in parts)
     if family == "splitk":
         per_sm = 4 // (groups * rows) if groups * rows > 1 else 5
         blocks = MULTIPROCESSORS * per_sm
         rounds = ceil_div(items, max(1, blocks if cluster == 1 else blocks * 10 // 11 // cluster))
         neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
-        stages = rounds * (parts[0][1] / 64 / count) * neighbours * groups * rows
+        stages = rounds * (parts[0][1] / stage_inputs(parts[0]) / count) * neighbours * groups * rows
     else:
-        clusters = min(items, CLUSTERS[cluster] if family == "tile" else CLUSTERS[2])
+        clusters = min(items, CLUSTERS[{"tile": cluster, "fp8": 1, "prefill": 2}[family]])
         rounds = ceil_div(items, clusters)
         most = max(stages for _, stages in work)
         total = sum(n * stages for n, stages in work)
         stages = (rounds * most if total == items * most else max(most, total / clusters)) / cluster
-    fp8 = any(p[2] == FP8 for p in parts)
+    fp8 = all(p[2] is CODES for p in parts) or any(p[2] == FP8 for p in parts)
     return [1, any(p[3] for p in parts), rounds, stages if fp8 else 0, 0 if fp8 else stages,
             traffic / 1024 / MULTIPROCESSORS if family == "splitk" else 0]
 
@@ -121,28 +131,29 @@ def fit(rows):
     return x
 
 
-def read(paths):
+def read(paths, variants, known):
     times = collections.defaultdict(dict)
     for path in paths:
         with open(path, newline="") as file:
             for row in csv.DictReader(file):
-                if row["family"] in VARIANTS and row["problem"] in PROBLEMS and int(row["tokens"]) > 64:
+                if row["family"] in variants and row["problem"] in known and int(row["tokens"]) > 64:
                     times[row["problem"], int(row["tokens"])][row["family"]] = float(row["microseconds"])
     return times
 
 
 class Choices:
-    def __init__(self, times, constants):
+    def __init__(self, times, constants, variants, problems_of):
         self.times = times
         self.constants = constants
+        self.variants = variants
         self.candidates = {}
         for (name, tokens), measured in times.items():
-            known = {v: features(v, PROBLEMS[name], tokens) for v in VARIANTS if v in measured}
+            parts = problems_of[name]
+            known = {v: features(v, parts, tokens) for v in variants if v in measured}
             known = {v: f for v, f in known.items() if f is not None}
             # A launch of prefill takes few problems; one of these counts of tokens is cut into several for all.
-            if len(PROBLEMS[name]) > MOST_PREFILL_PROBLEMS and tokens >= 192:
-                few = PROBLEMS[name][:MOST_PREFILL_PROBLEMS]
-                known = {v: features(v, few, tokens) for v in VARIANTS if v in measured}
+            if len(parts) > MOST_PREFILL_PROBLEMS and tokens >= 192:
+                known = {v: features(v, parts[:MOST_PREFILL_PROBLEMS], tokens) for v in variants if v in measured}
             self.candidates[name, tokens] = known
 
     def chosen(self, constants):
@@ -164,7 +175,7 @@ class Choices:
         least = self.score(best)
         for start, scale in ((2, 0.08), (1, 0.04), (0.5, 0.02), (0.25, 0.01), (1, 0.04), (0.5, 0.02), (0.25, 0.01)):
             for _ in range(3):
-                for variant in VARIANTS:
+                for variant in self.variants:
                     values = best[variant]
                     moves = [[max(0.0, values[0] + sign * start), *values[1:]] for sign in (1, -1)]
                     moves += [[value * (1 + sign * scale) for value in values] for sign in (1, -1)]
@@ -176,28 +187,41 @@ class Choices:
         return best
 
 
+def with_codes():
+    """The problems whose weights all become CODES."""
+    return {name: [(n, k, CODES, True) for n, k, _, _ in parts] for name, parts in PROBLEMS.items()
+            if all(p[3] for p in parts)}
+
+
 def main():
-    paths = sys.argv[1:] or [os.path.join(os.path.dirname(os.path.abspath(__file__)), "linear_plan_h200.csv")]
-    times = read(paths)
+    fp8 = "--fp8" in sys.argv[1:]
+    variants = FP8_VARIANTS if fp8 else EXACT_VARIANTS
+    problems_of = with_codes() if fp8 else PROBLEMS
+    default = "linear_plan_fp8_h200.csv" if fp8 else "linear_plan_h200.csv"
+    paths = [path for path in sys.argv[1:] if path != "--fp8"] or [
+        os.path.join(os.path.dirname(os.path.abspath(__file__)), default)]
+    times = read(paths, variants, problems_of)
     if not times:
-        sys.exit("fit_linear_plan.py: no times of " + ", ".join(VARIANTS))
+        sys.exit("fit_linear_plan.py: no times of " + ", ".join(variants))
     constants = {}
     residuals = {}
-    for variant in VARIANTS:
+    for variant in variants:
         rows = []
         for (name, tokens), measured in times.items():
-            known = features(variant, PROBLEMS[name], tokens)
+            known = features(variant, problems_of[name], tokens)
             if known is not None and variant in measured:
                 rows.append([value / measured[variant] for value in known])
         constants[variant] = fit(rows)
         errors = [dot(row, constants[variant]) - 1 for row in rows]
         residuals[variant] = (math.sqrt(sum(e * e for e in errors) / len(errors)), max(map(abs, errors)), len(errors))
-    choices = Choices(times, constants)
+    choices = Choices(times, constants, variants, problems_of)
     adjusted = choices.adjusted()
-    for variant in VARIANTS:
+    for variant in variants:
         values = ", ".join(f"{value:.4g}" for value in adjusted[variant])
         family, shape = variant.split()
-        numbers = {"splitk": "64, 4, 1" if shape == "64x4" else "96, 1, 2"}.get(family, shape.replace("c", ", "))
+        numbers = shape.replace("c", ", ")
+        if family == "splitk":
+            numbers = re.sub(r"x(\d)", r", \1, 1", re.sub(r"r(\d)", r", 1, \1", shape))
         print(f"    LinearCost{{{family}_of({numbers}), {values}}},")
     print("\nvariant       root mean square and largest relative residual, points, chosen")
     counts = collections.Counter(variant for _, variant in choices.chosen(adjusted))

@@ -17,7 +17,7 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
   --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step",
-                     "whole_step_long" and "whole_prefill"
+                     "whole_step_long" and "whole_prefill", and those of products in FP8 "whole_step_fp8"
   --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
                      (6 GB), at <build-dir>/gpu-run/flash
   --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated
@@ -52,6 +52,8 @@ declare -A shapes=(
   [whole_step]="--whole-step 1x8192,4x8192,5x8192,8x8192,32x32768,33x32768,64x8192,65x8192,128x8192,256x4096"
   [whole_step_long]="--whole-step 1x131072,1x1048576"
   [whole_prefill]="--whole-prefill 8192"
+  [whole_step_fp8]="--whole-step 1x8192,8x8192,32x32768,64x8192,128x8192,256x4096 --linear-precision fp8"
+  [whole_prefill_fp8]="--whole-prefill 8192 --linear-precision fp8"
   [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
 )
 while (($# > 0)); do
@@ -97,6 +99,7 @@ sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
   "memcheck linear_gpu_test *"
+  "memcheck linear_fp8_gpu_test *-*TokensDoNot*"
   "memcheck write_kv_gpu_test *-*ChunksOfEveryLength*"
   "memcheck attend_gpu_test *"
   "memcheck boundary_gpu_test *"
@@ -104,12 +107,14 @@ sanitized=(
   "memcheck cublaslt_linear_gpu_test *Strided*:*Captured*:*Nvfp4*"
   "racecheck engine_gpu_test EngineGpu.FewTokens"
   "racecheck linear_gpu_test *FewTile*:*FewLane*:*Norms*:*E4m3*:*NanAnd*"
+  "racecheck linear_fp8_gpu_test *FewVariants*"
   "racecheck write_kv_gpu_test *HeadCounts:*SeedProfile:*Mixed*:*OtherCsa*"
   "racecheck attend_gpu_test *Padding*:*Sweeps*:*OneAttend*"
   "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*RowsInMemory*:*TwoBlocks*"
   "racecheck indexer_topk_fixed_registers_gpu_test *OneSelect*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "initcheck linear_gpu_test *Grouped*:*E4m3*:*Strided*:*FewTile*:*FewLane*:*Norms*"
+  "initcheck linear_fp8_gpu_test *FewVariants*:*Anywhere*:*Norms*"
   "initcheck write_kv_gpu_test *HeadCounts:*OtherCsa*:*OtherHca*:*MoreCompleting*:*Mixed*"
   "initcheck attend_gpu_test *Padding*:*Sweeps*:*HeadCounts:*OneAttend*"
   "initcheck boundary_gpu_test *StepsKeep*:*TableRows*:*CallsFollow*"
@@ -117,13 +122,14 @@ sanitized=(
   "initcheck cublaslt_linear_gpu_test *Strided*:*Nvfp4*"
   "synccheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "synccheck linear_gpu_test *"
+  "synccheck linear_fp8_gpu_test *-*TokensDoNot*"
   "synccheck write_kv_gpu_test *-*ChunksOfEveryLength*"
   "synccheck attend_gpu_test *"
   "synccheck indexer_topk_gpu_test *"
 )
 
 # Benchmarks by `dsv4rt bench`.
-whole=(whole_step whole_step_long whole_prefill whole_prefill_not_deterministic)
+whole=(whole_step whole_step_long whole_step_fp8 whole_prefill whole_prefill_fp8 whole_prefill_not_deterministic)
 
 # Tests of single stages, run four at a time too.
 crowded=(indexer_topk_gpu_test linear_gpu_test attend_gpu_test write_kv_gpu_test)

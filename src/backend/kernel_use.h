@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dsv4rt/linear_precision.h"
 #include "dsv4rt/model.h"
 #include "layout/row_format.h"
 
@@ -23,6 +24,7 @@ struct KernelQuestion {
   ModelConfig config;
   RowFormat row_format = RowFormat::kFp8DsMla;
   IndexKeyFormat index_format = IndexKeyFormat::kMxfp4;
+  LinearPrecision linear_precision = LinearPrecision::kExact;
   std::int32_t csa_rows_per_block = 64;
   std::int32_t hca_rows_per_block = 64;
   std::int64_t context_tokens = 8192;

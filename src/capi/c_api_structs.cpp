@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/try.h"
+#include "layout/linear_precision_name.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::c_api {
@@ -58,6 +59,9 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
   }
   if (known.index_format != nullptr) {
     DSV4RT_ASSIGN_OR_RETURN(options.index_format, index_key_format_from_name(known.index_format));
+  }
+  if (known.linear_precision != nullptr) {
+    DSV4RT_ASSIGN_OR_RETURN(options.linear_precision, linear_precision_from_name(known.linear_precision));
   }
   options.threads = known.threads;
   options.first_layer = known.first_layer;

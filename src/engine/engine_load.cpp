@@ -51,6 +51,7 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
     return create_cuda_backend({.device = options.device,
                                 .stream = options.stream,
                                 .deterministic = options.deterministic,
+                                .linear_precision = options.linear_precision,
                                 .on_warning = options.on_warning});
 #else
     return Status{StatusCode::kUnsupported, "backend: 'cuda' is not part of this build; accepted: cpu"};
@@ -65,6 +66,7 @@ Result<std::unique_ptr<Backend>> create_weights_backend(const EngineOptions& opt
   keeper.backend = options.backend;
   keeper.device = options.device;
   keeper.deterministic = options.deterministic;
+  keeper.linear_precision = options.linear_precision;
   keeper.threads = 1;
   return create_backend(keeper);
 }
@@ -156,6 +158,7 @@ Status Engine::Impl::agree(const Status& own) {
     digest.update(identity.weights);
     const std::string text =
         identity.profile + " " + options.backend + " " + std::to_string(options.deterministic ? 1 : 0) + " " +
+        std::string(linear_precision_name(options.linear_precision)) + " " +
         std::string(row_format_name(settings.row_format)) + " " +
         std::string(index_key_format_name(settings.index_format)) + " " + std::to_string(options.csa_rows_per_block) +
         " " + std::to_string(options.hca_rows_per_block) + " " + std::to_string(options.draft_budget_tokens) + " " +
@@ -348,6 +351,10 @@ Status Engine::Impl::check_same_weights(const Impl& owner) const {
   }
   if (options.profile != theirs.profile) return other("profile", quote(options.profile), quote(theirs.profile));
   if (options.backend != theirs.backend) return other("backend", quote(options.backend), quote(theirs.backend));
+  if (options.linear_precision != theirs.linear_precision) {
+    return other("linear_precision", std::string(linear_precision_name(options.linear_precision)),
+                 std::string(linear_precision_name(theirs.linear_precision)));
+  }
   const std::tuple<const char*, std::int64_t, std::int64_t> fields[] = {
       {"device", options.device, options.backend == "cuda" ? theirs.device : options.device},
       {"deterministic", options.deterministic, theirs.deterministic},
@@ -393,7 +400,8 @@ void Engine::Impl::identify_prefixes(const Sha256::Digest& digest) {
       "profile " + identity.profile + ", backend " + options.backend + ", deterministic " +
       std::to_string(options.deterministic ? 1 : 0) + ", rows " + std::string(row_format_name(settings.row_format)) +
       ", index keys " + std::string(index_key_format_name(settings.index_format)) + ", blocks of " +
-      std::to_string(options.csa_rows_per_block) + " and " + std::to_string(options.hca_rows_per_block) + " rows";
+      std::to_string(options.csa_rows_per_block) + " and " + std::to_string(options.hca_rows_per_block) + " rows" +
+      (options.linear_precision == LinearPrecision::kExact ? "" : ", linears in fp8");
   prefix_identity = PrefixHasher::engine_digest(checkpoint.bytes(), std::as_bytes(std::span(formats)));
 }
 

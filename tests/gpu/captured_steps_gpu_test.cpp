@@ -223,6 +223,36 @@ TEST_F(GraphCacheGpuTest, NondeterministicStepsOfABucketAgree) {
   EXPECT_GT(captured.engine().graph_stats().replays, 0);
 }
 
+// Products of E4M3 do not depend on the number of rows: padding to a bucket changes nothing.
+TEST_F(GraphCacheGpuTest, StepsInFp8AgreeWithoutABucket) {
+  EngineOptions options = SyntheticModel{.config = "deepseek-v4-flash", .first_layer = 2, .layer_count = 1}.options();
+  options.backend = "cuda";
+  options.limits = {.max_sequences = 2, .max_context_tokens = 1200, .max_step_tokens = kMaxTokens, .pool_tokens = 0};
+  options.linear_precision = LinearPrecision::kFp8;
+  StepRecorder captured(options, true, kMaxTokens);
+  StepRecorder eager(options, false, kMaxTokens);
+  options.linear_precision = LinearPrecision::kExact;
+  StepRecorder exact(options, false, kMaxTokens);
+  const auto hidden = static_cast<std::size_t>(eager.engine().config().hidden_size);
+  const auto a = captured.engine().create_sequence();
+  const auto b = eager.engine().create_sequence();
+  const auto c = exact.engine().create_sequence();
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const std::int32_t tokens : {128, 3, 200, 129, 1, 256, 128, 200, 5, 33, 70}) {
+    std::vector<Bf16Bits> x(static_cast<std::size_t>(tokens) * hidden);
+    for (Bf16Bits& value : x) value = to_bf16(normal(random)).bits;
+    const StepEntry of_a{*a, tokens};
+    const StepEntry of_b{*b, tokens};
+    const StepEntry of_c{*c, tokens};
+    const auto outputs = eager.run({&of_b, 1}, x, {});
+    ASSERT_EQ(captured.run({&of_a, 1}, x, {}), outputs) << "T " << tokens;
+    ASSERT_NE(exact.run({&of_c, 1}, x, {}), outputs) << "T " << tokens << ": these are exact products";
+  }
+  EXPECT_EQ(captured.digest(*a), eager.digest(*b));
+  EXPECT_GT(captured.engine().graph_stats().replays, 0);
+}
+
 // A hook that does what a capture cannot hold is refused, and the engine goes on.
 TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
   const GoldenCase golden = GoldenCase::open("tiny-fp8");

@@ -157,6 +157,7 @@ Status bench_whole_step(const BenchFlags& flags) {
                    "nodes of a layer", "read"});
   nlohmann::ordered_json report;
   report["deterministic"] = EngineInspector(*engine).deterministic();
+  report["linear_precision"] = linear_precision_name(EngineInspector(*engine).linear_precision());
   report["steps"] = nlohmann::ordered_json::array();
   std::string exchanges;
   BenchWatch watch(flags, "shapes");
@@ -213,6 +214,7 @@ Status bench_each_layer(const BenchFlags& flags) {
   report["decode_context"] = flags.bench.context_tokens;
   report["batch"] = flags.bench.batch;
   report["deterministic"] = inspector.deterministic();
+  report["linear_precision"] = linear_precision_name(inspector.linear_precision());
   for (const LayerBenchResult& result : results) {
     const std::string kind(attention_kind_name(inspector.layer_spec(result.layer).kind));
     const auto weight_bytes = static_cast<double>(inspector.layer_weight_bytes(result.layer));
@@ -284,6 +286,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   }
   const EngineInspector inspector(*engine);
   report["deterministic"] = inspector.deterministic();
+  report["linear_precision"] = linear_precision_name(inspector.linear_precision());
   if (flags.json != "-") std::cout << table.to_string();
   return finish_report(report, flags, watch, stage_timer.get(),
                        std::string("check: a prompt in two halves gives the same outputs") +

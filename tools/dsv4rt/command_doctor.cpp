@@ -18,6 +18,7 @@
 #include "checkpoint/synthetic_values.h"
 #include "command.h"
 #include "dsv4rt/version.h"
+#include "layout/linear_precision_name.h"
 #include "layout/row_format.h"
 #include "outputs.h"
 #include "text_table.h"
@@ -33,6 +34,7 @@ struct DoctorFlags {
   std::int64_t context = 0;
   std::string cache_format = "fp8_ds_mla";
   std::string index_format = "mxfp4";
+  std::string linear_precision = "exact";
   std::string json;
   Outputs outputs;
 };
@@ -185,6 +187,7 @@ Result<Json> kernels_report(const DoctorFlags& flags, const Json& cuda) {
   DSV4RT_ASSIGN_OR_RETURN(question.config, ModelConfig::from_file(flags.config));
   DSV4RT_ASSIGN_OR_RETURN(question.row_format, row_format_from_name(flags.cache_format));
   DSV4RT_ASSIGN_OR_RETURN(question.index_format, index_key_format_from_name(flags.index_format));
+  DSV4RT_ASSIGN_OR_RETURN(question.linear_precision, linear_precision_from_name(flags.linear_precision));
   if (flags.context > 0) question.context_tokens = flags.context;
 #if defined(DSV4RT_HAVE_CUDA)
   for (const Json& device : cuda["devices"]) {
@@ -302,6 +305,8 @@ void add_doctor_command(CLI::App& app, Action& chosen) {
   command->add_option("--cache-format", flags->cache_format, "Rows: fp8_ds_mla, fp8_row, nvfp4 or bf16")
       ->capture_default_str();
   command->add_option("--index-format", flags->index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16")
+      ->capture_default_str();
+  command->add_option("--linear-precision", flags->linear_precision, "Products of FP8 weights: exact or fp8")
       ->capture_default_str();
   command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout");
   flags->outputs.add_to(*command, {"--json"});

@@ -153,6 +153,7 @@ Json report_json(Engine& engine, const TraceRun& run, const std::vector<LayerChe
   report["row_format"] = row_format_name(inspector.row_format());
   report["index_format"] = index_key_format_name(inspector.index_format());
   report["deterministic"] = inspector.deterministic();
+  report["linear_precision"] = linear_precision_name(inspector.linear_precision());
   report["memory_bytes"] = engine.memory().total_bytes;
   report["memory_parts"] = {
       {"weights", engine.memory().weight_bytes},      {"cache", engine.memory().cache.total_bytes},

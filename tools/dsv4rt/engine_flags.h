@@ -10,6 +10,7 @@
 
 #include "byte_size.h"
 #include "dsv4rt/engine.h"
+#include "layout/linear_precision_name.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::cli {
@@ -23,6 +24,7 @@ struct EngineFlags {
   std::string backend = "cpu";
   std::string memory_limit;
   std::int32_t threads = 0;
+  std::string linear_precision = "exact";
   bool deterministic = true;
   bool profiler_ranges = false;
   bool allow_non_finite = false;
@@ -39,6 +41,10 @@ struct EngineFlags {
     command.add_flag(
         "--deterministic,!--no-deterministic", deterministic,
         "Whether results do not depend on the shape of steps; without, long steps are faster (backend cuda)");
+    command
+        .add_option("--linear-precision", linear_precision,
+                    "Products of FP8 weights: exact, or fp8, which is faster and moves outputs by about 2 % (backend cuda)")
+        ->capture_default_str();
     command.add_flag("--profiler-ranges", profiler_ranges, "Name layers and stages to a profiler (NVTX; backend cuda)");
     command.add_flag("--allow-non-finite", allow_non_finite, "Load weights that are NaN or infinite");
     command.add_option("--memory-limit", memory_limit, "Refuse to start beyond this many bytes, e.g. 24GiB");
@@ -71,6 +77,9 @@ struct EngineFlags {
       if (!format) return Status{format.status().code(), "--index-format: " + format.status().message()};
       options.index_format = *format;
     }
+    const auto precision = linear_precision_from_name(linear_precision);
+    if (!precision) return Status{precision.status().code(), "--linear-precision: " + precision.status().message()};
+    options.linear_precision = *precision;
     if (!memory_limit.empty()) {
       auto bytes = parse_byte_size("--memory-limit", memory_limit);
       if (!bytes) return bytes.status();

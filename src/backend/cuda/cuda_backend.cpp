@@ -46,11 +46,13 @@ using cuda::Stream;
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, RowCopies copies,
-              std::unique_ptr<CublasLtLinear> library, std::function<void(std::string_view)> warn)
+              LinearPrecision precision, std::unique_ptr<CublasLtLinear> library,
+              std::function<void(std::string_view)> warn)
       : device_(std::move(device)),
         owned_stream_(std::move(owned)),
         stream_(stream),
         row_copies_(copies),
+        linear_precision_(precision),
         ops_(std::in_place, *device_, stream_, scratch_, std::move(library), std::move(warn)),
         device_ops_(*device_, *ops_) {}
   ~CudaBackend() override {
@@ -176,7 +178,7 @@ class CudaBackend final : public Backend {
   }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     DSV4RT_ON_DEVICE(*device_);
-    return cuda::pack_linear(*this, *device_, weight, row_copies_);
+    return cuda::pack_linear(*this, *device_, weight, row_copies_, linear_precision_);
   }
 
   Ops& ops() noexcept override { return device_ops_; }
@@ -209,6 +211,7 @@ class CudaBackend final : public Backend {
   Stream owned_stream_;  // empty when the caller gave one
   cudaStream_t stream_;
   RowCopies row_copies_;  // copies of weights as rows, which cuBLASLt reads
+  LinearPrecision linear_precision_;
   std::optional<StepUpload> step_upload_{std::in_place};
   void* scratch_memory_ = nullptr;
   Scratch scratch_;
@@ -280,7 +283,8 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     copies = library->row_copies();
   }
   return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(std::move(device), std::move(owned), stream, copies,
-                                                                std::move(library), options.on_warning));
+                                                                options.linear_precision, std::move(library),
+                                                                options.on_warning));
 }
 
 }  // namespace dsv4rt

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
+#include "dsv4rt/linear_precision.h"
 
 namespace dsv4rt {
 
@@ -16,6 +17,7 @@ struct CudaBackendOptions {
   void* stream = nullptr;
   // False: EngineOptions::deterministic is off; pack_linear and Ops::linear use cuBLASLt where it has a product.
   bool deterministic = true;
+  LinearPrecision linear_precision = LinearPrecision::kExact;
   // Told of every reason for which an operation runs on slow kernels, once: at the backend's creation or by the thread
   // that calls the operation. May be empty.
   std::function<void(std::string_view)> on_warning = {};

@@ -78,7 +78,8 @@ class Reporter {
                                 ActivationRounding rounding = ActivationRounding::kFp8Block128) const {
     return {.outputs = outputs,
             .inputs = inputs,
-            .tiles = tiles_of_shape(device_.has_sm90a(), WeightEncoding::kFp8Block128, rounding, outputs, inputs),
+            .tiles = tiles_of_shape(device_.has_sm90a(), WeightEncoding::kFp8Block128, rounding, outputs, inputs,
+                                    question_.linear_precision),
             .rounds = rounding != ActivationRounding::kNone};
   }
   [[nodiscard]] LinearShape plain(std::int64_t outputs) const {

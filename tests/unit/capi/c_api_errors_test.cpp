@@ -54,6 +54,7 @@ TEST_F(CApiErrorTest, CreateNamesWhatIsWrong) {
   expect_in(refused([](Options& o) { o.backend = "tpu"; }, DSV4RT_INVALID_ARGUMENT), "tpu");
   expect_in(refused([](Options& o) { o.row_format = "fp7"; }, DSV4RT_INVALID_ARGUMENT), "fp7");
   expect_in(refused([](Options& o) { o.index_format = "fp7"; }, DSV4RT_INVALID_ARGUMENT), "fp7");
+  expect_in(refused([](Options& o) { o.linear_precision = "fp7"; }, DSV4RT_INVALID_ARGUMENT), "fp7");
   expect_in(refused([](Options& o) { o.first_layer = 4; }, DSV4RT_INVALID_ARGUMENT), "first_layer");
   expect_in(refused([](Options& o) { o.max_context_tokens = 0; }, DSV4RT_INVALID_ARGUMENT), "max_context_tokens");
   expect_in(refused([](Options& o) { o.nondeterministic = 2; }, DSV4RT_INVALID_ARGUMENT), "nondeterministic");

@@ -52,6 +52,14 @@ constexpr LinearShape bf16_shape(std::int64_t outputs, std::int64_t inputs) {
   return {.outputs = outputs, .inputs = inputs, .tiles = TileKind::kBf16};
 }
 
+// The same weights under LinearPrecision::kFp8: those whose inputs are rounded multiply codes.
+std::vector<LinearShape> with_products(std::vector<LinearShape> shapes) {
+  for (LinearShape& shape : shapes) {
+    if (shape.rounds) shape.tiles = TileKind::kFp8Products;
+  }
+  return shapes;
+}
+
 std::string served(const LinearDevice& device, std::int32_t tokens, const std::vector<LinearShape>& shapes) {
   const auto plan = plan_linear(device, tokens, shapes);
   return plan.ok() ? name_of(plan->variant) : plan.status().to_string();
@@ -134,6 +142,12 @@ TEST(LinearDispatch, TilesHoldWhatTheMatrixInstructionTakes) {
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kBf16, kNone, 64, 128), TileKind::kBf16);
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kBf16, kRounded, 64, 128), std::nullopt);
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kNvfp4, kNone, 64, 128), std::nullopt);
+  constexpr auto kCodes = LinearPrecision::kFp8;
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 128, kCodes),
+            TileKind::kFp8Products);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kNone, 64, 128, kCodes), TileKind::kFp8);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kBf16, kNone, 64, 128, kCodes), TileKind::kBf16);
+  EXPECT_EQ(cuda::tiles_of_shape(false, WeightEncoding::kFp8Block128, kRounded, 64, 128, kCodes), std::nullopt);
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 96, 128), std::nullopt);
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 192), std::nullopt);
 }
@@ -177,7 +191,9 @@ TEST(LinearDispatch, NormsInFrontOfProductsAreTheGemvKernels) {
 TEST(LinearDispatch, PlansFitTheDevice) {
   const LinearDevice device = h200();
   std::set<std::string> planned;
-  for (const auto& [name, shapes] : all_layers()) {
+  auto layers = all_layers();
+  for (const auto& [name, shapes] : all_layers()) layers.emplace(name + " fp8", with_products(shapes));
+  for (const auto& [name, shapes] : layers) {
     for (const std::int32_t tokens : {1, 4, 5, 16, 17, 33, 64, 65, 96, 97, 128, 192, 256, 512, 2048}) {
       for (const cuda::LinearVariant variant : cuda::linear_variants()) {
         const auto plan = plan_variant(variant, device, tokens, shapes);
@@ -194,6 +210,14 @@ TEST(LinearDispatch, PlansFitTheDevice) {
         if (variant.family == LinearFamily::kTile || variant.family == LinearFamily::kPrefill) {
           EXPECT_GE(plan->stages, 3);
           EXPECT_EQ(plan->stage_bytes % 1024, 0);
+        }
+        const auto is = [](TileKind kind) { return [kind](const LinearShape& s) { return s.tiles == kind; }; };
+        if (variant.family == LinearFamily::kFp8) {
+          EXPECT_GE(plan->stages, 3);
+          EXPECT_TRUE(std::ranges::all_of(shapes, is(TileKind::kFp8Products)));
+        }
+        if (variant.family == LinearFamily::kTile || variant.family == LinearFamily::kPrefill) {
+          EXPECT_TRUE(std::ranges::none_of(shapes, is(TileKind::kFp8Products)));
         }
         EXPECT_EQ(plan->ring_bytes % 1024, 0);
       }

@@ -1,11 +1,11 @@
 // Linear layers of DeepSeek-V4 on the GPU against memory bandwidth and tensor-core rate.
 //
 // With --family the kernel families that it names run one by one instead, each checked for the same bytes, and --csv
-// FILE gets a line for every problem, T and family.
+// FILE gets a line for every problem, T and family; with --fp8 they multiply E4M3 (LinearPrecision::kFp8).
 //
-// Every problem runs twice, rounding of x included: with the exact products, and by cuBLASLt where it can take the
-// weight. The crossover gives CublasLtLinear::kLeastWork, from which EngineOptions::deterministic = false uses
-// cuBLASLt.
+// Every problem runs three times, rounding of x included: with the exact products, with those of E4M3 where it has
+// any, and by cuBLASLt where it can take the weight. The crossover gives CublasLtLinear::kLeastWork, from which
+// EngineOptions::deterministic = false uses cuBLASLt.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -193,6 +193,9 @@ class LinearBench {
     auto backend = create_cuda_backend({.device = 0, .stream = nullptr});
     if (!backend.ok()) fail(backend.status().to_string());
     prepare_machine(exact_, std::move(backend).value(), nullptr);
+    auto products = create_cuda_backend({.device = 0, .linear_precision = LinearPrecision::kFp8});
+    if (!products.ok()) fail(products.status().to_string());
+    prepare_machine(fp8_, std::move(products).value(), nullptr);
     auto fast = create_cuda_backend({.device = 0, .stream = nullptr, .deterministic = false});
     auto library = cuda::CublasLtLinear::create(exact_.device->facts().compute_major, 0);
     if (fast.ok() && library.ok()) {
@@ -203,16 +206,17 @@ class LinearBench {
   }
 
   void run(const Problem& problem, const std::vector<std::int32_t>& token_counts, const std::vector<Family>& families,
-           std::FILE* csv) {
-    prepare(problem, families.empty());
+           bool fp8, std::FILE* csv) {
+    prepare(problem, families.empty(), fp8);
     for (const std::int32_t tokens : token_counts) {
       if (families.empty()) {
         measure(problem, tokens);
       } else {
-        compare(problem, tokens, families, csv);
+        compare(fp8 ? fp8_ : exact_, problem, tokens, families, csv);
       }
     }
     exact_.weights.clear();
+    fp8_.weights.clear();
     fast_.weights.clear();
   }
 
@@ -231,7 +235,8 @@ class LinearBench {
     machine.ops = std::make_unique<cuda::CudaOps>(*machine.device, stream_, machine.scratch, std::move(library));
   }
 
-  void prepare(const Problem& problem, bool with_library) {
+  // All machines' weights, or those of the one that families run on.
+  void prepare(const Problem& problem, bool all, bool fp8) {
     matrices_ = std::vector<HostMatrix>(problem.parts.size());
     weight_bytes_ = 0;
     for (std::size_t i = 0; i < problem.parts.size(); ++i) {
@@ -240,9 +245,12 @@ class LinearBench {
     }
     sets_ = static_cast<int>(static_cast<double>(kColdBytes) / weight_bytes_) + 1;
     const auto begin = std::chrono::steady_clock::now();
-    pack_sets(exact_);
+    if (all || !fp8) pack_sets(exact_);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (fast_.backend != nullptr && with_library) pack_sets(fast_);
+    const bool rounds =
+        std::ranges::any_of(problem.parts, [](const Part& part) { return part.activation == kRounded; });
+    if (all ? rounds : fp8) pack_sets(fp8_);
+    if (fast_.backend != nullptr && all) pack_sets(fast_);
     std::printf("# %s: %.1f MB of weights, %d sets, packed at %.2f GB/s\n", problem.name.c_str(), weight_bytes_ * 1e-6,
                 sets_, weight_bytes_ * sets_ * 1e-9 / seconds.count());
   }
@@ -277,8 +285,8 @@ class LinearBench {
       bytes += static_cast<double>(output_bytes(part, tokens));
     }
     const double floor = 1e6 * std::max(bytes / read_bytes_per_second(), seconds_of_flops);
-    for (Machine* machine : {&exact_, &fast_}) {
-      if (machine->backend == nullptr) continue;
+    for (Machine* machine : {&exact_, &fp8_, &fast_}) {
+      if (machine->weights.empty()) continue;
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
       }
@@ -291,9 +299,12 @@ class LinearBench {
       const GraphTime time = time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work);
       std::printf(
           "%-15s %-8s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  nodes %zu  error %.1e%s\n",
-          problem.name.c_str(), machine == &exact_ ? "exact" : "cuBLASLt", tokens, time.microseconds, floor,
-          time.microseconds / floor, bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, time.nodes,
-          error, error < 1e-2 ? "" : "  WRONG");
+          problem.name.c_str(),
+          machine == &exact_ ? "exact"
+          : machine == &fp8_ ? "fp8"
+                             : "cuBLASLt",
+          tokens, time.microseconds, floor, time.microseconds / floor, bytes * 1e-3 / time.microseconds,
+          flops * 1e-6 / time.microseconds, time.nodes, error, error < 1e-2 ? "" : "  WRONG");
       std::fflush(stdout);
     }
     require_cuda(cudaFree(device_x), "free");
@@ -301,7 +312,8 @@ class LinearBench {
   }
 
   // Every family alone. Their outputs have the bytes of the first one's.
-  void compare(const Problem& problem, std::int32_t tokens, const std::vector<Family>& families, std::FILE* csv) {
+  void compare(Machine& machine, const Problem& problem, std::int32_t tokens, const std::vector<Family>& families,
+               std::FILE* csv) {
     std::vector<bf16> x(static_cast<std::size_t>(tokens * problem.x_width));
     for (bf16& value : x) value = random_value(random_);
     bf16* device_x = device_array<bf16>(x.size());
@@ -314,7 +326,7 @@ class LinearBench {
         require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
       }
       require_cuda(cudaDeviceSynchronize(), "poison");  // the memsets ran on another stream than stream_
-      if (!enqueue_family(family, problem, tokens, 0, device_x, outputs)) continue;
+      if (!enqueue_family(machine, family, problem, tokens, 0, device_x, outputs)) continue;
       require_cuda(cudaStreamSynchronize(stream_), family.name.c_str());
       std::vector<std::vector<std::byte>> found;
       for (std::size_t p = 0; p < outputs.size(); ++p) {
@@ -331,7 +343,7 @@ class LinearBench {
       const bool same = found == expected;
       if (!same) failed_ = true;
       const GraphTime time = time_in_graph(stream_, 2 * sets_, 10, [&](int i) {
-        enqueue_family(family, problem, tokens, i % sets_, device_x, outputs);
+        enqueue_family(machine, family, problem, tokens, i % sets_, device_x, outputs);
       });
       std::printf("%-15s T %5d  %-12s %9.2f us  %s\n", problem.name.c_str(), tokens, family.name.c_str(),
                   time.microseconds, same ? "same bytes" : "OTHER BYTES");
@@ -347,10 +359,10 @@ class LinearBench {
   }
 
   // False where the family has no variant for the problem.
-  bool enqueue_family(const Family& family, const Problem& problem, std::int32_t tokens, int set, const bf16* x,
-                      const std::vector<void*>& outputs) {
-    const std::vector<LinearCall> calls = calls_of(exact_, problem, set, x, outputs);
-    cuda::LinearLauncher launcher(*exact_.device, tokens, exact_.scratch, stream_, family.forced);
+  bool enqueue_family(Machine& machine, const Family& family, const Problem& problem, std::int32_t tokens, int set,
+                      const bf16* x, const std::vector<void*>& outputs) {
+    const std::vector<LinearCall> calls = calls_of(machine, problem, set, x, outputs);
+    cuda::LinearLauncher launcher(*machine.device, tokens, machine.scratch, stream_, family.forced);
     Status status;
     for (const LinearCall& call : calls) {
       if (status.ok()) status = launcher.add(call);
@@ -427,6 +439,7 @@ class LinearBench {
   cudaStream_t stream_ = nullptr;
   void* scratch_memory_ = nullptr;
   Machine exact_;
+  Machine fp8_;
   Machine fast_;  // empty without cuBLASLt
   std::vector<HostMatrix> matrices_;
   double weight_bytes_ = 0;
@@ -439,17 +452,19 @@ class LinearBench {
 
 int main(int argc, char** argv) {
   using namespace dsv4rt::bench;
-  CLI::App app("Linears of V4-Flash and V4-Pro on the GPU: exact and by cuBLASLt, or family by family");
+  CLI::App app("Linears of V4-Flash and V4-Pro on the GPU: exact, of E4M3 and by cuBLASLt, or family by family");
   std::vector<std::int32_t> tokens{1, 8, 32, 64, 128, 256, 512, 2048, 8192};
   std::string only;
   std::vector<std::string> names;
   std::string csv_path;
   bool pro = false;
+  bool fp8 = false;
   app.add_option("--tokens", tokens, "tokens T of each call")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   app.add_option("--only", only, "problems whose name contains this");
   app.add_option("--family", names, "families whose name begins with one of these; auto is what a step runs")
       ->delimiter(',');
   app.add_option("--csv", csv_path, "with --family: a file for problem,tokens,family,microseconds,same_bytes");
+  app.add_flag("--fp8", fp8, "with --family: products of E4M3");
   app.add_flag("--pro", pro, "the linears of V4-Pro instead of V4-Flash");
   CLI11_PARSE(app, argc, argv);
   std::vector<Problem> problems = problems_of(pro ? kPro : kFlash);
@@ -478,7 +493,7 @@ int main(int argc, char** argv) {
     std::fprintf(csv, "problem,tokens,family,microseconds,same_bytes\n");
   }
   LinearBench bench;
-  for (const Problem& problem : problems) bench.run(problem, tokens, families, csv);
+  for (const Problem& problem : problems) bench.run(problem, tokens, families, fp8, csv);
   if (csv != nullptr) std::fclose(csv);
   return bench.failed() ? 1 : 0;
 }

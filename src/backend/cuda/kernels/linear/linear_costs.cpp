@@ -15,7 +15,7 @@ double busiest_stages(const LinearPlan& plan, std::int32_t tokens, std::span<con
   double most = 0;
   items = 0;
   for (const LinearShape& shape : shapes) {
-    const auto stages = static_cast<double>(shape.inputs / kStageInputs);
+    const auto stages = static_cast<double>(shape.inputs / stage_inputs(*shape.tiles));
     const int own = static_cast<int>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles)) *
                     ceil_div(tokens, plan.item_tokens);
     items += own;
@@ -42,10 +42,10 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
   double bytes = 0;
   for (const LinearShape& shape : shapes) {
     rounds_inputs = rounds_inputs || shape.rounds;
-    fp8 = fp8 || shape.tiles == TileKind::kFp8;
+    fp8 = fp8 || shape.tiles != TileKind::kBf16;
     const int items = static_cast<int>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles)) *
                       ceil_div(tokens, plan.item_tokens);
-    bytes += static_cast<double>(items) * static_cast<double>(shape.inputs / kStageInputs) *
+    bytes += static_cast<double>(items) * static_cast<double>(shape.inputs / stage_inputs(*shape.tiles)) *
              (plan.item_tokens * kStageBytesOfInput + plan.item_row_tiles * stage_tile_bytes(*shape.tiles));
   }
   double rounds = 0;
@@ -54,7 +54,8 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
     const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(plan.variant.number));
     const int blocks = plan.clusters * plan.cluster_blocks;
     const int neighbours = std::min(variant.blocks_per_sm, ceil_div(blocks, multiprocessors));
-    const auto segment_stages = static_cast<double>(shapes[0].inputs) / kStageInputs / tile_segments(shapes[0].inputs);
+    const auto segment_stages = static_cast<double>(shapes[0].inputs) / stage_inputs(*shapes[0].tiles) /
+                                tile_segments(*shapes[0].tiles, shapes[0].inputs);
     rounds = ceil_div(plan.clusters, splitk_places(variant, plan.cluster_blocks, multiprocessors));
     stages = rounds * segment_stages * neighbours * variant.groups * variant.row_tiles;
   } else {

@@ -2,8 +2,8 @@
 //
 //   start + rounding (if inputs are rounded) + round * rounds + stage * stages + traffic * KB
 //
-// rounds: items one after the other on the busiest multiprocessor; stages: of 64 inputs there, of all blocks that share
-// it; KB: what all blocks copy into shared memory, of one multiprocessor. Constants in microseconds, fitted by
+// rounds: items one after the other on the busiest multiprocessor; stages: there, of all blocks that share it; KB: what
+// all blocks copy into shared memory, of one multiprocessor. Constants in microseconds, fitted by
 // scripts/gpu/fit_linear_plan.py to what bench_linear_gpu measures; README.md has inputs and residuals.
 #pragma once
 
@@ -21,7 +21,7 @@ struct LinearCost {
   double start;
   double rounding;
   double round;
-  double fp8_stage;   // a stage where some weights are FP8
+  double fp8_stage;   // a stage where some weights are FP8; of 128 inputs for kFp8Products, as of no others
   double bf16_stage;  // a stage where all weights are BF16
   double traffic;     // a KB copied into shared memory
 };
@@ -53,6 +53,10 @@ consteval LinearVariant prefill_of(int tokens) {
           number_of(kPrefillVariants, [&](const PrefillVariant& v) { return v.tokens == tokens; })};
 }
 
+consteval LinearVariant fp8_of(int tokens) {
+  return {LinearFamily::kFp8, number_of(kFp8Variants, [&](const Fp8Variant& v) { return v.tokens == tokens; })};
+}
+
 inline constexpr std::array kLinearCosts = {
     LinearCost{splitk_of(64, 4, 1), 0.5327, 2.016, 3.457, 0.002504, 0.01004, 0.01248},
     LinearCost{splitk_of(96, 1, 2), 2.113, 0.6495, 2.898, 0.08945, 0.09142, 0.01241},
@@ -62,6 +66,16 @@ inline constexpr std::array kLinearCosts = {
     LinearCost{tile_of(2, 4), 0, 2.848, 3.438, 0.5647, 0.5712, 0},
     LinearCost{prefill_of(128), 1, 2.975, 1.792, 0.3989, 0.357, 0},
     LinearCost{prefill_of(192), 0.6612, 3.367, 2.831, 0.4806, 0.4797, 0},
+};
+
+// Of launches of kFp8Products alone. All round.
+inline constexpr std::array kFp8Costs = {
+    LinearCost{splitk_of(64, 4, 1), 0.8164, 0, 3.002, 0, 0, 0.01474},
+    LinearCost{splitk_of(64, 2, 1), 1.476, 0, 0, 0.2907, 0, 0},
+    LinearCost{splitk_of(96, 1, 2), 4.106, 0, 1.6, 0.2818, 0, 0},
+    LinearCost{fp8_of(64), 4.117, 0, 0.4461, 0.3673, 0, 0},
+    LinearCost{fp8_of(128), 4.959, 0, 0.8317, 0.5167, 0, 0},
+    LinearCost{fp8_of(192), 2.53, 0, 1.203, 0.6815, 0, 0},
 };
 
 }  // namespace dsv4rt::cuda

@@ -18,12 +18,16 @@ namespace {
 constexpr std::int32_t kMostGemvTokens = 4;
 // Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
 constexpr std::int32_t kMostSplitKTokens = 64;
+// Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
+constexpr std::int32_t kMostMixedTokens = 128;
 // From these tokens on the prefill kernel, which takes few problems at a time, is the fastest.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
 // kPortable, then the tables of the families.
 constexpr auto kVariants = [] {
-  std::array<LinearVariant, 2 + kSplitKVariants.size() + kTileVariants.size() + kPrefillVariants.size()> all{};
+  std::array<LinearVariant,
+             2 + kSplitKVariants.size() + kTileVariants.size() + kPrefillVariants.size() + kFp8Variants.size()>
+      all{};
   std::size_t at = 0;
   const auto add = [&](LinearFamily family, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) all[at++] = {family, static_cast<int>(i)};
@@ -33,6 +37,7 @@ constexpr auto kVariants = [] {
   add(LinearFamily::kSplitK, kSplitKVariants.size());
   add(LinearFamily::kTile, kTileVariants.size());
   add(LinearFamily::kPrefill, kPrefillVariants.size());
+  add(LinearFamily::kFp8, kFp8Variants.size());
   return all;
 }();
 
@@ -44,20 +49,27 @@ int row_tiles(const LinearShape& shape) {
   return static_cast<int>(shape.outputs / kRowTile);
 }
 int segments_of(std::span<const LinearShape> shapes) {
-  return tile_segments(shapes[0].inputs);
+  return tile_segments(*shapes[0].tiles, shapes[0].inputs);
 }
 int scale_blocks(const LinearShape& shape) {
   return static_cast<int>(shape.inputs / kScaleBlockInputs);
 }
 // Scale blocks of the longest segment.
 int longest_segment(const LinearShape& shape) {
-  return ceil_div(scale_blocks(shape), tile_segments(shape.inputs));
+  return ceil_div(scale_blocks(shape), tile_segments(*shape.tiles, shape.inputs));
 }
 // A row tile's in a stage, most of all shapes.
 int weight_bytes(std::span<const LinearShape> shapes) {
   int most = 0;
   for (const LinearShape& shape : shapes) most = std::max(most, stage_tile_bytes(*shape.tiles));
   return most;
+}
+
+bool all_products(std::span<const LinearShape> shapes) {
+  return std::ranges::all_of(shapes, [](const LinearShape& s) { return s.tiles == TileKind::kFp8Products; });
+}
+bool any_products(std::span<const LinearShape> shapes) {
+  return std::ranges::any_of(shapes, [](const LinearShape& s) { return s.tiles == TileKind::kFp8Products; });
 }
 
 int items_of(std::span<const LinearShape> shapes, std::int32_t tokens, int item_tokens, int item_row_tiles) {
@@ -85,8 +97,10 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
   int segment_bytes = 0;  // weights of the longest segment
   for (const LinearShape& shape : shapes) {
     const int longest = longest_segment(shape);
-    input_bytes = std::max(input_bytes, gemv_input_bytes(normed ? scale_blocks(shape) : longest, tokens));
-    segment_bytes = std::max(segment_bytes, longest * kStagesPerScale * stage_tile_bytes(*shape.tiles));
+    const bool codes = shape.tiles == TileKind::kFp8Products;
+    const int rows = normed ? scale_blocks(shape) : codes ? 0 : longest;
+    input_bytes = std::max(input_bytes, gemv_input_bytes(rows, tokens) + (codes ? gemv_code_bytes(longest) : 0));
+    segment_bytes = std::max(segment_bytes, longest * stages_per_scale(*shape.tiles) * stage_tile_bytes(*shape.tiles));
   }
   plan.cluster_blocks = segments_of(shapes);
   plan.clusters = items_of(shapes, tokens, kGemvTokens, 1);
@@ -115,9 +129,12 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   if (segments % variant.groups != 0) return does_not_fit(plan.variant);
   // All blocks of the kernel that rounds then have a place at once, and this one can begin to fetch weights.
   if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
-  const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes;
+  const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes +
+                         (any_products(shapes) ? splitk_scale_bytes(TileKind::kFp8Products) : 0);
   int most_slots = kMinSlots;  // more slots than the longest segment has stages are of no use
-  for (const LinearShape& shape : shapes) most_slots = std::max(most_slots, longest_segment(shape) * kStagesPerScale);
+  for (const LinearShape& shape : shapes) {
+    most_slots = std::max(most_slots, longest_segment(shape) * stages_per_scale(*shape.tiles));
+  }
   const std::int64_t blocks = std::int64_t{plan.clusters} * plan.cluster_blocks;
   // Pairs fill the groups that multiprocessors come in.
   const bool fills = segments <= 2 * variant.groups;
@@ -157,7 +174,7 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
                   .item_tokens = variant.tokens,
                   .item_row_tiles = variant.row_tiles,
                   .cluster_blocks = variant.cluster_blocks};
-  if (segments % variant.cluster_blocks != 0) return does_not_fit(plan.variant);
+  if (segments % variant.cluster_blocks != 0 || any_products(shapes)) return does_not_fit(plan.variant);
   plan.sum_bytes = tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
   return plan_resident(plan, device.facts, device.tile_clusters[index],
                        items_of(shapes, tokens, variant.tokens, variant.row_tiles),
@@ -173,10 +190,21 @@ Result<LinearPlan> plan_prefill(int number, const LinearDevice& device, std::int
                         .item_tokens = variant.tokens,
                         .item_row_tiles = kPrefillRowTiles,
                         .cluster_blocks = kPrefillBlocks};
-  if (shapes.size() > kMaxPrefillProblems) return does_not_fit(plan.variant);
+  if (shapes.size() > kMaxPrefillProblems || any_products(shapes)) return does_not_fit(plan.variant);
   return plan_resident(plan, device.facts, device.prefill_clusters[index],
                        items_of(shapes, tokens, variant.tokens, kPrefillRowTiles),
                        kPrefillBlockTiles * weight_bytes(shapes), variant.input_bytes, variant.other_bytes);
+}
+
+Result<LinearPlan> plan_fp8(int number, const DeviceFacts& device, std::int32_t tokens,
+                            std::span<const LinearShape> shapes) {
+  const Fp8Variant& variant = kFp8Variants.at(static_cast<std::size_t>(number));
+  const LinearPlan plan{
+      .variant = {LinearFamily::kFp8, number}, .item_tokens = variant.tokens, .item_row_tiles = kFp8RowTiles};
+  if (shapes.size() > kMaxPrefillProblems || !all_products(shapes)) return does_not_fit(plan.variant);
+  return plan_resident(plan, device, device.multiprocessors, items_of(shapes, tokens, variant.tokens, kFp8RowTiles),
+                       kFp8WeightBytes, variant.stage_bytes - kFp8WeightBytes,
+                       segments_of(shapes) > 1 ? variant.segmented_other_bytes : variant.other_bytes);
 }
 
 // Up to kMostSplitKTokens: as many segments a block as leave blocks for most multiprocessors. Blocks of several
@@ -198,13 +226,15 @@ int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<cons
   return number;
 }
 
-Result<LinearPlan> plan_cheapest(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
+// From 65 tokens on. Costs are those of `counted`.
+Result<LinearPlan> plan_cheapest(std::span<const LinearCost> costs, const LinearDevice& device, std::int32_t tokens,
+                                 std::span<const LinearShape> shapes, std::span<const LinearShape> counted) {
   Result<LinearPlan> best = Status{StatusCode::kUnsupported, "linear: no kernel runs these problems on this device"};
   double least = 0;
-  for (const LinearCost& cost : kLinearCosts) {
+  for (const LinearCost& cost : costs) {
     Result<LinearPlan> plan = plan_variant(cost.variant, device, tokens, shapes);
     if (!plan.ok()) continue;
-    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, shapes);
+    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, counted);
     if (best.ok() && microseconds >= least) continue;
     least = microseconds;
     best = std::move(plan);
@@ -212,12 +242,25 @@ Result<LinearPlan> plan_cheapest(const LinearDevice& device, std::int32_t tokens
   return best;
 }
 
+// Codes that share a launch with other kinds cost about what weights do that are widened: memory counts there.
+Result<LinearPlan> plan_mixed(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
+  std::array<LinearShape, kMaxProblems> widened;
+  std::ranges::transform(shapes, widened.begin(), [](LinearShape shape) {
+    if (shape.tiles == TileKind::kFp8Products) shape.tiles = TileKind::kFp8;
+    return shape;
+  });
+  return plan_cheapest(kLinearCosts, device, tokens, shapes, std::span(widened).first(shapes.size()));
+}
+
 }  // namespace
 
 std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
-                                       std::int64_t outputs, std::int64_t inputs) {
+                                       std::int64_t outputs, std::int64_t inputs, LinearPrecision precision) {
   if (!has_sm90a || outputs % kRowTile != 0 || inputs % kScaleBlockInputs != 0) return std::nullopt;
-  if (encoding == WeightEncoding::kFp8Block128) return TileKind::kFp8;
+  if (encoding == WeightEncoding::kFp8Block128) {
+    const bool products = precision == LinearPrecision::kFp8 && activation == ActivationRounding::kFp8Block128;
+    return products ? TileKind::kFp8Products : TileKind::kFp8;
+  }
   const bool plain = encoding == WeightEncoding::kBf16 && activation == ActivationRounding::kNone;
   return plain ? std::optional(TileKind::kBf16) : std::nullopt;
 }
@@ -260,6 +303,9 @@ std::string name_of(LinearVariant variant) {
     case LinearFamily::kPrefill:
       add("prefill ", kPrefillVariants.at(number).tokens);
       break;
+    case LinearFamily::kFp8:
+      add("fp8 ", kFp8Variants.at(number).tokens);
+      break;
   }
   return name;
 }
@@ -279,6 +325,8 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
       return plan_splitk(variant.number, device.facts, tokens, shapes);
     case LinearFamily::kTile:
       return plan_tiles(variant.number, device, tokens, shapes);
+    case LinearFamily::kFp8:
+      return plan_fp8(variant.number, device.facts, tokens, shapes);
     default:
       return plan_prefill(variant.number, device, tokens, shapes);
   }
@@ -295,7 +343,9 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
     if (gemv.ok() || normed) return gemv;
   }
   if (tokens <= kMostSplitKTokens) return plan(LinearFamily::kSplitK, choose_splitk(device.facts, tokens, shapes));
-  return plan_cheapest(device, tokens, shapes);
+  if (all_products(shapes)) return plan_cheapest(kFp8Costs, device, tokens, shapes, shapes);
+  if (any_products(shapes)) return plan_mixed(device, tokens, shapes);
+  return plan_cheapest(kLinearCosts, device, tokens, shapes, shapes);
 }
 
 int most_problems(std::int32_t tokens) {
@@ -303,6 +353,9 @@ int most_problems(std::int32_t tokens) {
 }
 std::int32_t most_norm_tokens() {
   return kMostGemvTokens;
+}
+std::int32_t most_mixed_tokens() {
+  return kMostMixedTokens;
 }
 std::int32_t most_one_wave_tokens() {
   return kMostSplitKTokens;

@@ -11,10 +11,12 @@
 #include <string>
 
 #include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/kernels/linear/fp8/fp8_shape.h"
 #include "backend/cuda/kernels/linear/prefill/prefill_params.h"
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "backend/cuda/kernels/linear/tile/tile_shape.h"
 #include "checkpoint/host_linear.h"
+#include "dsv4rt/linear_precision.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt::cuda {
@@ -26,12 +28,14 @@ enum class LinearFamily : std::uint8_t {
   kSplitK,    // wgmma, segments side by side, all of a launch at once
   kTile,      // wgmma, blocks stay and take item after item; those of a cluster share the segments
   kPrefill,   // wgmma, as kTile, but the two blocks of a cluster share the inputs and each takes all segments
+  kFp8,       // wgmma of E4M3 by E4M3, resident blocks of 128 or 192 tokens
 };
 
 // The tiles that a weight is packed in, by its kind and shape; nothing: lanes. The values of an FP8 weight's scales may
 // forbid tiles still (tile_kind_of).
 std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
-                                       std::int64_t outputs, std::int64_t inputs);
+                                       std::int64_t outputs, std::int64_t inputs,
+                                       LinearPrecision precision = LinearPrecision::kExact);
 
 // What the choice depends on of one call.
 struct LinearShape {
@@ -55,7 +59,7 @@ struct LinearVariant {
 // Every variant: kPortable, then the families from few tokens to many.
 std::span<const LinearVariant> linear_variants();
 // Names are "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c4"
-// (two row tiles a block, clusters of four), "prefill 192".
+// (two row tiles a block, clusters of four), "prefill 192", "fp8 128".
 std::string name_of(LinearVariant variant);
 
 // A device, and what it says of kernels.
@@ -83,6 +87,7 @@ struct LinearPlan {
 };
 
 // Up to kMaxProblems calls of equally many segments over tile-packed weights, or one call over lanes; 1 token and more.
+// With more than most_mixed_tokens() all or none are kFp8Products.
 // normed: behind an RMS norm of whole rows of x, which is to be computed in the kernel (kGemv).
 Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes,
                                bool normed = false);
@@ -95,6 +100,8 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
 int most_problems(std::int32_t tokens);
 // Up to how many tokens a norm is computed in the products' kernel.
 std::int32_t most_norm_tokens();
+// Up to how many kFp8Products run in one launch with others.
+std::int32_t most_mixed_tokens();
 // Up to how many no launch depends on how many clusters run at once.
 std::int32_t most_one_wave_tokens();
 

@@ -5,9 +5,11 @@
 #include <string>
 
 #include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/kernels/linear/fp8/fp8_launch.h"
 #include "backend/cuda/kernels/linear/gemv/gemv_launch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "backend/cuda/kernels/linear/prefill/prefill_launch.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/kernels/linear/shared/round_input.h"
 #include "backend/cuda/kernels/linear/splitk/splitk_launch.h"
 #include "backend/cuda/kernels/linear/tile/tile_launch.h"
@@ -26,12 +28,20 @@ bool same_input(const LinearCall& a, const LinearCall& b) {
   return a.x == b.x && a.x_stride == b.x_stride && a.weight->in_features() == b.weight->in_features();
 }
 
+bool multiplies_codes(const LinearCall& call) {
+  return packed(call).wgmma_packed() && packed(call).tile_kind() == TileKind::kFp8Products;
+}
+
+int segments_of(const LinearCall& call) {
+  return tile_segments(packed(call).tile_kind(), call.weight->in_features());
+}
+
 bool aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-// y as the prefill kernel's stores see it: BF16, or pairs of bytes of FP32.
-Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens, int item_tokens) {
+// y as the resident kernels' stores see it: BF16, or pairs of bytes of FP32.
+Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens, int box_tokens) {
   const bool floats = call.output == OutputType::kF32;
   const std::int64_t pairs = floats ? 2 : 1;  // pairs of bytes in a value
   return encode_row_map({.data = call.y,
@@ -40,34 +50,38 @@ Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens,
                          .rows = tokens,
                          .row_bytes = call.y_stride * pairs * 2,
                          .box_columns = kStageInputs,
-                         .box_rows = prefill_box_tokens(item_tokens, floats)},
-                        map);
-}
-
-// [T][K] BF16 values, boxes of one stage.
-Status input_map(CUtensorMap& map, const void* data, std::int64_t inputs, std::int64_t stride, std::int32_t tokens,
-                 int box_tokens) {
-  constexpr int kValueBytes = sizeof(bf16);
-  return encode_row_map({.data = data,
-                         .value_bytes = kValueBytes,
-                         .columns = inputs,
-                         .rows = tokens,
-                         .row_bytes = stride * kValueBytes,
-                         .box_columns = kStageInputs,
                          .box_rows = box_tokens},
                         map);
 }
 
-// `described` but for what depends on the kernel.
-Status run_prefill(const CudaDevice& device, const LinearParams& described, std::span<const LinearCall* const> calls,
-                   const LinearPlan& plan, cudaStream_t stream) {
+// [T][K] BF16 values or codes, boxes of one stage.
+Status input_map(CUtensorMap& map, const void* data, int value_bytes, std::int64_t inputs, std::int64_t stride,
+                 std::int32_t tokens, int box_tokens) {
+  return encode_row_map({.data = data,
+                         .value_bytes = value_bytes,
+                         .columns = inputs,
+                         .rows = tokens,
+                         .row_bytes = stride * value_bytes,
+                         .box_columns = kStageBytesOfInput / value_bytes,
+                         .box_rows = box_tokens},
+                        map);
+}
+
+// kPrefill and kFp8: `described` but for what depends on the kernel.
+Status run_resident(const CudaDevice& device, const LinearParams& described, std::span<const LinearCall* const> calls,
+                    const LinearPlan& plan, cudaStream_t stream) {
+  const bool fp8 = plan.variant.family == LinearFamily::kFp8;
   PrefillParams params{};
   std::copy_n(described.inputs, kMaxPrefillProblems, params.inputs);
   std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (!params.problems[i].wide_stores) continue;
-    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], described.tokens, plan.item_tokens));
+    const bool floats = calls[i]->output == OutputType::kF32;
+    const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, floats);
+    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], described.tokens, box_tokens));
   }
+  params.input_scales = described.input_scales;
+  params.input_scale_stride = described.input_scale_stride;
   params.tokens = described.tokens;
   params.token_tiles = described.token_tiles;
   params.problem_count = described.problem_count;
@@ -76,7 +90,7 @@ Status run_prefill(const CudaDevice& device, const LinearParams& described, std:
   params.stages = plan.stages;
   params.input_offset = plan.input_offset;
   params.stage_bytes = plan.stage_bytes;
-  return launch_prefill(device, params, plan, stream);
+  return fp8 ? launch_fp8(device, params, plan, stream) : launch_prefill(device, params, plan, stream);
 }
 
 // The problems of a launch but for their inputs. Calls with most to read first: the tail of the launch is then made of
@@ -85,13 +99,14 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
                        int item_tiles) {
   std::stable_sort(calls.begin(), calls.end(), [](const LinearCall* a, const LinearCall* b) {
     const auto row_bytes = [](const LinearCall* call) {
-      return call->weight->in_features() * stage_tile_bytes(packed(*call).tile_kind());
+      const TileKind kind = packed(*call).tile_kind();
+      return call->weight->in_features() * stages_per_scale(kind) * stage_tile_bytes(kind);
     };
     return row_bytes(a) > row_bytes(b);
   });
   params.tokens = tokens;
   params.token_tiles = ceil_div(tokens, item_tokens);
-  params.segments = tile_segments(calls[0]->weight->in_features());
+  params.segments = segments_of(*calls[0]);
   params.problem_count = static_cast<std::int32_t>(calls.size());
   LinearProblem* problem = params.problems;
   for (const LinearCall* call : calls) {
@@ -154,11 +169,14 @@ Status LinearLauncher::add(const LinearCall& call) {
   const LinearShape shape = shape_of(call);
   if (!shape.tiles) return {StatusCode::kUnsupported, "linear: weights packed in lanes do not share launches"};
   DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
-  const bool other_input = shape.rounds && rounded_ != nullptr && !same_input(*rounded_, call);
-  const int most = forced_ && forced_->family == LinearFamily::kPrefill ? kMaxPrefillProblems : most_problems(tokens_);
-  const bool other_segments =
-      count_ > 0 && tile_segments(calls_[0]->weight->in_features()) != tile_segments(shape.inputs);
-  if (count_ == most || other_input || other_segments) DSV4RT_RETURN_IF_ERROR(flush());
+  const bool codes = shape.tiles == TileKind::kFp8Products;
+  const bool other_input =
+      shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
+  const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
+  const int most = few ? kMaxPrefillProblems : most_problems(tokens_);
+  const bool other_kernel = count_ > 0 && tokens_ > most_mixed_tokens() && multiplies_codes(*calls_[0]) != codes;
+  const bool other_segments = count_ > 0 && segments_of(*calls_[0]) != segments_of(call);
+  if (count_ == most || other_input || other_segments || other_kernel) DSV4RT_RETURN_IF_ERROR(flush());
   if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;
   return {};
@@ -178,11 +196,12 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(calls, false));
   if (planned.variant.family == LinearFamily::kGemv) return run_gemv(calls, planned, {});
   const bool prefill = planned.variant.family == LinearFamily::kPrefill;
+  const bool resident = prefill || planned.variant.family == LinearFamily::kFp8;
   LinearParams params{};
   describe_problems(params, calls, tokens_, planned.item_tokens, planned.item_row_tiles);
   const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : planned.item_tokens;
-  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned.rounding_blocks, box_tokens));
-  if (prefill) return run_prefill(device_, params, calls, planned, stream_);
+  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned, box_tokens));
+  if (resident) return run_resident(device_, params, calls, planned, stream_);
   params.ring_bytes = planned.ring_bytes;
   if (planned.variant.family == LinearFamily::kSplitK) return launch_splitk(device_, params, planned, stream_);
   params.input_offset = planned.input_offset;
@@ -205,7 +224,7 @@ Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<con
   if (calls.empty() || calls.size() > kMaxPrefillProblems || !rounds_behind_norm(norm)) return false;
   if (tokens_ > most_norm_tokens()) {
     for (const LinearCall& call : calls) {
-      if (!shape_of(call).rounds) return false;
+      if (!shape_of(call).rounds || multiplies_codes(call) != multiplies_codes(calls[0])) return false;
     }
     for (const LinearCall& call : calls) calls_[static_cast<std::size_t>(count_++)] = &call;
     rounded_ = &calls[0];
@@ -228,32 +247,65 @@ Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<con
   return true;
 }
 
+// The first input of params: codes and scales of a call's x, or of what norm makes.
+Status LinearLauncher::encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm,
+                              const LinearPlan& plan, int box_tokens) {
+  const std::int64_t width = call.weight->in_features();
+  const std::int64_t blocks = width / kScaleBlockInputs;
+  params.input_scale_stride = round_up(tokens_, plan.item_tokens);
+  const std::int64_t code_bytes = tokens_ * width;
+  const std::int64_t scale_bytes = blocks * params.input_scale_stride * std::int64_t{sizeof(float)};
+  DSV4RT_ASSIGN_OR_RETURN(std::byte * memory,
+                          scratch_.take(static_cast<std::size_t>(code_bytes + scale_bytes), "linear"));
+  auto* const scales = reinterpret_cast<float*>(memory + code_bytes);
+  auto* const codes = reinterpret_cast<std::uint8_t*>(memory);
+  params.input_scales = scales;
+  DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[0], memory, 1, width, width, tokens_, box_tokens));
+  if (norm != nullptr) {
+    return encoded_rms_norm(*norm, {codes, scales, params.input_scale_stride}, stream_);
+  }
+  return encode_input({.x = call.x,
+                       .x_stride = call.x_stride,
+                       .codes = codes,
+                       .scales = scales,
+                       .scale_stride = params.input_scale_stride,
+                       .tokens = tokens_,
+                       .blocks = static_cast<std::int32_t>(blocks)},
+                      plan.rounding_blocks, stream_);
+}
+
 // Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
 // rounded ones.
 Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall* const> calls,
-                                const LinearCall* rounded, const RmsNormParams* norm, int rounding_blocks,
+                                const LinearCall* rounded, const RmsNormParams* norm, const LinearPlan& plan,
                                 int box_tokens) {
   int inputs = 0;
   int rounded_input = -1;
   if (rounded != nullptr) {
-    const std::int64_t width = rounded->weight->in_features();
-    const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
-    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
-    auto* const rows = reinterpret_cast<bf16*>(memory);
-    if (norm != nullptr) {
-      RmsNormParams rounding = *norm;
-      rounding.y = rows;
-      DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
+    if (multiplies_codes(*rounded)) {
+      DSV4RT_RETURN_IF_ERROR(encode(params, *rounded, norm, plan, box_tokens));
+      rounded_input = inputs++;
     } else {
-      DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
-                                          .x_stride = rounded->x_stride,
-                                          .rounded = rows,
-                                          .tokens = tokens_,
-                                          .inputs = static_cast<std::int32_t>(width)},
-                                         rounding_blocks, stream_));
+      const std::int64_t width = rounded->weight->in_features();
+      const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
+      DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
+      auto* const rows = reinterpret_cast<bf16*>(memory);
+      if (norm != nullptr) {
+        RmsNormParams rounding = *norm;
+        rounding.y = rows;
+        DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
+      } else {
+        DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
+                                            .x_stride = rounded->x_stride,
+                                            .rounded = rows,
+                                            .tokens = tokens_,
+                                            .inputs = static_cast<std::int32_t>(width)},
+                                           plan.rounding_blocks, stream_));
+      }
+      rounded_input = inputs++;
+      DSV4RT_RETURN_IF_ERROR(
+          input_map(params.inputs[rounded_input], memory, sizeof(bf16), width, width, tokens_, box_tokens));
     }
-    rounded_input = inputs++;
-    DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[rounded_input], memory, width, width, tokens_, box_tokens));
   }
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -264,8 +316,8 @@ Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall
     }
     if (mapped == nullptr || !same_input(*mapped, call)) {
       if (inputs == kMaxProblems) return {StatusCode::kInternal, "linear: more inputs than tensor maps"};
-      DSV4RT_RETURN_IF_ERROR(
-          input_map(params.inputs[inputs++], call.x, call.weight->in_features(), call.x_stride, tokens_, box_tokens));
+      DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[inputs++], call.x, sizeof(bf16), call.weight->in_features(),
+                                       call.x_stride, tokens_, box_tokens));
       mapped = &call;
     }
     params.problems[i].input = static_cast<std::int16_t>(inputs - 1);

@@ -39,7 +39,9 @@ class LinearLauncher {
   Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none
   Status set_maps(LinearParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
-                  const RmsNormParams* norm, int rounding_blocks, int box_tokens);
+                  const RmsNormParams* norm, const LinearPlan& plan, int box_tokens);
+  Status encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm, const LinearPlan& plan,
+                int box_tokens);
 
   const CudaDevice& device_;
   std::int32_t tokens_;

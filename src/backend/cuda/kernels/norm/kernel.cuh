@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
+#include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -13,10 +14,13 @@ namespace dsv4rt::cuda {
 inline constexpr int kNormThreads = 128;
 
 // A block per token; the row [width] lies in dynamic shared memory as BF16, so that x is read once and y
-// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays). kRounded: y
-// is rounded as a linear's input (round_values.cuh) on top, with kWide and width % 128 == 0 alone.
-template <bool kWide, bool kRounded>
-__global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_constant__ RmsNormParams p) {
+// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays). kRounded,
+// with kWide and width % 128 == 0 alone: y is rounded as a linear's input (round_values.cuh) on top. kEncoded:
+// likewise, as codes and scales.
+enum class NormOutput : std::uint8_t { kPlain, kRounded, kEncoded };
+template <bool kWide, NormOutput kOutput>
+__global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_constant__ RmsNormParams p,
+                                                                const EncodedRows encoded) {
   allow_dependents();
   wait_for_predecessors();
   extern __shared__ uint4 shared_row[];
@@ -46,7 +50,15 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
       const uint4 w = weight[i];
       const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                       normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
-      y[i] = kRounded ? round_block(values, block_members()) : values;
+      if constexpr (kOutput == NormOutput::kEncoded) {
+        const EncodedInputs unit = encode_block(values, block_members());
+        reinterpret_cast<uint2*>(encoded.codes + first)[i] = unit.codes;
+        if (i % kRoundingLanes == 0) {
+          encoded.scales[std::int64_t{i / kRoundingLanes} * encoded.scale_stride + blockIdx.x] = unit.scale();
+        }
+      } else {
+        y[i] = kOutput == NormOutput::kRounded ? round_block(values, block_members()) : values;
+      }
     }
   } else {
     for (int i = thread; i < width; i += kNormThreads) {

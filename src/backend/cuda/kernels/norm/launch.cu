@@ -32,7 +32,11 @@ bool rounds_behind_norm(const RmsNormParams& params) {
 }
 
 Status rounded_rms_norm(const RmsNormParams& params, cudaStream_t stream) {
-  return launch_pdl(rms_norm_kernel<true, true>, norm_shape(params), stream, params);
+  return launch_pdl(rms_norm_kernel<true, NormOutput::kRounded>, norm_shape(params), stream, params, EncodedRows{});
+}
+
+Status encoded_rms_norm(const RmsNormParams& params, const EncodedRows& rows, cudaStream_t stream) {
+  return launch_pdl(rms_norm_kernel<true, NormOutput::kEncoded>, norm_shape(params), stream, params, rows);
 }
 
 Status CudaOps::rms_norm(const RmsNormParams& params) {
@@ -41,8 +45,9 @@ Status CudaOps::rms_norm(const RmsNormParams& params) {
   DSV4RT_RETURN_IF_ERROR(
       require_supported(params.width <= kMaxNormWidth, "rms_norm", "width", params.width, "at most 24576"));
   if (params.tokens == 0) return {};
-  return wide_accesses(params) ? launch_pdl(rms_norm_kernel<true, false>, norm_shape(params), stream_, params)
-                               : launch_pdl(rms_norm_kernel<false, false>, norm_shape(params), stream_, params);
+  const auto kernel =
+      wide_accesses(params) ? rms_norm_kernel<true, NormOutput::kPlain> : rms_norm_kernel<false, NormOutput::kPlain>;
+  return launch_pdl(kernel, norm_shape(params), stream_, params, EncodedRows{});
 }
 
 }  // namespace dsv4rt::cuda

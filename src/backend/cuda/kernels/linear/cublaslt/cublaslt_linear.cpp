@@ -4,7 +4,7 @@
 #include <new>
 
 #include "backend/cuda/device/cuda_error.h"
-#include "backend/cuda/kernels/linear/cublaslt/encode_input.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/kernels/linear/cublaslt/encode_nvfp4_input.h"
 #include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
 #include "base/arithmetic.h"
@@ -92,14 +92,14 @@ Status encode_fp8(std::int32_t tokens, const LinearCall& call, std::byte* memory
                            .scale_stride = whole,
                            .tokens = whole,
                            .blocks = blocks};
-  if (whole > 0) DSV4RT_RETURN_IF_ERROR(encode_input(params, stream));
+  if (whole > 0) DSV4RT_RETURN_IF_ERROR(encode_input(params, 0, stream));
   if (whole == tokens) return {};
   params.x += whole * call.x_stride;
   params.codes += whole * inputs;
   params.scales += std::int64_t{whole} * blocks;
   params.scale_stride = kRowUnit;
   params.tokens = tokens - whole;
-  return encode_input(params, stream);
+  return encode_input(params, 0, stream);
 }
 
 Status encode_nvfp4(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream) {

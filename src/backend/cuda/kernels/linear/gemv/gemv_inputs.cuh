@@ -17,6 +17,9 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(v) : "memory");
 }
@@ -67,12 +70,25 @@ struct GemvInputs {
     }
   }
 
-  // The segment as it is, or rounded.
-  __device__ __forceinline__ void plain() const {
+  // Unit `i` of the segment as the problem multiplies it.
+  __device__ __forceinline__ void store(int i, int token, uint4 values) const {
+    if (unit.q->kind == TileKind::kFp8Products) {
+      const EncodedInputs encoded = encode_block(values, block_members());
+      const int block = i / kUnitsPerScale;
+      const int at = i % kUnitsPerScale;  // eight codes of the token's row of 128, whose 16-byte units are swizzled
+      store_shared(unit.codes + static_cast<std::uint32_t>(block * kGemvCodeBytes + token * kScaleBlockInputs +
+                                                           ((at / 2 ^ token) * 16 + at % 2 * 8)),
+                   encoded.codes);
+      if (at == 0) store_shared(unit.code_scales + (block * kGemvTokens + token) * 4, encoded.scale());
+      return;
+    }
     const bool rounds = p.rows[unit.q->input].rounds;
-    for_units(unit.first_block * kScaleBlockInputs, unit.blocks * kUnitsPerScale, [&](int i, int token, uint4 values) {
-      store_shared(place(unit.inputs, i, token), rounds ? round_block(values, block_members()) : values);
-    });
+    store_shared(place(unit.inputs, i, token), rounds ? round_block(values, block_members()) : values);
+  }
+
+  __device__ __forceinline__ void plain() const {
+    for_units(unit.first_block * kScaleBlockInputs, unit.blocks * kUnitsPerScale,
+              [&](int i, int token, uint4 values) { store(i, token, values); });
   }
 
   // The whole row to shared memory, its norm, and then the segment in place. A half-warp sums a row.
@@ -96,7 +112,6 @@ struct GemvInputs {
       if (chain == 0 && summed < p.tokens) store_shared(unit.norms + summed * 4, rms_scale(sum, width, p.norm.eps));
     }
     sync();
-    const bool rounds = p.rows[unit.q->input].rounds;
     const int units = unit.blocks * kUnitsPerScale;
     for (int at = thread; at < units * p.tokens; at += kWarpgroup) {
       const int i = at % units;
@@ -106,7 +121,7 @@ struct GemvInputs {
       const float scale = load_shared_float(unit.norms + token * 4);
       const uint4 y = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                  normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
-      store_shared(place(unit.inputs, i, token), rounds ? round_block(y, block_members()) : y);
+      store(i, token, y);
     }
   }
 
@@ -117,6 +132,7 @@ struct GemvInputs {
     } else {
       plain();
     }
+    if (unit.q->kind == TileKind::kFp8Products) fence_async_proxy();  // the matrix instruction reads codes
     sync();
   }
 };

@@ -21,7 +21,7 @@ namespace dsv4rt::cuda {
 __device__ __forceinline__ void load_weights(const GemvUnit& unit) {
   const std::uint64_t policy = evict_first_policy();
   const std::byte* weights = unit.q->codes + (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) *
-                                                 (kStagesPerScale * stage_tile_bytes(unit.q->kind));
+                                                 (stages_per_scale(unit.q->kind) * stage_tile_bytes(unit.q->kind));
   Ring ring;
   for (int stage = 0; stage < unit.stages(); ++stage) {
     if (stage >= unit.slots) barrier_wait(unit.empty + ring.stage * 8, ring.parity ^ 1U);
@@ -55,7 +55,9 @@ __global__ __launch_bounds__(kGemvThreads,
   unit.norms = unit.received_full + 8;
   unit.ring = (base + kGemvBarrierBytes + 1023U) & ~1023U;
   unit.received = unit.ring + p.ring_bytes;
-  unit.inputs = unit.received + kGemvReceivedBytes;
+  unit.codes = unit.received + kGemvReceivedBytes;
+  unit.code_scales = unit.codes + unit.blocks * kGemvCodeBytes;
+  unit.inputs = unit.codes + (unit.q->kind == TileKind::kFp8Products ? gemv_code_bytes(unit.blocks) : 0);
   if (p.norm.weight != nullptr) unit.inputs += gemv_input_bytes(unit.first_block, p.tokens);  // whole rows lie there
 
   const int warp = static_cast<int>(threadIdx.x) / 32;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
 #include "backend/cuda/kernels/linear/gemv/gemv_unit.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
 
@@ -98,12 +99,38 @@ struct GemvProducts {
     }
   }
 
-  // sum: see mma_16x8x16().
+  // Sums of 128 inputs by the whole warpgroup, scaled and added up.
+  __device__ __forceinline__ void sum_products(float (&sum)[4], float scales) {
+    for (int block = 0; block < unit.blocks; ++block) {
+      if (block > 0 && block % 32 == 0) scales = lane_scales(block);
+      const float weight = __shfl_sync(0xffffffffU, scales, block % 32);
+      const float2 tokens = load_shared_float2(unit.code_scales + (block * kGemvTokens + lane % 4 * 2) * 4);
+      float product[4];
+      wait_full();
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kE4m3Steps; ++step) {
+        WgmmaE4m3<kGemvTokens>::run(product, wgmma_tile(unit.slot(ring.stage), step),
+                                    wgmma_tile(unit.codes + block * kGemvCodeBytes, step), step > 0);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_hold(product);
+      barrier_arrive(unit.empty + ring.stage * 8);
+      ring.advance(unit.slots);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] = __fmaf_rn(product[i], weight * (i % 2 == 0 ? tokens.x : tokens.y), sum[i]);
+    }
+  }
+
+  // sum: see mma_16x8x16(); wgmma's is the same.
   __device__ __forceinline__ void multiply(float (&sum)[4], float scales) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] = 0.0F;
     if (unit.q->kind == TileKind::kBf16) {
       sum_bf16(sum);
+    } else if (unit.q->kind == TileKind::kFp8Products) {
+      sum_products(sum, scales);
     } else {
       sum_wide(sum, scales);
     }

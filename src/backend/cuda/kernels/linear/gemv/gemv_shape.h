@@ -20,6 +20,12 @@ constexpr int gemv_input_bytes(int scale_blocks, int tokens) {
   return scale_blocks * kScaleBlockInputs * static_cast<int>(sizeof(bf16)) * unit_tokens(tokens);
 }
 
+// kFp8Products: codes of the segment's inputs, 128 of eight tokens after the other, and their scales.
+inline constexpr int kGemvCodeBytes = kGemvTokens * kScaleBlockInputs;
+constexpr int gemv_code_bytes(int scale_blocks) {
+  return scale_blocks * (kGemvCodeBytes + kGemvTokens * static_cast<int>(sizeof(float)));
+}
+
 inline constexpr int kGemvReceivedBytes = kGemvTokens * kRowTile * 4;
 inline constexpr int kGemvBarrierBytes = 512;
 inline constexpr int kGemvOtherBytes = kGemvBarrierBytes + kGemvReceivedBytes + 1024;  // the last for alignment

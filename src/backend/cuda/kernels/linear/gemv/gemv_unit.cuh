@@ -25,9 +25,11 @@ struct GemvUnit {
   std::uint32_t received_full;  // its barrier
   std::uint32_t norms;          // [kGemvTokens] scales of an RMS norm
   std::uint32_t inputs;         // the segment's units
+  std::uint32_t codes;          // kFp8Products: [block][8 tokens][128], swizzled as weights are
+  std::uint32_t code_scales;    // [block][kGemvTokens]
 
   __device__ __forceinline__ std::uint32_t slot(int i) const { return ring + i * kGemvSlotBytes; }
-  __device__ __forceinline__ int stages() const { return blocks * (q->kind == TileKind::kFp8 ? 1 : 2); }
+  __device__ __forceinline__ int stages() const { return blocks * (q->kind == TileKind::kBf16 ? 2 : 1); }
 };
 
 }  // namespace dsv4rt::cuda

@@ -70,11 +70,12 @@ void pack_registers(const std::byte* rows, std::int64_t row_bytes, std::byte* ti
 
 }  // namespace
 
-std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight) {
+std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight, LinearPrecision precision) {
   const std::optional<TileKind> kind =
-      tiles_of_shape(has_sm90a, weight.encoding, weight.activation, weight.out_features, weight.in_features);
-  if (kind != TileKind::kFp8) return kind;
+      tiles_of_shape(has_sm90a, weight.encoding, weight.activation, weight.out_features, weight.in_features, precision);
+  if (kind == std::nullopt || kind == TileKind::kBf16) return kind;
   if (weight.first_row % kRowTile != 0) return std::nullopt;  // a row tile has one scale per 128 inputs
+  if (kind == TileKind::kFp8Products) return kind;
   // Widening multiplies by 2^120 times the scale, which must be a BF16.
   constexpr int kMaxWideScale = kE8m0Bias + 7;
   for (std::int64_t row = 0; row < weight.out_features; row += kRowTile) {
@@ -89,8 +90,8 @@ std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight) {
 PackedBytes pack_wgmma(const HostLinear& weight, TileKind kind) {
   const std::int64_t value_bytes = kind == TileKind::kBf16 ? 2 : 1;
   const std::int64_t row_bytes = weight.in_features * value_bytes;
-  const std::int64_t step_bytes = kStageInputs * value_bytes;
-  const std::int64_t stages = weight.in_features / kStageInputs;
+  const std::int64_t step_bytes = stage_inputs(kind) * value_bytes;
+  const std::int64_t stages = weight.in_features / stage_inputs(kind);
   const std::int64_t row_tiles = weight.out_features / kRowTile;
   const std::byte* source = weight.weight.data() + weight.first_row * row_bytes;
   PackedBytes packed;

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "checkpoint/host_linear.h"
+#include "dsv4rt/linear_precision.h"
 
 namespace dsv4rt::cuda {
 
@@ -25,7 +26,7 @@ struct PackedBytes {
 };
 
 // The kind of tiles that hold the weight; nothing when lanes must.
-std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight);
+std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight, LinearPrecision precision);
 
 // All throw std::bad_alloc. The stored arrays are long enough.
 PackedBytes pack_wgmma(const HostLinear& weight, TileKind kind);

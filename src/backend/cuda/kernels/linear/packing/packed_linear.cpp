@@ -72,9 +72,9 @@ std::int64_t CudaPackedLinear::padded_inputs() const noexcept {
 }
 
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
-                                                  RowCopies copies) {
+                                                  RowCopies copies, LinearPrecision precision) {
   DSV4RT_RETURN_IF_ERROR(check_stored(weight));
-  const std::optional<TileKind> tiles = tile_kind_of(device.has_sm90a(), weight);
+  const std::optional<TileKind> tiles = tile_kind_of(device.has_sm90a(), weight, precision);
   try {
     const PackedBytes packed = tiles ? pack_wgmma(weight, *tiles) : pack_mma(weight);
     DSV4RT_ASSIGN_OR_RETURN(Buffer codes, upload_bytes(backend, packed.codes, weight.name));

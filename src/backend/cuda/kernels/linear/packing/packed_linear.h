@@ -3,6 +3,7 @@
 // Tiles (Hopper, outputs a multiple of 64, inputs of 128): what the kernels copy into shared memory, one
 // contiguous piece per row tile of 64 outputs and stage.
 //   kBf16      [out / 64][k / 64]   64 rows of 128 B, 16-byte unit u of row r at u ^ (r % 8)
+//   kFp8Products  [out / 64][k / 128]  64 rows of 128 codes, swizzled alike; scales float [out / 64][k / 128]
 //   kFp8       [out / 64][k / 64]   [step pair 2][warp 4][lane 32][step 2][2] words; scales float [out / 64][k / 128]
 // A word holds four codes of the matrix instruction's A fragment, (r, c) (r, c+1) and (r+8, c) (r+8, c+1) or the
 // same eight columns on, so that few operations widen them. Half i of the word, with s the sign, e3..e0 the
@@ -34,6 +35,7 @@
 #include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "checkpoint/host_linear.h"
+#include "dsv4rt/linear_precision.h"
 
 namespace dsv4rt::cuda {
 
@@ -91,6 +93,7 @@ std::int64_t row_copy_bytes(const HostLinear& weight, RowCopies copies);
 // Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16,
 // kBadInput when the stored arrays are too short.
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
-                                                  RowCopies copies);
+                                                  RowCopies copies,
+                                                  LinearPrecision precision = LinearPrecision::kExact);
 
 }  // namespace dsv4rt::cuda

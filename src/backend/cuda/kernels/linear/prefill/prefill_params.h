@@ -14,6 +14,8 @@ struct PrefillParams {
   CUtensorMap outputs[kMaxPrefillProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
                                              // bytes x box_tokens rows
   LinearProblem problems[kMaxPrefillProblems];
+  const float* input_scales = nullptr;  // kFp8Products, see LinearParams
+  std::int32_t input_scale_stride = 0;
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;

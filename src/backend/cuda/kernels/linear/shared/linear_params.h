@@ -1,8 +1,8 @@
 // What the kernels of tile-packed weights take: the linears of one step that run as one launch.
 //
-// Terms: a row tile is 64 outputs; a stage of a ring holds 64 inputs of every token (128 bytes of BF16) and the row
-// tiles' weights for the same inputs; an item is what a block or a cluster computes at a time, some row tiles' outputs
-// of some tokens; a segment is one of the fixed parts that the inputs are cut into.
+// Terms: a row tile is 64 outputs; a stage of a ring holds 128 bytes of inputs of every token (64 of BF16, 128 of E4M3)
+// and the row tiles' weights for the same inputs; an item is what a block or a cluster computes at a time, some row
+// tiles' outputs of some tokens; a segment is one of the fixed parts that the inputs are cut into.
 //
 // Order of accumulation, the same for every kernel, T, token position, grid and cluster:
 //   * K is cut into `segments` parts of whole 128-input blocks, by the weight's shape alone;
@@ -11,6 +11,8 @@
 //     twice the rate, but Hopper sums their products with about 14 bits: enough to move the next rounding to E4M3
 //     in one of a hundred values);
 //   * segments are added in order.
+// Products of E4M3 (kFp8Products) differ in what a segment is: the matrix instruction sums 128 inputs of codes, and
+// that sum, times the scales of weights and inputs, is added to the segment's in FP32, block by block.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +37,18 @@ inline constexpr int kMaxSegments = 8;
 
 // How weights and inputs meet in the matrix instruction.
 enum class TileKind : std::uint8_t {
-  kBf16,  // BF16 weights
-  kFp8,   // E4M3 weights, widened to BF16 with their power-of-two scale
+  kBf16,         // BF16 weights
+  kFp8,          // E4M3 weights, widened to BF16 with their power-of-two scale
+  kFp8Products,  // E4M3 weights and inputs (LinearPrecision::kFp8)
 };
+
+// Inputs of a stage, and stages of a block of inputs that share a scale.
+constexpr int stage_inputs(TileKind kind) {
+  return kind == TileKind::kFp8Products ? 2 * kStageInputs : kStageInputs;
+}
+constexpr int stages_per_scale(TileKind kind) {
+  return kScaleBlockInputs / stage_inputs(kind);
+}
 
 // Bytes of one row tile's weights in a stage.
 constexpr int stage_tile_bytes(TileKind kind) {
@@ -51,6 +62,14 @@ constexpr int tile_segments(std::int64_t inputs) {
   int segments = 1;
   while (segments < kMaxSegments && inputs > segments * kSegmentInputs) segments *= 2;
   return segments;
+}
+
+// The same for products of codes. Up to 8191 inputs the parts are those of other weights, with which they share launches;
+// beyond they are longer: the kernel for many tokens brings totals back once for each.
+constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
+  constexpr std::int64_t kManyInputs = 8192;
+  const int segments = tile_segments(inputs);
+  return kind == TileKind::kFp8Products && inputs >= kManyInputs ? segments / 2 : segments;
 }
 
 struct LinearProblem {
@@ -82,9 +101,11 @@ struct InputNorm {
 };
 
 struct LinearParams {
-  CUtensorMap inputs[kMaxProblems];  // [T][K]; boxes of 128 bytes x an item's tokens, 128-byte swizzle
-  InputRows rows[kMaxProblems];      // instead of `inputs` where the blocks bring inputs themselves
-  InputNorm norm;                    // RMS norm of `rows` before the products
+  CUtensorMap inputs[kMaxProblems];     // [T][K]; boxes of 128 bytes x an item's tokens, 128-byte swizzle
+  InputRows rows[kMaxProblems];         // instead of `inputs` where the blocks bring inputs themselves
+  InputNorm norm;                       // RMS norm of `rows` before the products
+  const float* input_scales = nullptr;  // kFp8Products: [K / 128][T], rows input_scale_stride apart, 16-byte aligned
+  std::int32_t input_scale_stride = 0;  // holds whole items of tokens
   LinearProblem problems[kMaxProblems];
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;

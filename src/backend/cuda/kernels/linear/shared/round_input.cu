@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -11,7 +10,6 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr int kMostItems = 4;   // items that a thread loads together
 constexpr int kLaneInputs = 8;  // inputs of an item that a thread takes
 
 // Inputs of a row from `first` on as they lie in a uint4; beyond the row's end zeros, which change no maximum.
@@ -36,9 +34,9 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
   const auto [first, lane, members] = RoundingPlace{};
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
-  uint4 values[kMostItems];
+  uint4 values[kMostRoundingItems];
 #pragma unroll
-  for (int i = 0; i < kMostItems; ++i) {
+  for (int i = 0; i < kMostRoundingItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;
     const std::int64_t input = item % p.blocks * kScaleBlockInputs + lane * kLaneInputs;
@@ -50,7 +48,7 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
     }
   }
 #pragma unroll
-  for (int i = 0; i < kMostItems; ++i) {
+  for (int i = 0; i < kMostRoundingItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;  // whole half-warps
     const uint4 rounded = round_block(values[i], members);
@@ -67,10 +65,7 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
 
 Status round_input(RoundInputParams p, int most_blocks, cudaStream_t stream) {
   p.blocks = ceil_div(p.inputs, kScaleBlockInputs);
-  const std::int64_t blocks = ceil_div<std::int64_t>(std::int64_t{p.tokens} * p.blocks, kRoundingBlocks);
-  const std::int64_t grid = most_blocks == 0 ? blocks
-                                             : std::max(std::min<std::int64_t>(blocks, most_blocks),
-                                                        ceil_div<std::int64_t>(blocks, kMostItems));
+  const std::int64_t grid = rounding_grid(std::int64_t{p.tokens} * p.blocks, most_blocks);
   const auto low = reinterpret_cast<std::uintptr_t>(p.x) | reinterpret_cast<std::uintptr_t>(p.rounded);
   const bool wide = p.inputs % kScaleBlockInputs == 0 && p.x_stride % kLaneInputs == 0 && low % sizeof(uint4) == 0;
   return launch_pdl(wide ? round_input_kernel<true> : round_input_kernel<false>,

@@ -12,6 +12,17 @@ inline constexpr int kRoundingLanes = 16;
 inline constexpr int kRoundingThreads = 256;
 inline constexpr int kRoundingBlocks = kRoundingThreads / kRoundingLanes;  // blocks of 128 inputs in a thread block
 
+// Blocks of 128 inputs that a thread loads together where the grid is to be small.
+inline constexpr int kMostRoundingItems = 4;
+// Thread blocks for so many blocks of inputs: most_blocks, if they can do it; 0: as many as there are.
+inline std::int64_t rounding_grid(std::int64_t items, int most_blocks) {
+  const auto blocks_of = [items](int each) { return (items + std::int64_t{each} - 1) / each; };
+  const std::int64_t blocks = blocks_of(kRoundingBlocks);
+  if (most_blocks == 0 || blocks < most_blocks) return blocks;
+  const std::int64_t least = blocks_of(kRoundingBlocks * kMostRoundingItems);
+  return most_blocks > least ? most_blocks : least;
+}
+
 // The lanes that the calling lane shares a block of 128 inputs with.
 __device__ __forceinline__ unsigned block_members() {
   return (threadIdx.x & 16U) != 0 ? 0xffff0000U : 0x0000ffffU;
@@ -62,6 +73,24 @@ __device__ __forceinline__ std::uint16_t encode_pair(std::uint32_t pair, float r
   std::uint16_t codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   return codes;
+}
+
+// Eight codes of a lane, and the code of its block's scale.
+struct EncodedInputs {
+  uint2 codes;
+  std::uint8_t scale_code;
+  [[nodiscard]] __device__ __forceinline__ float scale() const {
+    return __uint_as_float(static_cast<std::uint32_t>(scale_code) << 23);
+  }
+};
+__device__ __forceinline__ EncodedInputs encode_block(uint4 packed, unsigned members) {
+  const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+  const std::uint8_t scale_code = block_scale_code(pairs, members);
+  const float reciprocal = reciprocal_scale(scale_code);
+  std::uint32_t codes[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes[i] = encode_pair(pairs[i], reciprocal);
+  return {make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16), scale_code};
 }
 
 // BF16 values in pairs; the result is BF16 too: E4M3 has four significant bits.

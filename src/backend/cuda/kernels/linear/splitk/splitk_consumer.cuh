@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 
 #include "backend/cuda/kernels/common/wgmma.cuh"
+#include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
 #include "backend/cuda/kernels/linear/splitk/splitk_loader.cuh"
 
@@ -163,6 +164,40 @@ struct SplitKConsumer {
     wgmma_hold(sum);
   }
 
+  // Sums of 128 inputs, scaled and added up.
+  __device__ __forceinline__ void sum_products(float (&sum)[kValues], float scales) {
+    const std::uint32_t token_scales = kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens> + lane % 4 * 8;
+    for (int block = 0; block < unit.blocks; ++block) {
+      if (block > 0 && block % 32 == 0) scales = lane_scales(block);
+      const float weight = __shfl_sync(0xffffffffU, scales, block % 32);
+      float product[kValues];
+      wait_full();
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kE4m3Steps; ++step) {
+        WgmmaE4m3<kTokens>::run(product, wgmma_tile(weights(), step), columns(step), step > 0);
+      }
+      wgmma_commit();
+      const std::uint32_t at = unit.slot(ring.stage) + token_scales;
+      wgmma_wait<0>();
+      wgmma_hold(product);
+#pragma unroll
+      for (int i = 0; i < kValues; i += 4) {
+        const float2 tokens = load_shared_float2(at + i * 8);
+        const float even = weight * tokens.x;
+        const float odd = weight * tokens.y;
+        sum[i] = __fmaf_rn(product[i], even, sum[i]);
+        sum[i + 1] = __fmaf_rn(product[i + 1], odd, sum[i + 1]);
+        sum[i + 2] = __fmaf_rn(product[i + 2], even, sum[i + 2]);
+        sum[i + 3] = __fmaf_rn(product[i + 3], odd, sum[i + 3]);
+      }
+      // The scales have been read: a load that is under way at the arrival may find what the copy engine writes next.
+      wgmma_hold(sum);
+      ring.advance(unit.slots);
+      release_before(block + 1);
+    }
+  }
+
   // The scales of 32 blocks of 128 inputs from `first` on, one a lane. A row tile beyond the problem's last has those
   // of the last one, as it has its weights.
   __device__ __forceinline__ float lane_scales(int first) const {
@@ -179,6 +214,8 @@ struct SplitKConsumer {
     for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
     if (unit.q->kind == TileKind::kBf16) {
       sum_bf16(sum);
+    } else if (unit.q->kind == TileKind::kFp8Products) {
+      sum_products(sum, scales);
     } else {
       sum_wide(sum, scales);
     }

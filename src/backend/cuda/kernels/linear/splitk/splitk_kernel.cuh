@@ -44,7 +44,7 @@ __global__ __launch_bounds__(
   unit.first_block = q.scale_blocks * segment / p.segments;
   unit.blocks = q.scale_blocks * (segment + 1) / p.segments - unit.first_block;
   unit.tile_bytes = stage_tile_bytes(q.kind);
-  unit.slot_bytes = kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens>;
+  unit.slot_bytes = kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens> + splitk_scale_bytes(q.kind);
   unit.slots = min(p.ring_bytes / unit.slot_bytes, kMaxStages);
   unit.ring = first_ring + group * p.ring_bytes;
   unit.full = first_ring + kGroups * p.ring_bytes + group * Shape::kGroupBarrierBytes;

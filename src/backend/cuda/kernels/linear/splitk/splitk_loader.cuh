@@ -21,14 +21,14 @@ struct SplitKUnit {
   int first_block;  // number of the segment's first block of 128 inputs
   int blocks;
   int tile_bytes;       // weights of one row tile in a stage
-  int slot_bytes;       // size of a stage: weights of every row tile, then inputs
+  int slot_bytes;       // size of a stage: weights of every row tile, inputs, and their scales for kFp8Products
   int slots;            // slots of the ring
   std::uint32_t ring;   // [slots][slot_bytes], later the sums
   std::uint32_t full;   // [slots] barriers
   std::uint32_t empty;  // [slots]
 
   __device__ __forceinline__ std::uint32_t slot(int i) const { return ring + i * slot_bytes; }
-  __device__ __forceinline__ int stages() const { return blocks * kStagesPerScale; }
+  __device__ __forceinline__ int stages() const { return blocks * stages_per_scale(q->kind); }
 };
 
 template <int kTokens, int kRows>
@@ -41,20 +41,28 @@ struct SplitKLoader {
 
   __device__ __forceinline__ void load_weights(int stage, int slot) const {
     const std::uint32_t barrier = unit.full + slot * 8;
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens>));
+    const int scale_bytes = unit.q->kind == TileKind::kFp8Products ? kTokens * int{sizeof(float)} : 0;
+    barrier_arrive_expect(barrier,
+                          static_cast<std::uint32_t>(kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens> + scale_bytes));
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       // A row tile beyond the problem's last multiplies the last one's weights in vain.
       const int row_tile = row == 0 ? unit.row_tile : min(unit.row_tile + row, unit.q->row_tiles - 1);
       const std::int64_t stages_before =
-          (std::int64_t{row_tile} * unit.q->scale_blocks + unit.first_block) * kStagesPerScale + stage;
+          (std::int64_t{row_tile} * unit.q->scale_blocks + unit.first_block) * stages_per_scale(unit.q->kind) + stage;
       copy_bulk(unit.slot(slot) + row * unit.tile_bytes, unit.q->codes + stages_before * unit.tile_bytes,
                 static_cast<std::uint32_t>(unit.tile_bytes), barrier, weight_policy);
     }
   }
   __device__ __forceinline__ void load_inputs(int stage, int slot) const {
-    copy_box(unit.slot(slot) + kRows * unit.tile_bytes, &p.inputs[unit.q->input],
-             (unit.first_block * kStagesPerScale + stage) * kStageInputs, unit.first_token, unit.full + slot * 8);
+    const TileKind kind = unit.q->kind;
+    const std::uint32_t to = unit.slot(slot) + kRows * unit.tile_bytes;
+    copy_box(to, &p.inputs[unit.q->input], (unit.first_block * stages_per_scale(kind) + stage) * stage_inputs(kind),
+             unit.first_token, unit.full + slot * 8);
+    if (kind != TileKind::kFp8Products) return;
+    const float* scales = p.input_scales + std::int64_t{unit.first_block + stage} * p.input_scale_stride;
+    copy_bulk(to + kSplitKBoxBytes<kTokens>, scales + unit.first_token, kTokens * int{sizeof(float)},
+              unit.full + slot * 8, evict_normal_policy());
   }
 
   // The first ring: weights at once, inputs when the kernels before have written them.

@@ -10,6 +10,11 @@ namespace dsv4rt::cuda {
 template <int kTokens>
 inline constexpr int kSplitKBoxBytes = kTokens* kStageBytesOfInput;  // inputs of a stage
 
+// Scales of a stage's inputs; what follows them is aligned as swizzled stages are.
+constexpr int splitk_scale_bytes(TileKind kind) {
+  return kind == TileKind::kFp8Products ? 1024 : 0;
+}
+
 // kGroups: segments of a block, each with a loader and a ring. kRows: row tiles of a block, which share the inputs of
 // its one segment. Each has a warpgroup that multiplies.
 template <int kTokens, int kGroups, int kRows = 1>

@@ -1,4 +1,4 @@
-// A linear's input as cuBLASLt reads it: E4M3 codes, and apart from them a power-of-two scale per 128 inputs.
+// A linear's input as products of E4M3 read it: codes, and apart from them a power-of-two scale per 128 inputs.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct EncodeInputParams {
   std::int32_t blocks = 0;  // K / 128
 };
 
-// Codes times scales are the values of round_activation_fp8.
-Status encode_input(const EncodeInputParams& params, cudaStream_t stream);
+// Codes times scales are the values of round_activation_fp8. most_blocks: as round_input() has it.
+Status encode_input(const EncodeInputParams& params, int most_blocks, cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

@@ -1,0 +1,311 @@
+// Linears of LinearPrecision::kFp8: the same bytes from every kernel and for every number of tokens, as far from the
+// exact ones as sums of about 14 bits are.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/row_ops.h"
+#include "gpu/support/gpu.h"
+#include "gpu/support/gpu_device.h"
+#include "support/expect_ok.h"
+#include "unit/backend/linear_matrix.h"
+
+namespace dsv4rt::test {
+namespace {
+
+constexpr std::size_t kScratchBytes = std::size_t{192} << 20;
+constexpr auto kRounded = ActivationRounding::kFp8Block128;
+
+std::vector<bf16> random_inputs(std::int64_t count, std::uint32_t seed = 92) {
+  std::mt19937 random(seed);
+  std::vector<bf16> x(static_cast<std::size_t>(count));
+  for (bf16& value : x) value = random_bf16(random, -6, 3);
+  return x;
+}
+
+// A weight [out, in] whose products are of E4M3.
+struct Weight {
+  TestMatrix matrix;
+  std::unique_ptr<PackedLinear> packed;
+
+  Weight(Backend& backend, std::int64_t out, std::int64_t in, std::uint32_t seed = 91) {
+    fill_matrix(matrix, WeightEncoding::kFp8Block128, kRounded, out, in, seed);
+    packed = pack(backend, matrix.host);
+  }
+};
+
+class LinearFp8GpuTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    device_ = describe_gpu();
+    ASSERT_NE(device_, nullptr);
+    if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
+    auto backend = create_cuda_backend({.device = 0, .linear_precision = LinearPrecision::kFp8});
+    ASSERT_OK(backend);
+    fp8_ = std::move(backend).value();
+    ASSERT_OK(fp8_->reserve_scratch(kScratchBytes));
+    ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
+    auto memory = fp8_->allocate(kScratchBytes, "scratch");
+    ASSERT_OK(memory);
+    memory_ = std::move(memory).value();
+    scratch_ = cuda::Scratch(memory_.data(), memory_.size());
+  }
+
+  // FP32 outputs of the first `tokens` rows of x.
+  static std::vector<float> linear(Backend& backend, const PackedLinear& weight, const bf16* x, std::int32_t tokens) {
+    const std::int64_t out = weight.out_features();
+    const DeviceArray<float> y(backend, std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
+    const LinearCall call{x, weight.in_features(), &weight, y.data(), out, OutputType::kF32};
+    EXPECT_OK(backend.ops().linear(tokens, std::span(&call, 1)));
+    EXPECT_OK(backend.synchronize());
+    return y.download();
+  }
+
+  // Every variant that runs the shape; their bytes are the first one's.
+  void expect_same(std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type) {
+    const Weight weight(*fp8_, out, in);
+    const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * in));
+    std::vector<float> expected;
+    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      const DeviceArray<float> y(*fp8_, std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
+      ASSERT_OK(fp8_->synchronize());
+      const LinearCall call{x.data(), in, weight.packed.get(), y.data(), out, type};
+      cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
+                                    variant);
+      ASSERT_OK(launcher.add(call));
+      if (const Status status = launcher.flush(); !status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
+        continue;
+      }
+      ASSERT_OK(fp8_->synchronize());
+      seen_.insert(name_of(variant));
+      const std::vector<float> values = y.download();
+      if (expected.empty()) expected = values;
+      EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
+          << "[" << out << ", " << in << "] T " << tokens << " " << name_of(variant);
+    }
+    EXPECT_FALSE(expected.empty());
+  }
+
+  std::unique_ptr<const cuda::CudaDevice> device_;
+  std::unique_ptr<Backend> fp8_;
+  Buffer memory_;
+  cuda::Scratch scratch_;
+  std::set<std::string> seen_;
+};
+
+// Row tiles, tokens and segments left over.
+TEST_F(LinearFp8GpuTest, VariantsGiveTheSameBytes) {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{192, 384}, {320, 2048}, {192, 2304}, {448, 8192}};
+  for (const auto& [out, in] : shapes) {
+    for (const std::int32_t tokens : {3, 70, 200}) {
+      for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) expect_same(out, in, tokens, type);
+    }
+  }
+  // Blocks wait for places while the matrix units and copies of others keep shared memory busy.
+  for (int i = 0; i < 4; ++i) expect_same(4096, 8192, 768, OutputType::kBf16);
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    using enum cuda::LinearFamily;
+    if (variant.family != kGemv && variant.family != kSplitK && variant.family != kFp8) continue;
+    EXPECT_TRUE(seen_.contains(name_of(variant))) << name_of(variant);
+  }
+}
+
+// The same with few launches, for tools that follow every access.
+TEST_F(LinearFp8GpuTest, FewVariants) {
+  expect_same(192, 2304, 3, OutputType::kF32);
+  expect_same(192, 2304, 100, OutputType::kBf16);
+}
+
+// A row's bytes do not depend on how many others there are.
+TEST_F(LinearFp8GpuTest, TokensDoNotChangeEachOther) {
+  constexpr std::int32_t kMost = 8192;
+  std::vector<std::int32_t> counts;
+  for (std::int32_t tokens = 1; tokens <= 300; ++tokens) counts.push_back(tokens);
+  for (const std::int32_t tokens : {512, 1000, 2048}) counts.push_back(tokens);
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{320, 1024}, {256, 4096}, {192, 8192}};
+  for (const auto& [out, in] : shapes) {
+    const Weight weight(*fp8_, out, in);
+    const DeviceArray<bf16> x(*fp8_, random_inputs(kMost * in));
+    const std::vector<float> all = linear(*fp8_, *weight.packed, x.data(), kMost);
+    for (const std::int32_t tokens : counts) {
+      const std::vector<float> few = linear(*fp8_, *weight.packed, x.data(), tokens);
+      EXPECT_EQ(std::memcmp(few.data(), all.data(), few.size() * sizeof(float)), 0)
+          << "[" << out << ", " << in << "] T " << tokens;
+    }
+  }
+}
+
+// Distance from exact sums of the same values: an H200 gives 2.1e-4 to 2.6e-4, exact products less than 1e-6.
+TEST_F(LinearFp8GpuTest, SumsKeepFourteenBits) {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{320, 1024}, {256, 4096}, {192, 8192}};
+  for (const auto& [out, in] : shapes) {
+    for (const std::int32_t tokens : {2, 50, 300}) {
+      const Weight weight(*fp8_, out, in);
+      const auto exact = pack(gpu(), weight.matrix.host);
+      const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
+      const std::vector<float> reference = linear(gpu(), *exact, x.data(), tokens);
+      const std::vector<float> values = linear(*fp8_, *weight.packed, x.data(), tokens);
+      double error = 0;
+      double norm = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        error += std::pow(double{values[i]} - double{reference[i]}, 2);
+        norm += double{reference[i]} * double{reference[i]};
+      }
+      const double distance = std::sqrt(error / norm);
+      EXPECT_LT(distance, 5e-4) << "[" << out << ", " << in << "] T " << tokens;
+      EXPECT_GT(distance, 1e-5) << "[" << out << ", " << in << "] T " << tokens << ": these are not sums of E4M3";
+    }
+  }
+}
+
+// What is no FP8 weight with rounded inputs stays as it is, also in the launches that both share.
+TEST_F(LinearFp8GpuTest, OtherWeightsStayExact) {
+  constexpr std::int64_t kOut = 192;
+  constexpr std::int64_t kIn = 4096;
+  for (const std::int32_t tokens : {2, 40, 100, 300}) {
+    const DeviceArray<bf16> x(gpu(), random_inputs(tokens * kIn));
+    const auto count = static_cast<std::size_t>(tokens * kOut);
+    const std::pair<WeightEncoding, ActivationRounding> kinds[] = {
+        {WeightEncoding::kFp8Block128, kRounded},
+        {WeightEncoding::kBf16, ActivationRounding::kNone},
+        {WeightEncoding::kFp8Block128, ActivationRounding::kNone},
+    };
+    std::vector<std::vector<float>> found[2];
+    for (int i = 0; i < 2; ++i) {
+      Backend& backend = i == 0 ? gpu() : *fp8_;
+      std::vector<std::unique_ptr<TestMatrix>> matrices;
+      std::vector<std::unique_ptr<PackedLinear>> weights;
+      std::vector<std::unique_ptr<DeviceArray<float>>> outputs;
+      std::vector<LinearCall> calls;
+      for (const auto& [encoding, activation] : kinds) {
+        matrices.push_back(std::make_unique<TestMatrix>());
+        fill_matrix(*matrices.back(), encoding, activation, kOut, kIn, 7);
+        weights.push_back(pack(backend, matrices.back()->host));
+        outputs.push_back(std::make_unique<DeviceArray<float>>(backend, std::vector<float>(count, std::nanf(""))));
+        calls.push_back({x.data(), kIn, weights.back().get(), outputs.back()->data(), kOut, OutputType::kF32});
+      }
+      ASSERT_OK(backend.ops().linear(tokens, calls));
+      ASSERT_OK(backend.synchronize());
+      for (const auto& output : outputs) found[i].push_back(output->download());
+    }
+    for (std::size_t k = 0; k < std::size(kinds); ++k) {
+      const bool same = std::memcmp(found[0][k].data(), found[1][k].data(), count * sizeof(float)) == 0;
+      EXPECT_EQ(same, k > 0) << "weight " << k << " T " << tokens;
+    }
+  }
+}
+
+// Rows of y that are no whole units, and an input behind another stride.
+TEST_F(LinearFp8GpuTest, OutputsMayLieAnywhere) {
+  constexpr std::int64_t kOut = 320;
+  constexpr std::int64_t kIn = 2048;
+  const Weight weight(*fp8_, kOut, kIn);
+  for (const std::int32_t tokens : {3, 60, 250}) {
+    const std::vector<bf16> values = random_inputs(tokens * kIn);
+    const DeviceArray<bf16> x(*fp8_, values);
+    std::vector<bf16> apart(static_cast<std::size_t>(tokens * (kIn + 64)));
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      std::copy_n(values.begin() + t * kIn, kIn, apart.begin() + t * (kIn + 64));
+    }
+    const DeviceArray<bf16> strided(*fp8_, apart);
+    constexpr bf16 kPoison{0x7eef};
+    const auto run = [&](const bf16* from, std::int64_t x_stride, std::int64_t y_stride, std::int64_t first) {
+      const DeviceArray<bf16> y(*fp8_, std::vector<bf16>(static_cast<std::size_t>(tokens * y_stride + first), kPoison));
+      const LinearCall call{from, x_stride, weight.packed.get(), y.data() + first, y_stride, OutputType::kBf16};
+      EXPECT_OK(fp8_->ops().linear(tokens, std::span(&call, 1)));
+      EXPECT_OK(fp8_->synchronize());
+      return y.download();
+    };
+    const std::vector<bf16> dense = run(x.data(), kIn, kOut, 0);
+    const std::vector<bf16> odd = run(strided.data(), kIn + 64, kOut + 3, 1);
+    EXPECT_EQ(odd[0].bits, kPoison.bits);
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      for (std::int64_t n = 0; n < kOut + 3; ++n) {
+        const bf16 value = odd[static_cast<std::size_t>(1 + t * (kOut + 3) + n)];
+        const bf16 wanted = n < kOut ? dense[static_cast<std::size_t>(t * kOut + n)] : kPoison;
+        ASSERT_EQ(value.bits, wanted.bits) << "T " << tokens << " row " << t << " output " << n;
+      }
+    }
+  }
+}
+
+// NaN and infinities reach the outputs of their own row alone.
+TEST_F(LinearFp8GpuTest, NonFiniteInputsStayInTheirRow) {
+  constexpr std::int64_t kOut = 128;
+  constexpr std::int64_t kIn = 1024;
+  const Weight weight(*fp8_, kOut, kIn);
+  for (const std::int32_t tokens : {4, 40, 200}) {
+    std::vector<bf16> values = random_inputs(tokens * kIn);
+    const DeviceArray<bf16> clean(*fp8_, values);
+    values[static_cast<std::size_t>(1 * kIn + 5)] = {0x7fc0};    // NaN
+    values[static_cast<std::size_t>(2 * kIn + 700)] = {0x7f80};  // infinity
+    const DeviceArray<bf16> x(*fp8_, values);
+    const std::vector<float> expected = linear(*fp8_, *weight.packed, clean.data(), tokens);
+    const std::vector<float> found = linear(*fp8_, *weight.packed, x.data(), tokens);
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      const auto at = static_cast<std::size_t>(t * kOut);
+      if (t != 1 && t != 2) {
+        EXPECT_EQ(std::memcmp(found.data() + at, expected.data() + at, kOut * sizeof(float)), 0) << "row " << t;
+        continue;
+      }
+      for (std::size_t n = 0; n < kOut; ++n) EXPECT_TRUE(std::isnan(found[at + n])) << "row " << t << " " << n;
+    }
+  }
+}
+
+// Behind a norm, in one launch less.
+TEST_F(LinearFp8GpuTest, NormsInFrontGiveTheSameBytes) {
+  constexpr std::int64_t kOut = 320;
+  for (const std::int64_t width : {1024, 1536}) {
+    const Weight first(*fp8_, kOut, width, 91);
+    const Weight second(*fp8_, kOut, width, 92);
+    const DeviceArray<bf16> norm_weight(*fp8_, random_inputs(width, 3));
+    for (const std::int32_t tokens : {1, 4, 5, 64, 65, 300}) {
+      const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * width));
+      const DeviceArray<bf16> y(*fp8_, std::vector<bf16>(static_cast<std::size_t>(tokens * width)));
+      const RmsNormParams norm{.tokens = tokens,
+                               .width = static_cast<std::int32_t>(width),
+                               .x = x.data(),
+                               .weight = norm_weight.data(),
+                               .eps = 1e-6F,
+                               .y = y.data()};
+      std::vector<std::vector<float>> found;
+      for (const bool together : {false, true}) {
+        const std::vector<float> poison(static_cast<std::size_t>(tokens * kOut), std::nanf(""));
+        const DeviceArray<float> a(*fp8_, poison);
+        const DeviceArray<float> b(*fp8_, poison);
+        const LinearCall calls[] = {{y.data(), width, first.packed.get(), a.data(), kOut, OutputType::kF32},
+                                    {y.data(), width, second.packed.get(), b.data(), kOut, OutputType::kF32}};
+        if (together) {
+          ASSERT_OK(fp8_->ops().normed_linear(norm, calls));
+        } else {
+          ASSERT_OK(fp8_->row_ops().rms_norm(norm));
+          ASSERT_OK(fp8_->ops().linear(tokens, calls));
+        }
+        ASSERT_OK(fp8_->synchronize());
+        found.push_back(a.download());
+        const std::vector<float> more = b.download();
+        found.back().insert(found.back().end(), more.begin(), more.end());
+      }
+      EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), found[0].size() * sizeof(float)), 0)
+          << "width " << width << " T " << tokens;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
