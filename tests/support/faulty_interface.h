@@ -58,6 +58,7 @@ class Interface {
   virtual Status forward(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out) = 0;
   virtual Status run(const Step& step, const Bf16Bits* x) = 0;
   virtual Status commit(const Step& step, std::span<const std::int32_t> accepted) = 0;
+  virtual Status commit_from_device(const Step& step, std::span<const std::int32_t> accepted) = 0;
   virtual Result<std::vector<SequenceId>> cancel(const Step& step) = 0;
   virtual Result<OutputCheck> output_check(const Step& step) = 0;
   virtual Result<std::int64_t> snapshot_bytes(SequenceId sequence) = 0;
@@ -128,6 +129,9 @@ class CppInterface final : public Interface {
   }
   Status commit(const Step& step, std::span<const std::int32_t> accepted) override {
     return faulty([&] { return engine_.commit(step, accepted); });
+  }
+  Status commit_from_device(const Step& step, std::span<const std::int32_t> accepted) override {
+    return faulty([&] { return engine_.commit_from_device(step, accepted); });
   }
   Result<std::vector<SequenceId>> cancel(const Step& step) override {
     return faulty([&] { return engine_.cancel(step); });
@@ -238,6 +242,12 @@ class CInterface final : public Interface {
     return status([&] {
       const dsv4rt_step given = c_step(step);
       return dsv4rt_step_commit(&engine_, &given, accepted.data(), accepted.size());
+    });
+  }
+  Status commit_from_device(const Step& step, std::span<const std::int32_t> accepted) override {
+    return status([&] {
+      const dsv4rt_step given = c_step(step);
+      return dsv4rt_step_commit_from_device(&engine_, &given, accepted.data(), accepted.size());
     });
   }
   Result<std::vector<SequenceId>> cancel(const Step& step) override {
