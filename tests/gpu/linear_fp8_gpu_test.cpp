@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <span>
@@ -74,12 +75,14 @@ class LinearFp8GpuTest : public GpuTest {
     return y.download();
   }
 
-  // Every variant that runs the shape; their bytes are the first one's.
-  void expect_same(std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type) {
+  // Every variant that runs the shape; their bytes are the first one's. Those of family `but` are left out.
+  void expect_same(std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type,
+                   std::optional<cuda::LinearFamily> but = {}) {
     const Weight weight(*fp8_, out, in);
     const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * in));
     std::vector<float> expected;
     for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      if (variant.family == but) continue;
       const DeviceArray<float> y(*fp8_, std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
       ASSERT_OK(fp8_->synchronize());
       const LinearCall call{x.data(), in, weight.packed.get(), y.data(), out, type};
@@ -117,6 +120,7 @@ TEST_F(LinearFp8GpuTest, VariantsGiveTheSameBytes) {
   }
   // Blocks wait for places while the matrix units and copies of others keep shared memory busy.
   for (int i = 0; i < 4; ++i) expect_same(4096, 8192, 768, OutputType::kBf16);
+  expect_same(2048, 7168, 1024, OutputType::kBf16);  // clusters of four and eight
   for (const cuda::LinearVariant variant : cuda::linear_variants()) {
     using enum cuda::LinearFamily;
     if (variant.family != kGemv && variant.family != kSplitK && variant.family != kFp8) continue;
@@ -124,10 +128,13 @@ TEST_F(LinearFp8GpuTest, VariantsGiveTheSameBytes) {
   }
 }
 
-// The same with few launches, for tools that follow every access.
+// The same with few launches, for tools that follow every access. In the kernel for many tokens one lane of a warp
+// arrives for all of them behind __syncwarp(), which racecheck does not take for the other lanes' arrival: there it
+// gets inputs of which the ring holds all stages.
 TEST_F(LinearFp8GpuTest, FewVariants) {
-  expect_same(192, 2304, 3, OutputType::kF32);
-  expect_same(192, 2304, 100, OutputType::kBf16);
+  expect_same(192, 2304, 3, OutputType::kF32, cuda::LinearFamily::kFp8);
+  expect_same(192, 2304, 100, OutputType::kBf16, cuda::LinearFamily::kFp8);
+  expect_same(192, 384, 100, OutputType::kBf16);
 }
 
 // A row's bytes do not depend on how many others there are.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -230,8 +231,9 @@ TEST(LinearDispatch, PlansFitTheDevice) {
 }
 
 // The constants belong to the measurements that they were fitted to.
-TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
-  std::ifstream file(DSV4RT_SOURCE_DIR "/scripts/gpu/linear_plan_h200.csv");
+void expect_fast_choices(const std::string& path, std::span<const cuda::LinearCost> costs,
+                         const std::map<std::string, std::vector<LinearShape>>& layers) {
+  std::ifstream file(DSV4RT_SOURCE_DIR "/scripts/gpu/" + path);
   ASSERT_TRUE(file.is_open());
   std::map<std::pair<std::string, std::int32_t>, std::map<std::string, double>> times;
   std::string line;
@@ -248,8 +250,7 @@ TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
     std::getline(fields, microseconds, ',');
     times[{problem, std::stoi(tokens)}][family] = std::stod(microseconds);
   }
-  ASSERT_GT(times.size(), 100U);
-  const auto layers = all_layers();
+  ASSERT_GT(times.size(), 70U);
   double sum = 0;
   for (const auto& [at, measured] : times) {
     const auto& [problem, tokens] = at;
@@ -258,7 +259,7 @@ TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
     const std::string chosen = served(h200(), tokens, shapes);
     ASSERT_TRUE(measured.contains(chosen)) << problem << " T " << tokens << ": " << chosen;
     double least = measured.at(chosen);
-    for (const cuda::LinearCost& cost : cuda::kLinearCosts) {
+    for (const cuda::LinearCost& cost : costs) {
       if (const auto found = measured.find(name_of(cost.variant)); found != measured.end()) {
         least = std::min(least, found->second);
       }
@@ -268,6 +269,38 @@ TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
     sum += std::log(loss);
   }
   EXPECT_LT(std::exp(sum / static_cast<double>(times.size())), 1.01);
+}
+
+TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
+  expect_fast_choices("linear_plan_h200.csv", cuda::kLinearCosts, all_layers());
+}
+
+TEST(LinearDispatch, ChoicesForProductsOfCodesAreThoseThatMeasuredFast) {
+  auto layers = all_layers();
+  for (auto& [name, shapes] : layers) shapes = with_products(std::move(shapes));
+  expect_fast_choices("linear_plan_fp8_h200.csv", cuda::kFp8Costs, layers);
+}
+
+// Codes have kernels of their own from 65 tokens on, share launches with BF16 up to 128, and have half as many segments
+// where inputs are many.
+TEST(LinearDispatch, ProductsOfCodes) {
+  const std::vector<LinearShape> wo_b = with_products({fp8(4096, 8192)});
+  EXPECT_EQ(served(h200(), 1, wo_b), "gemv");
+  EXPECT_EQ(served(h200(), 5, wo_b), "splitk 16x2");
+  EXPECT_EQ(served(h200(), 64, wo_b), "splitk 64x2");
+  EXPECT_EQ(served(h200(), 65, wo_b), "splitk 96r2");
+  EXPECT_EQ(served(h200(), 128, wo_b), "splitk 64x4");
+  EXPECT_EQ(served(h200(), 256, wo_b), "fp8 64");
+  EXPECT_EQ(served(h200(), 512, wo_b), "fp8 128");
+  EXPECT_EQ(served(h200(), 8192, wo_b), "fp8 192");
+  EXPECT_EQ(cuda::tile_segments(TileKind::kFp8Products, 8192), 4);
+  EXPECT_EQ(cuda::tile_segments(TileKind::kFp8, 8192), 8);
+  EXPECT_EQ(cuda::tile_segments(TileKind::kFp8Products, 7168), 8);
+  const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
+  EXPECT_EQ(served(h200(), 64, mixed).substr(0, 6), "splitk");
+  EXPECT_EQ(served(h200(), 128, mixed).substr(0, 6), "splitk");
+  EXPECT_EQ(plan_variant({LinearFamily::kFp8, 2}, h200(), 8192, mixed).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(plan_variant({LinearFamily::kPrefill, 1}, h200(), 8192, wo_b).status().code(), StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -341,7 +341,10 @@ class LinearBench {
                     error < 1e-2 ? "" : "  WRONG");
       }
       const bool same = found == expected;
-      if (!same) failed_ = true;
+      if (!same) {
+        failed_ = true;
+        for (std::size_t p = 0; p < found.size(); ++p) report_difference(problem.parts[p], found[p], expected[p]);
+      }
       const GraphTime time = time_in_graph(stream_, 2 * sets_, 10, [&](int i) {
         enqueue_family(machine, family, problem, tokens, i % sets_, device_x, outputs);
       });
@@ -356,6 +359,25 @@ class LinearBench {
     }
     require_cuda(cudaFree(device_x), "free");
     for (void* y : outputs) require_cuda(cudaFree(y), "free");
+  }
+
+  // Where outputs differ: how many bytes, and the first and last of them.
+  static void report_difference(const Part& part, const std::vector<std::byte>& found,
+                                const std::vector<std::byte>& expected) {
+    std::size_t count = 0;
+    std::size_t first = 0;
+    std::size_t last = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (found[i] == expected[i]) continue;
+      if (count++ == 0) first = i;
+      last = i;
+    }
+    const std::size_t value_bytes = part.output == OutputType::kF32 ? 4 : 2;
+    const std::size_t row_bytes = static_cast<std::size_t>(part.out) * value_bytes;
+    if (count == 0) return;
+    std::printf("  [%lld, %lld]: %zu bytes differ, from token %zu output %zu to token %zu output %zu\n",
+                static_cast<long long>(part.out), static_cast<long long>(part.in), count, first / row_bytes,
+                first % row_bytes / value_bytes, last / row_bytes, last % row_bytes / value_bytes);
   }
 
   // False where the family has no variant for the problem.

@@ -45,59 +45,7 @@ struct Fp8Consumer {
     return q.scales + std::int64_t{min(row_tile, q.row_tiles - 1)} * q.scale_blocks;
   }
 
-  // Sums of 128 inputs on their way, and what they are scaled with.
-  struct Products {
-    float sums[kValues];
-    float factors[kTiles][2];  // tokens l / 4 and l / 4 + 8
-    int stage;
-  };
-
-  // Starts the products of the ring's current stage, which is `block` of the inputs. `weight`: the block's scales, then
-  // those of block `next`.
-  __device__ __forceinline__ void start(Products& products, float (&weight)[kTiles],
-                                        const float* const (&scales)[kTiles], int next) {
-    barrier_wait(m.full + ring.stage * 8, ring.parity);
-    const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
-    const std::uint32_t a = inputs + token_group() * (kFp8GroupTokens * kStageBytesOfInput);
-    const std::uint32_t b = inputs + Shape::kInputBytes + row_group() * (kTiles * kFp8TileBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kE4m3Steps; ++step) {
-      WgmmaE4m3<Shape::kColumns>::run(products.sums, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
-    }
-    wgmma_commit();
-    const std::uint32_t at =
-        m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
-    float token[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(token[i]) : "r"(at + i * 32) : "memory");
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) products.factors[tile][i] = weight[tile] * token[i];
-      weight[tile] = __ldg(scales[tile] + next);
-    }
-    products.stage = ring.stage;
-    ring.advance(p.stages);
-  }
-
-  // Adds products that have ended.
-  __device__ __forceinline__ void add(float (&sum)[kValues], Products& products) {
-    // Loads of the scales have ended too, which the arrival does not wait for.
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) wgmma_hold(products.factors[tile]);
-    wgmma_hold(products.sums);
-    barrier_arrive(m.empty + products.stage * 8);
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      sum[i] = __fmaf_rn(products.sums[i], products.factors[i / (kValues / kTiles)][i % 4 / 2], sum[i]);
-    }
-  }
-
-  // Blocks first .. end - 1 of 128 inputs, a segment. Where there are registers for two blocks' products, those of the
-  // next one run while a block's are added; three warpgroups do that for each other.
+  // Blocks first .. end - 1 of 128 inputs, a segment.
   __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const float* const (&scales)[kTiles], int first,
                                               int end) {
 #pragma unroll
@@ -105,32 +53,42 @@ struct Fp8Consumer {
     float weight[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + first);
-    const auto after = [end](int block) { return min(block + 1, end - 1); };
-    if constexpr (Shape::kGroups > 2) {
-      for (int block = first; block < end; ++block) {
-        Products products;
-        start(products, weight, scales, after(block));
-        wgmma_wait<0>();
-        add(sum, products);
+    for (int block = first; block < end; ++block) {
+      barrier_wait(m.full + ring.stage * 8, ring.parity);
+      const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
+      const std::uint32_t a = inputs + token_group() * (kFp8GroupTokens * kStageBytesOfInput);
+      const std::uint32_t b = inputs + Shape::kInputBytes + row_group() * (kTiles * kFp8TileBytes);
+      float product[kValues];
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kE4m3Steps; ++step) {
+        WgmmaE4m3<Shape::kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
       }
-    } else {
-      Products even, odd;
-      start(even, weight, scales, after(first));
-      for (int block = first; block + 1 < end; block += 2) {
-        start(odd, weight, scales, after(block + 1));
-        wgmma_wait<1>();
-        add(sum, even);
-        if (block + 2 == end) {
-          wgmma_wait<0>();
-          add(sum, odd);
-          return;
-        }
-        start(even, weight, scales, after(block + 2));
-        wgmma_wait<1>();
-        add(sum, odd);
+      wgmma_commit();
+      // While they run: the scales of tokens l / 4 and l / 4 + 8, and the next block's of the weights.
+      const std::uint32_t at =
+          m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
+      float token[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(token[i]) : "r"(at + i * 32) : "memory");
       }
+      float factors[kTiles][2];
+#pragma unroll
+      for (int i = 0; i < 2 * kTiles; ++i) factors[i / 2][i % 2] = weight[i / 2] * token[i % 2];
+      const int next = min(block + 1, end - 1);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + next);
       wgmma_wait<0>();
-      add(sum, even);
+      wgmma_hold(product);
+      fence_async_proxy();  // loads of the scales end before the copy engine writes the next ones
+      __syncwarp();
+      if (lane == 0) barrier_arrive(m.empty + ring.stage * 8);  // 32 arrivals of a warp would take turns
+      ring.advance(p.stages);
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        sum[i] = __fmaf_rn(product[i], factors[i / (kValues / kTiles)][i % 4 / 2], sum[i]);
+      }
     }
   }
 

@@ -86,7 +86,7 @@ __global__ __launch_bounds__(Fp8Shape<kTokenGroups, kRowGroups>::kThreads,
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, Shape::kGroups * kWarpgroup);
+      barrier_init(m.empty + i * 8, Shape::kGroups * kRowTileWarps);
     }
     barrier_init_fence();
   }
