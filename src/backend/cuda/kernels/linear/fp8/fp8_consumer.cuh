@@ -14,7 +14,7 @@ namespace dsv4rt::cuda {
 // Shared-memory addresses.
 struct Fp8Memory {
   std::uint32_t stages;   // [p.stages][kStageBytes]: inputs, then weights
-  std::uint32_t buffers;  // of each warpgroup: totals over segments, then outputs on their way
+  std::uint32_t buffers;  // totals over segments of each warpgroup, then outputs on their way
   std::uint32_t scales;   // [p.stages][tokens]
   std::uint32_t full;     // [kMaxStages] barriers
   std::uint32_t empty;    // [kMaxStages]
