@@ -5,8 +5,8 @@ scripts/gpu/fit_linear_plan.py [--fp8] [FILE...]     default: scripts/gpu/linear
                                                      with --fp8: scripts/gpu/linear_plan_fp8_h200.csv
 
 FILE: what `bench_linear_gpu [--fp8] --family ... --csv FILE` writes, with and without --pro; families that no constant
-belongs to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with the
-fastest variant of each problem. The estimate is that of linear_costs.cpp, least squares of relative errors, no
+belongs to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with
+the fastest variant of each problem. The estimate is that of linear_costs.cpp, least squares of relative errors, no
 constant negative. Starts and whole variants are then moved to where the choices lose least, since only differences
 between variants near their crossings matter.
 """

@@ -21,7 +21,8 @@ inline constexpr std::size_t kMaxStructBytes = 4096;
 template <class T>
 inline constexpr std::array<std::size_t, 0> kVersionBytes{};
 template <>
-inline constexpr std::array<std::size_t, 7> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144, 152, 168, 176};
+inline constexpr std::array<std::size_t, 8> kVersionBytes<dsv4rt_engine_options>{104, 128, 136, 144,
+                                                                                 152, 168, 176, 184};
 template <>
 inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104, 136};
 template <>

@@ -91,6 +91,7 @@ Status write_step_table(EngineOptions options, const StepTableGrid& grid, const 
       {"date", today()},
       {"shapes", shapes_text(*engine)},
       {"deterministic", EngineInspector(*engine).deterministic() ? "yes" : "no"},
+      {"linear precision", std::string(linear_precision_name(EngineInspector(*engine).linear_precision()))},
       {"measured", "steps that are waited for; decode: captured, median of " + std::to_string(grid.steps.steps) +
                        "; prefill: eager, median of " + std::to_string(grid.prefill_repeats)},
       {"not measured", "mixed and verify steps"}};

@@ -306,13 +306,14 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
 // A program built against version 1 has shorter structs.
 TEST_F(CApiTest, OptionsOfOlderVersionsAreAccepted) {
   const std::string path = checkpoint();
-  for (const std::size_t bytes : {104U, 128U, 136U, 144U, 168U}) {
+  for (const std::size_t bytes : {104U, 128U, 136U, 144U, 168U, 176U}) {
     dsv4rt_engine_options older = options(path.c_str());
     older.struct_size = bytes;
     // Fields after the struct's end are not read.
     if (bytes < 136) older.nondeterministic = 99;
     if (bytes < 144) older.prefix_cache = reinterpret_cast<const dsv4rt_prefix_options*>(std::uintptr_t{99});
     if (bytes < 152) older.allow_non_finite_weights = older.check_outputs = 99;
+    if (bytes < 176) older.parallel = reinterpret_cast<const dsv4rt_parallel_options*>(std::uintptr_t{99});
     older.linear_precision = reinterpret_cast<const char*>(std::uintptr_t{99});
     dsv4rt_engine* engine = nullptr;
     EXPECT_EQ(dsv4rt_engine_create(&older, &engine, nullptr, 0), DSV4RT_OK) << bytes;

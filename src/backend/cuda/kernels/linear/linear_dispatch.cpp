@@ -118,7 +118,8 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
 Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32_t tokens,
                                std::span<const LinearShape> shapes) {
   constexpr int kRingUnit = 1024;  // bytes: swizzled stages begin at multiples of it
-  constexpr int kMinSlots = 3;
+  // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each.
+  const int min_slots = any_products(shapes) ? 2 : 3;
   const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
   const int segments = segments_of(shapes);
   LinearPlan plan{.variant = {LinearFamily::kSplitK, number},
@@ -131,7 +132,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
   const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes +
                          (any_products(shapes) ? splitk_scale_bytes(TileKind::kFp8Products) : 0);
-  int most_slots = kMinSlots;  // more slots than the longest segment has stages are of no use
+  int most_slots = min_slots;  // more slots than the longest segment has stages are of no use
   for (const LinearShape& shape : shapes) {
     most_slots = std::max(most_slots, longest_segment(shape) * stages_per_scale(*shape.tiles));
   }
@@ -140,7 +141,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   const bool fills = segments <= 2 * variant.groups;
   const auto even = static_cast<int>(
       std::clamp<std::int64_t>(ceil_div<std::int64_t>(blocks, device.multiprocessors), 1, variant.blocks_per_sm));
-  const int least = std::max(kMinSlots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
+  const int least = std::max(min_slots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
   for (int per_sm = fills ? even : ring_blocks(blocks, device.multiprocessors, variant.blocks_per_sm); per_sm > 0;
        --per_sm) {
     const int most_bytes = ring_block_bytes(device, per_sm);

@@ -4,9 +4,9 @@
 #include <new>
 
 #include "backend/cuda/device/cuda_error.h"
-#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/kernels/linear/cublaslt/encode_nvfp4_input.h"
 #include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 #include "layout/codec_nvfp4.h"

@@ -14,7 +14,7 @@ namespace dsv4rt::cuda {
 // Shared-memory addresses.
 struct Fp8Memory {
   std::uint32_t stages;   // [p.stages][kStageBytes]: inputs, then weights
-  std::uint32_t buffers;  // of each warpgroup: totals over segments, then outputs on their way
+  std::uint32_t buffers;  // totals over segments of each warpgroup, then outputs on their way
   std::uint32_t scales;   // [p.stages][tokens]
   std::uint32_t full;     // [kMaxStages] barriers
   std::uint32_t empty;    // [kMaxStages]
@@ -65,7 +65,7 @@ struct Fp8Consumer {
         WgmmaE4m3<Shape::kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
       }
       wgmma_commit();
-      // While they run: the scales of tokens l / 4 and l / 4 + 8, and the next block's of the weights.
+      // While they run: the scales of tokens l / 4 and l / 4 + 8.
       const std::uint32_t at =
           m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
       float token[2];
@@ -76,15 +76,16 @@ struct Fp8Consumer {
       float factors[kTiles][2];
 #pragma unroll
       for (int i = 0; i < 2 * kTiles; ++i) factors[i / 2][i % 2] = weight[i / 2] * token[i % 2];
-      const int next = min(block + 1, end - 1);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + next);
       wgmma_wait<0>();
       wgmma_hold(product);
       fence_async_proxy();  // loads of the scales end before the copy engine writes the next ones
       __syncwarp();
       if (lane == 0) barrier_arrive(m.empty + ring.stage * 8);  // 32 arrivals of a warp would take turns
       ring.advance(p.stages);
+      // The weights' next scales: not before the fence, which would wait for them.
+      const int next = min(block + 1, end - 1);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + next);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
         sum[i] = __fmaf_rn(product[i], factors[i / (kValues / kTiles)][i % 4 / 2], sum[i]);

@@ -28,7 +28,7 @@ struct Fp8Shape {
   static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kStageBytes = kInputBytes + kFp8WeightBytes;
-  static constexpr int kScaleBytes = kTokens * 4;  // of a stage's inputs
+  static constexpr int kScaleBytes = kTokens * 4;  // scales of a stage's inputs
   // What a warpgroup keeps beside the ring: totals over segments, or outputs on their way.
   static constexpr int kTotalBytes = kFp8GroupTokens * kColumns * 4;
   static constexpr int kOutputBytes = kFp8GroupTokens * kColumns * 2;

@@ -191,8 +191,8 @@ struct SplitKConsumer {
         sum[i + 2] = __fmaf_rn(product[i + 2], even, sum[i + 2]);
         sum[i + 3] = __fmaf_rn(product[i + 3], odd, sum[i + 3]);
       }
-      // Loads of the scales end before the copy engine writes the next ones: the compiler starts them before the arrival
-      // but does not wait for them.
+      // Loads of the scales end before the copy engine writes the next ones: the compiler starts them before the
+      // arrival but does not wait for them.
       fence_async_proxy();
       ring.advance(unit.slots);
       release_before(block + 1);
