@@ -79,9 +79,11 @@ endif()
 run_step("${CC}" ${strict} -D_POSIX_C_SOURCE=200809L "-I${prefix}/include" "${CMAKE_CURRENT_LIST_DIR}/unload.c" -ldl
          -o "${WORK}/unload")
 run_step("${WORK}/unload" "${library}" "${checkpoint}")
-run_step("${CC}" ${strict} "-I${CMAKE_CURRENT_LIST_DIR}/header_6" "${CMAKE_CURRENT_LIST_DIR}/older_caller.c"
-         "${library}" "${rpath}" -o "${WORK}/older_caller")
-run_step("${WORK}/older_caller" "${checkpoint}")
+foreach(version 3 6)
+  run_step("${CC}" ${strict} "-DOLDER_VERSION=${version}" "-I${CMAKE_CURRENT_LIST_DIR}/older_headers/${version}"
+           "${CMAKE_CURRENT_LIST_DIR}/older_caller.c" "${library}" "${rpath}" -o "${WORK}/older_caller_${version}")
+  run_step("${WORK}/older_caller_${version}" "${checkpoint}")
+endforeach()
 
 # ---- Pages of the command line
 

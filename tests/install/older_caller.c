@@ -1,4 +1,5 @@
-/* A program built against the header of interface version 6 (header_6), served by the library of today. */
+/* A program built against the header of interface version OLDER_VERSION (older_headers), served by the library of
+   today. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,8 +7,8 @@
 
 #include "dsv4rt/c_api.h"
 
-#if DSV4RT_C_API_VERSION != 6
-#error "this is not the header of version 6"
+#if DSV4RT_C_API_VERSION != OLDER_VERSION
+#error "this is not the header of that version"
 #endif
 
 struct hook_context {
@@ -62,7 +63,10 @@ int main(int argc, char** argv) {
     return 5;
   }
   const dsv4rt_step_entry entry = {sequence, 5};
-  dsv4rt_step_options options = {sizeof options, 8, 0, 0, NULL};
+  dsv4rt_step_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.pad_to_tokens = 8;
   dsv4rt_step step;
   if (!check(dsv4rt_step_prepare(engine, &entry, 1, &options, &step), "prepare", engine)) return 6;
   struct hook_context context = {step.tokens * hidden, 0};
