@@ -127,7 +127,7 @@ class Cuda(unittest.TestCase):
                 for sequence, outputs, late in [(one, found, True), (two, wanted, False)]:
                     step = engine.prepare([(sequence, tokens)], capture=tokens < 8)
                     for layer in engine.layers:
-                        outputs.append(step.forward(layer, self.rows(layer, first, first + tokens)).clone())
+                        outputs.append(step.forward(layer, self.rows(layer, first, first + step.tokens)).clone())
                     if late:
                         # Work of torch's stream makes the counts.
                         counts = (torch.full((1,), tokens, device="cuda") - (tokens - kept)).int()

@@ -32,12 +32,10 @@ def refuse(name: str, found: str, rows: int, width: int) -> InvalidArgumentError
         "bits, in the engine's memory")
 
 
-def torch_address(tensor: Any, bfloat16: Any, shape: tuple[int, int], cuda: bool, name: str) -> int:
-    """Address of a torch tensor that holds the rows of a step."""
-    if tensor.dtype is not bfloat16 or tensor.shape != shape or not tensor.is_contiguous() or tensor.is_cuda != cuda:
-        raise refuse(name, f"a {'' if tensor.is_contiguous() else 'strided '}{tensor.dtype} tensor "
-                           f"{list(tensor.shape)} on {tensor.device}", *shape)
-    return tensor.data_ptr()
+def refuse_tensor(name: str, tensor: Any, shape: tuple[int, int]) -> InvalidArgumentError:
+    """What is said of a torch tensor that does not hold the rows of a step."""
+    return refuse(name, f"a {'' if tensor.is_contiguous() else 'strided '}{tensor.dtype} tensor "
+                        f"{list(tensor.shape)} on {tensor.device}", *shape)
 
 
 def address(array: Any, shape: tuple[int, int], cuda: bool, stream: int, name: str, writable: bool) -> int:

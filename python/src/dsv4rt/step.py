@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 Hook = Callable[[int, Any, Any], None]
 
-# Looked up once: a step makes these calls for every layer.
-_forward_layer = lib.dsv4rt_step_forward_layer
+# Looked up once: a step makes this call for every layer. It takes addresses as numbers, which need no objects for them.
+_forward_layer = ffi.cast("dsv4rt_status(*)(dsv4rt_engine*, const dsv4rt_step*, int32_t, uintptr_t, uintptr_t)",
+                          lib.dsv4rt_step_forward_layer)
 _cast = ffi.cast
 _ROWS = ffi.typeof("dsv4rt_bf16*")
 _COUNTS = ffi.typeof("int32_t*")
@@ -88,8 +89,7 @@ class Step:
             out = _arrays.empty_like(x)
         engine = self.engine
         before, after = engine._orders_streams(x) if engine._cuda else (None, None)
-        x_rows = _cast(_ROWS, self._address(x, "x", False))
-        out_rows = _cast(_ROWS, self._address(out, "out", True))
+        x_rows, out_rows = self._address(x, "x", False), self._address(out, "out", True)
         if before is not None:
             before()
         with engine._lock:
@@ -222,7 +222,10 @@ class Step:
         engine = self.engine
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(array, torch.Tensor):
-            return _arrays.torch_address(array, torch.bfloat16, self._shape, engine._cuda, name)
+            if (array.dtype is torch.bfloat16 and array.shape == self._shape and array.is_contiguous()
+                    and array.is_cuda == engine._cuda):
+                return array.data_ptr()
+            raise _arrays.refuse_tensor(name, array, self._shape)
         return _arrays.address(array, self._shape, engine._cuda, engine.stream, name, writable)
 
     def __repr__(self) -> str:
