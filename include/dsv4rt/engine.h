@@ -280,9 +280,9 @@ class Engine {
                                                               const MemoryCheckpoint& checkpoint);
   // Another engine with the weights of this one, which are in memory once and stay as long as one of their engines
   // does: a cache, a stream, graphs and limits of its own. options.checkpoint is empty or this engine's; profile,
-  // backend, device, deterministic, layers and allow_non_finite_weights are this engine's too (kInvalidArgument naming
-  // the field). kUnsupported with several ranks. Both may then be used by different threads; the call itself counts as
-  // one of this engine, and is answered also when that is latched.
+  // backend, device, deterministic, linear_precision, layers and allow_non_finite_weights are this engine's too
+  // (kInvalidArgument naming the field). kUnsupported with several ranks. Both may then be used by different threads;
+  // the call itself counts as one of this engine, and is answered also when that is latched.
   [[nodiscard]] DSV4RT_EXPORT Result<std::unique_ptr<Engine>> create_sharing(const EngineOptions& options) const;
   DSV4RT_EXPORT ~Engine();
   Engine(const Engine&) = delete;
@@ -358,7 +358,7 @@ class Engine {
   // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
   // restored sequence are those of one that was never saved, byte for byte, if both engines are
-  // deterministic. Digests of config and weights bind it to the checkpoint.
+  // deterministic and have the same linear_precision. Digests of config and weights bind it to the checkpoint.
   // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding, and
   // for an increment on anything but what was last saved (or restored) of the sequence: a save that failed in between
   // does not count; a sequence cut below what was saved, or one that branch made, is saved whole first.

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "backend/linear_precision_name.h"
 #include "base/try.h"
-#include "layout/linear_precision_name.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::c_api {

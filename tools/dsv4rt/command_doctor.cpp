@@ -13,12 +13,12 @@
 #include "backend/cuda/cuda_devices.h"
 #include "backend/cuda/kernel_report.h"
 #endif
+#include "backend/linear_precision_name.h"
 #include "backend/row_ops.h"
 #include "base/try.h"
 #include "checkpoint/synthetic_values.h"
 #include "command.h"
 #include "dsv4rt/version.h"
-#include "layout/linear_precision_name.h"
 #include "layout/row_format.h"
 #include "outputs.h"
 #include "text_table.h"
@@ -178,6 +178,13 @@ void add_uses(Json& kernels, const char* backend, const Json& device, const std:
   }
 }
 
+// A value that a flag gave, or an error that names the flag.
+template <class T>
+Result<T> named(const char* flag, Result<T> value) {
+  if (value.ok()) return value;
+  return Status{value.status().code(), std::string(flag) + ": " + value.status().message()};
+}
+
 // What serves which operation here: on the CPU of any model, on GPUs of the config's.
 Result<Json> kernels_report(const DoctorFlags& flags, const Json& cuda) {
   Json kernels = Json::array();
@@ -185,9 +192,11 @@ Result<Json> kernels_report(const DoctorFlags& flags, const Json& cuda) {
   if (flags.config.empty()) return kernels;
   KernelQuestion question;
   DSV4RT_ASSIGN_OR_RETURN(question.config, ModelConfig::from_file(flags.config));
-  DSV4RT_ASSIGN_OR_RETURN(question.row_format, row_format_from_name(flags.cache_format));
-  DSV4RT_ASSIGN_OR_RETURN(question.index_format, index_key_format_from_name(flags.index_format));
-  DSV4RT_ASSIGN_OR_RETURN(question.linear_precision, linear_precision_from_name(flags.linear_precision));
+  DSV4RT_ASSIGN_OR_RETURN(question.row_format, named("--cache-format", row_format_from_name(flags.cache_format)));
+  DSV4RT_ASSIGN_OR_RETURN(question.index_format,
+                          named("--index-format", index_key_format_from_name(flags.index_format)));
+  DSV4RT_ASSIGN_OR_RETURN(question.linear_precision,
+                          named("--linear-precision", linear_precision_from_name(flags.linear_precision)));
   if (flags.context > 0) question.context_tokens = flags.context;
 #if defined(DSV4RT_HAVE_CUDA)
   for (const Json& device : cuda["devices"]) {
@@ -299,14 +308,18 @@ void add_doctor_command(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command = app.add_subcommand("doctor", "Show what this machine and this build can do");
   CLI::Option* kernels = command->add_flag("--kernels", flags->kernels, "Also show which kernels serve");
-  command->add_option("--config", flags->config, "config.json of the model that GPUs are to serve")->needs(kernels);
+  CLI::Option* config =
+      command->add_option("--config", flags->config, "config.json of the model that GPUs are to serve")->needs(kernels);
   command->add_option("--context", flags->context, "Longest sequence of a step in tokens; default 8192")
       ->needs(kernels);
   command->add_option("--cache-format", flags->cache_format, "Rows: fp8_ds_mla, fp8_row, nvfp4 or bf16")
+      ->needs(config)
       ->capture_default_str();
   command->add_option("--index-format", flags->index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16")
+      ->needs(config)
       ->capture_default_str();
   command->add_option("--linear-precision", flags->linear_precision, "Products of FP8 weights: exact or fp8")
+      ->needs(config)
       ->capture_default_str();
   command->add_option("--json", flags->json, "Write as JSON to a file, or - for stdout");
   flags->outputs.add_to(*command, {"--json"});

@@ -8,9 +8,9 @@
 #include <CLI/CLI.hpp>
 #include <spdlog/spdlog.h>
 
+#include "backend/linear_precision_name.h"
 #include "byte_size.h"
 #include "dsv4rt/engine.h"
-#include "layout/linear_precision_name.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::cli {

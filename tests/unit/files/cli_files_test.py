@@ -280,6 +280,16 @@ class Files(unittest.TestCase):
             self.assertNotIn(b"planned", done.stderr)
             self.assertLess(len(done.stderr), 300)
 
+    def test_formats_of_doctor_are_those_of_a_question(self):
+        for flag in ("--cache-format", "--index-format", "--linear-precision"):
+            done = run("doctor", flag, "none")
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn(b"--config", done.stderr)
+            done = run("doctor", "--kernels", "--config", CONFIG, flag, "none")
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn(flag.encode() + b":", done.stderr)
+            self.assertIn(b"none", done.stderr)
+
     def test_no_color(self):
         def on_terminal(environment):
             ours, theirs = pty.openpty()

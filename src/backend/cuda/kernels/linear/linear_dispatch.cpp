@@ -153,7 +153,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   return does_not_fit(plan.variant);
 }
 
-// What kTile and kPrefill have in common: one block a multiprocessor, clusters that take item after item.
+// What kTile, kPrefill and kFp8 have in common: one block a multiprocessor, clusters that take item after item.
 Result<LinearPlan> plan_resident(LinearPlan plan, const DeviceFacts& device, int at_once, int items, int weights,
                                  int inputs, int other_bytes) {
   constexpr int kMinStages = 3;

@@ -28,7 +28,7 @@ enum class LinearFamily : std::uint8_t {
   kSplitK,    // wgmma, segments side by side, all of a launch at once
   kTile,      // wgmma, blocks stay and take item after item; those of a cluster share the segments
   kPrefill,   // wgmma, as kTile, but the two blocks of a cluster share the inputs and each takes all segments
-  kFp8,       // wgmma of E4M3 by E4M3, resident blocks of 128 or 192 tokens
+  kFp8,       // wgmma of E4M3 by E4M3, resident blocks of 64, 128 or 192 tokens
 };
 
 // The tiles that a weight is packed in, by its kind and shape; nothing: lanes. The values of an FP8 weight's scales may
@@ -79,9 +79,9 @@ struct LinearPlan {
   int cluster_blocks = 1;   // blocks of a cluster
   int shared_bytes = 0;     // dynamic shared memory of a block
   int ring_bytes = 0;       // kGemv: ring of a block; kSplitK: ring of a segment
-  int stages = 0;           // kTile, kPrefill: stages of the ring
-  int input_offset = 0;     // kTile, kPrefill: offset of the inputs in a stage, behind the weights
-  int stage_bytes = 0;      // kTile, kPrefill: weights and inputs of a stage
+  int stages = 0;           // kTile, kPrefill, kFp8: stages of the ring
+  int input_offset = 0;     // kTile, kPrefill, kFp8: offset of the inputs in a stage, behind the weights
+  int stage_bytes = 0;      // kTile, kPrefill, kFp8: weights and inputs of a stage
   int sum_bytes = 0;        // kTile: sums of a row tile
   int rounding_blocks = 0;  // most blocks of the kernel that rounds inputs before this one; 0: as many as there are
 };

@@ -1,4 +1,5 @@
-// What the prefill kernel takes, and its sizes. Terms: linear_params.h.
+// What the prefill kernel takes, and its sizes; the kernel of E4M3 products takes the same struct. Terms:
+// linear_params.h.
 #pragma once
 
 #include <array>
@@ -10,7 +11,8 @@ namespace dsv4rt::cuda {
 inline constexpr int kMaxPrefillProblems = 8;
 
 struct PrefillParams {
-  CUtensorMap inputs[kMaxPrefillProblems];   // [T][K]; boxes of 128 bytes x kShareTokens rows, 128-byte swizzle
+  CUtensorMap inputs[kMaxPrefillProblems];   // [T][K]; boxes of 128 bytes x kShareTokens rows (kFp8: an
+                                             // item's), 128-byte swizzle
   CUtensorMap outputs[kMaxPrefillProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
                                              // bytes x box_tokens rows
   LinearProblem problems[kMaxPrefillProblems];
