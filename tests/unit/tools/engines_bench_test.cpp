@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sched.h>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,23 @@ TEST(EnginesBench, NumbersThatAreNotPositiveAreRefused) {
       fails_with(bench_engines(engines, {.batch = 0}, kThreeSteps), StatusCode::kInvalidArgument, {"batch: 0"}));
   EXPECT_TRUE(
       fails_with(bench_engines(engines, kTwoSequences, {.steps = 0}), StatusCode::kInvalidArgument, {"steps: 0"}));
+}
+
+// What throws on one thread ends the others' work too, wherever it comes: while engines are timed together, alone, or
+// warm up.
+TEST(EnginesBench, WhatIsThrownOnOneThreadEndsTheBench) {
+  for (const int failing : {18, 12, 3}) {
+    const auto engines = make_engines({0, 0});
+    int asked = 0;
+    WorkWatch watch([&asked, failing]() -> bool {
+      if (++asked == failing) throw std::runtime_error("the watch is broken");
+      return false;
+    });
+    EXPECT_TRUE(fails_with(bench_engines(engines, kTwoSequences, kThreeSteps, &watch), StatusCode::kInternal,
+                           {"the watch is broken"}))
+        << failing;
+    EXPECT_GE(asked, failing);
+  }
 }
 
 TEST(EnginesBench, AWatchEndsAllOfThem) {
