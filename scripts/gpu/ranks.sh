@@ -72,7 +72,8 @@ refuse() {
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
 ((gpus >= ranks)) || refuse "$ranks ranks need $ranks GPUs, and this machine shows $gpus"
 command -v mpirun >/dev/null || refuse "mpirun was not found (Debian: openmpi-bin)"
-ldconfig -p | grep -q 'libnccl\.so\.2' || [[ -n ${LD_LIBRARY_PATH:-} ]] ||
+# No pipe to grep -q: under pipefail it fails whenever grep has left before ldconfig wrote its last line.
+[[ $(ldconfig -p) == *libnccl.so.2* || -n ${LD_LIBRARY_PATH:-} ]] ||
   refuse "libnccl.so.2 was not found (Debian: libnccl2)"
 export DSV4RT_REQUIRE_GPU=$gpus
 

@@ -17,18 +17,19 @@
 namespace dsv4rt::c_api {
 namespace {
 
-Status create(EngineOptions options, const MakeEngine& make, dsv4rt_engine** engine) {
+Status create(GivenOptions given, const MakeEngine& make, dsv4rt_engine** engine) {
   auto handle = std::make_unique<dsv4rt_engine>();
-  guard_events(*handle, options);
-  DSV4RT_RETURN_IF_ERROR(open(*handle, std::move(options), make));
+  guard_events(*handle, given.engine);
+  if (given.ranks != nullptr) DSV4RT_RETURN_IF_ERROR(meet_ranks(*given.ranks, given.engine));
+  DSV4RT_RETURN_IF_ERROR(open(*handle, std::move(given.engine), make));
   *engine = handle.release();
   return {};
 }
 
 Status create_from_directory(const dsv4rt_engine_options* given, dsv4rt_engine** engine) {
   if (given == nullptr) return null_argument("dsv4rt_engine_create", "options");
-  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
-  if (options.checkpoint.empty()) {
+  DSV4RT_ASSIGN_OR_RETURN(GivenOptions options, read_engine_options(given));
+  if (options.engine.checkpoint.empty()) {
     return {StatusCode::kInvalidArgument, "dsv4rt_engine_options.checkpoint: null or empty; a directory is required"};
   }
   return create(std::move(options), {}, engine);
@@ -38,7 +39,12 @@ Status create_sharing(dsv4rt_engine* owner, const dsv4rt_engine_options* given, 
   constexpr char kName[] = "dsv4rt_engine_create_sharing";
   if (owner == nullptr) return null_argument(kName, "owner");
   if (given == nullptr) return null_argument(kName, "options");
-  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
+  DSV4RT_ASSIGN_OR_RETURN(GivenOptions options, read_engine_options(given));
+  if (options.ranks != nullptr) {
+    return {StatusCode::kUnsupported,
+            "create_sharing: parallel: given; accepted: null, since an engine of several ranks "
+            "has weights of its own"};
+  }
   return create(
       std::move(options), [&](const EngineOptions& known) { return owner->engine->create_sharing(known); }, engine);
 }
@@ -100,7 +106,7 @@ Status create_from_tensors(const dsv4rt_engine_options* given, const char* confi
   if (given == nullptr) return null_argument(kName, "options");
   if (config_json == nullptr) return null_argument(kName, "config_json");
   if (tensors == nullptr && count > 0) return null_argument(kName, "tensors");
-  DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, read_engine_options(given));
+  DSV4RT_ASSIGN_OR_RETURN(GivenOptions options, read_engine_options(given));
   DSV4RT_ASSIGN_OR_RETURN(const std::vector<MemoryTensor> known, read_tensors(tensors, count));
   const MemoryCheckpoint checkpoint{.config_json = config_json, .tensors = known};
   return create(

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/message_text.h"
 #include "base/try.h"
 #include "capi/c_api_handle.h"
 #include "capi/c_api_structs.h"
@@ -70,6 +71,10 @@ Status meet_ranks(const dsv4rt_parallel_options& given, EngineOptions& options) 
   }
   if (known.rank < 0 || known.size < 0) {
     return refused("rank, size", std::to_string(known.rank) + ", " + std::to_string(known.size), "0 or more");
+  }
+  if (options.backend != "cpu" && options.backend != "cuda") {
+    return {StatusCode::kInvalidArgument,
+            "dsv4rt_engine_options.backend: '" + printable(options.backend) + "'; accepted: cpu, cuda"};
   }
   DSV4RT_ASSIGN_OR_RETURN(auto ranks,
                           options.backend == "cuda" ? meet_over_nccl(known, options.device) : meet_over_mpi(known));

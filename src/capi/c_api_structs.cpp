@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "backend/linear_precision_name.h"
 #include "base/try.h"
@@ -47,7 +48,7 @@ dsv4rt_engine_options default_engine_options() {
   return options;
 }
 
-Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
+Result<GivenOptions> read_engine_options(const dsv4rt_engine_options* given) {
   dsv4rt_engine_options known = default_engine_options();
   DSV4RT_RETURN_IF_ERROR(read_struct(given, "dsv4rt_engine_options", known));
   EngineOptions options;
@@ -90,8 +91,7 @@ Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given) {
     };
   }
   if (known.prefix_cache != nullptr) DSV4RT_RETURN_IF_ERROR(read_prefix_options(*known.prefix_cache, options));
-  if (known.parallel != nullptr) DSV4RT_RETURN_IF_ERROR(meet_ranks(*known.parallel, options));
-  return options;
+  return GivenOptions{.engine = std::move(options), .ranks = known.parallel};
 }
 
 }  // namespace dsv4rt::c_api

@@ -102,8 +102,12 @@ Status write_struct(T* target, std::size_t struct_bytes, const char* name, T val
 // The defaults of EngineOptions as a C struct; struct_size is that of this library.
 dsv4rt_engine_options default_engine_options();
 
-// The engine's options; errors name the field. A null checkpoint stays empty.
-Result<EngineOptions> read_engine_options(const dsv4rt_engine_options* given);
+struct GivenOptions {
+  EngineOptions engine;
+  const dsv4rt_parallel_options* ranks = nullptr;  // the caller's, unread; null: one rank
+};
+// Errors name the field. A null checkpoint stays empty.
+Result<GivenOptions> read_engine_options(const dsv4rt_engine_options* given);
 
 // The defaults of PrefixPolicy and of the prefix cache as C structs.
 dsv4rt_prefix_policy default_prefix_policy();
@@ -114,8 +118,9 @@ Result<PrefixPolicy> read_prefix_policy(const dsv4rt_prefix_policy* given);
 // What engine options say of the prefix cache, but for the callback's wall: c_api_prefix.cpp.
 Status read_prefix_options(const dsv4rt_prefix_options& given, EngineOptions& options);
 
-// What engine options say of several ranks: meets the others, as the last thing that is done with the options. Errors
-// name the field, or are those of create_mpi_communicator and create_nccl_communicator.
+// What engine options say of several ranks: meets the others. Everything that this rank alone may be refused for is
+// checked before, since the others would wait for it. Errors name the field, or are those of create_mpi_communicator
+// and create_nccl_communicator.
 Status meet_ranks(const dsv4rt_parallel_options& given, EngineOptions& options);
 
 }  // namespace dsv4rt::c_api

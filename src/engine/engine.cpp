@@ -1,6 +1,8 @@
 #include "dsv4rt/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <numeric>
@@ -159,12 +161,21 @@ Status Engine::forward_layer_from_host(const Step& step, LayerId layer, const Bf
     DSV4RT_RETURN_IF_ERROR(engine.check_outstanding(step));
     DSV4RT_RETURN_IF_ERROR(engine.check_rows("forward_layer_from_host", "x", x, Impl::RowsIn::kHost));
     DSV4RT_RETURN_IF_ERROR(engine.check_rows("forward_layer_from_host", "out", out, Impl::RowsIn::kHost));
-    const auto bytes = static_cast<std::size_t>(engine.step.plan.counts.tokens) *
-                       static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
+    const std::size_t row_bytes = static_cast<std::size_t>(config().hidden_size) * sizeof(bf16);
+    const std::size_t bytes = static_cast<std::size_t>(engine.step.plan.counts.tokens) * row_bytes;
     DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(engine.backend->upload(engine.layer_input.data(), x, bytes)));
     DSV4RT_RETURN_IF_ERROR(
         engine.forward_layer(step, layer, engine.layer_input.as<Bf16Bits>(), engine.layer_output.as<Bf16Bits>()));
-    DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(engine.backend->download(out, engine.layer_output.data(), bytes)));
+    // Outputs that ranks share are there in whole. Of others, layer_output has old bytes outside the rank's own rows.
+    std::array<StepRows, 2> parts{{{0, engine.step.plan.counts.tokens}, {}}};
+    if (!engine.settings.context_share_outputs) parts = context_rows(step);
+    for (const StepRows& part : parts) {
+      if (part.count == 0) continue;
+      const std::size_t first = static_cast<std::size_t>(part.first) * row_bytes;
+      DSV4RT_RETURN_IF_ERROR(engine.latch_if_broken(
+          engine.backend->download(reinterpret_cast<std::byte*>(out) + first, engine.layer_output.data() + first,
+                                   static_cast<std::size_t>(part.count) * row_bytes)));
+    }
     return engine.peers == nullptr ? Status{} : engine.latch_if_broken(engine.peers->state());
   });
 }

@@ -32,7 +32,6 @@
 namespace dsv4rt {
 namespace {
 
-constexpr std::int32_t kMaxThreads = 1024;
 #if defined(NDEBUG)
 constexpr bool kDebugBuild = false;
 #else
@@ -40,9 +39,9 @@ constexpr bool kDebugBuild = true;
 #endif
 
 Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
-  if (options.threads < 0 || options.threads > kMaxThreads) {
+  if (options.threads < 0 || options.threads > kMaxCpuThreads) {
     return Status{StatusCode::kInvalidArgument, "threads: " + std::to_string(options.threads) +
-                                                    "; accepted: 0 (all cores) to " + std::to_string(kMaxThreads)};
+                                                    "; accepted: 0 (all cores) to " + std::to_string(kMaxCpuThreads)};
   }
   if (options.backend == "cpu")
     return create_cpu_backend({.threads = options.threads, .max_isa = {}, .on_warning = options.on_warning});

@@ -9,6 +9,7 @@
 #include "attention/context_split.h"
 #include "base/sha256.h"
 #include "mpi/mpi_ranks.h"
+#include "support/capturing_backend.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "tools/lib/trace_check.h"
@@ -142,8 +143,11 @@ TEST(ContextParallelRows, InputsOfOtherRanksAreNotRead) {
   EXPECT_TRUE(outputs(*engine, inputs) == outputs(*alone, golden.inputs));
 }
 
-// Outputs that stay where they were computed: caches are one rank's all the same, and rows of others are not touched.
-TEST(ContextParallelRows, OutputsMayStayWhereTheyWereComputed) {
+// Outputs that stay where they were computed: caches are one rank's all the same, and rows of others are not touched,
+// also where results are copied from a backend with memory of its own.
+class OwnOutputs : public testing::TestWithParam<bool> {};
+
+TEST_P(OwnOutputs, StayWhereTheyWereComputed) {
   const auto ranks = all_ranks();
   const GoldenCase golden = GoldenCase::open("tiny-bf16");
   EngineOptions options = golden.options();
@@ -151,6 +155,8 @@ TEST(ContextParallelRows, OutputsMayStayWhereTheyWereComputed) {
   options.parallel.context = ranks;
   options.parallel.context_share_outputs = false;
   const auto engine = make_engine(options);
+  const BackendSwap backend(*engine);
+  backend->own_memory = GetParam();
   SequenceFeeder one(*alone);
   SequenceFeeder several(*engine);
   FedSequence expected = one.create(golden.inputs);
@@ -185,6 +191,9 @@ TEST(ContextParallelRows, OutputsMayStayWhereTheyWereComputed) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, OwnOutputs, testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "WithOwnMemory" : "OnTheHost"); });
 
 TEST(ContextParallelOptions, OwnOutputsAreNotCheckedForAll) {
   EngineOptions options = GoldenCase::open("tiny-bf16").options();

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/worker_threads.h"
 #include "base/try.h"
 
 namespace dsv4rt {
@@ -31,16 +32,22 @@ Status check_devices(const EngineOptions& options, std::span<const std::int32_t>
 
 }  // namespace
 
+std::int32_t threads_of_each(std::int32_t threads, std::size_t engines) {
+  const std::int32_t all = threads > 0 ? threads : cpu::usable_processors();
+  return std::max(1, all / static_cast<std::int32_t>(engines));
+}
+
 Result<std::vector<std::unique_ptr<Engine>>> create_device_engines(const EngineOptions& options,
                                                                    std::span<const std::int32_t> devices) {
   DSV4RT_RETURN_IF_ERROR(check_devices(options, devices));
+  // Before they are divided, which would make others of them.
+  if (options.threads < 0 || options.threads > kMaxCpuThreads) {
+    return Status{StatusCode::kInvalidArgument, "threads: " + std::to_string(options.threads) +
+                                                    "; accepted: 0 (all cores) to " + std::to_string(kMaxCpuThreads)};
+  }
   EngineOptions of_device = options;
   const bool cpu = options.backend == "cpu";
-  if (cpu && devices.size() > 1) {
-    const auto all =
-        options.threads > 0 ? options.threads : static_cast<std::int32_t>(std::thread::hardware_concurrency());
-    of_device.threads = std::max(1, all / static_cast<std::int32_t>(devices.size()));
-  }
+  if (cpu && devices.size() > 1) of_device.threads = threads_of_each(options.threads, devices.size());
   std::vector<std::unique_ptr<Engine>> engines;
   for (const std::int32_t device : devices) {
     of_device.device = cpu ? options.device : device;

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -19,6 +22,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int32_t kWarmUpSteps = 5;
+
+// What `work` answers; what it throws is a failure too.
+template <class Work>
+Status guarded(const Work& work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kResourceExhausted, "no host memory"};  // a text that takes none
+  } catch (const std::exception& exception) {
+    try {
+      return {StatusCode::kInternal, std::string("engines bench: ") + exception.what()};
+    } catch (...) {
+      return {StatusCode::kInternal, "defect"};
+    }
+  } catch (...) {
+    return {StatusCode::kInternal, "defect"};
+  }
+}
 
 // The watch of several threads, one at a time.
 class SharedWatch {
@@ -111,8 +132,8 @@ class EnginesBench {
     std::atomic<std::size_t> timed{0};
     DSV4RT_RETURN_IF_ERROR(on_all([&](std::size_t i) -> Status {
       together.arrive_and_wait();
-      Status status = time(i, options.steps, &EngineTimes::together_ms);
-      ++timed;
+      Status status = guarded([&] { return time(i, options.steps, &EngineTimes::together_ms); });
+      ++timed;  // failed or not: the others wait for it
       // Engines that are still being timed keep their company.
       while (status.ok() && timed < engines_.size()) status = engines_[i].step();
       return status;
@@ -123,13 +144,16 @@ class EnginesBench {
   }
 
  private:
-  // The first failure, by engine, when all have returned.
+  // The first failure, by engine, when all have returned. Threads refer to what is here, and may wait for each other:
+  // from the first start to the end of all, nothing takes memory and nothing is thrown.
   template <class Work>
   Status on_all(const Work& work) {
     std::vector<Status> statuses(engines_.size());
+    std::vector<std::function<void()>> parts;
     for (std::size_t i = 0; i < engines_.size(); ++i) {
-      threads_->start(i, [&statuses, &work, i] { statuses[i] = work(i); });
+      parts.emplace_back([&statuses, &work, i] { statuses[i] = guarded([&] { return work(i); }); });
     }
+    for (std::size_t i = 0; i < engines_.size(); ++i) threads_->start(i, std::move(parts[i]));
     threads_->wait();
     for (const Status& status : statuses) DSV4RT_RETURN_IF_ERROR(status);
     return {};
@@ -137,7 +161,7 @@ class EnginesBench {
   template <class Work>
   Status on_one(std::size_t i, const Work& work) {
     Status status;
-    threads_->start(i, [&] { status = work(); });
+    threads_->start(i, [&] { status = guarded(work); });
     threads_->wait();
     return status;
   }

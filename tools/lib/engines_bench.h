@@ -24,8 +24,9 @@ struct EngineTimes {
 CacheLimits engines_bench_limits(const StepShape& shape);
 
 // Times of every engine, which need a draft budget of one token. kMismatch when outputs differ; kInvalidArgument for
-// numbers that are not positive and for no engine; otherwise the first failure of any engine. The watch is asked before
-// every step; when it ends the bench, kFailedPrecondition is returned and the watch is stopped().
+// numbers that are not positive and for no engine; otherwise the first failure of any engine, kInternal for what a
+// thread threw. The watch is asked before every step; when it ends the bench, kFailedPrecondition is returned and the
+// watch is stopped(). After a failure the engines keep their sequences and are not to be measured again.
 Result<std::vector<EngineTimes>> bench_engines(std::span<const std::unique_ptr<Engine>> engines, const StepShape& shape,
                                                const StepBenchOptions& options, WorkWatch* watch = nullptr);
 

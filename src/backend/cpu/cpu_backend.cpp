@@ -18,8 +18,6 @@
 namespace dsv4rt {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, cpu::IsaLevel isa) : team_(threads), ops_(team_, scratch_, isa) {}
@@ -85,7 +83,7 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 Result<std::unique_ptr<Backend>> create_cpu_backend(const CpuBackendOptions& options) {
-  if (options.threads < 0 || options.threads > kMaxThreads) {
+  if (options.threads < 0 || options.threads > kMaxCpuThreads) {
     return Status(StatusCode::kInvalidArgument, "threads is " + std::to_string(options.threads) +
                                                     "; accepted are 1 to 1024, or 0 for the machine's own number");
   }
@@ -103,7 +101,7 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const CpuBackendOptions& opt
     }
     isa = *wanted;
   }
-  const int threads = options.threads == 0 ? std::min(cpu::usable_processors(), kMaxThreads) : options.threads;
+  const int threads = options.threads == 0 ? std::min(cpu::usable_processors(), kMaxCpuThreads) : options.threads;
   try {
     auto backend = std::make_unique<CpuBackend>(threads, isa);
     const int running = backend->team().running_threads();

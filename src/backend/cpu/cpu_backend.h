@@ -1,6 +1,7 @@
 // The CPU backend: reference and default. Always built.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +10,8 @@
 #include "backend/backend.h"
 
 namespace dsv4rt {
+
+inline constexpr std::int32_t kMaxCpuThreads = 1024;
 
 struct CpuBackendOptions {
   int threads = 0;  // 0: as many as the process may use

@@ -70,6 +70,57 @@ TEST_F(CApiParallelTest, RanksThatCannotMeetAreRefused) {
   EXPECT_EQ(dsv4rt_parallel_options_init(&ranks, 8), DSV4RT_INVALID_ARGUMENT);
 }
 
+// A rank that met the others and was refused afterwards would leave them waiting for it. Here nobody can be met, so
+// that an attempt is an error of its own.
+TEST_F(CApiParallelTest, WhatARankAloneIsRefusedForIsCheckedBeforeItMeetsTheOthers) {
+  dsv4rt_parallel_options ranks;
+  ASSERT_EQ(dsv4rt_parallel_options_init(&ranks, sizeof(ranks)), DSV4RT_OK);
+  ranks.kind = DSV4RT_PARALLEL_TENSOR;
+  const auto with_ranks = [&ranks](dsv4rt_engine_options& options) { options.parallel = &ranks; };
+  for (const char* const none : {static_cast<const char*>(nullptr), ""}) {
+    expect_names(refused_with(
+                     [&](dsv4rt_engine_options& options) {
+                       with_ranks(options);
+                       options.checkpoint = none;
+                     },
+                     DSV4RT_INVALID_ARGUMENT),
+                 "dsv4rt_engine_options.checkpoint");
+  }
+  for (const char* const backend : {"metal", ""}) {
+    expect_names(refused_with(
+                     [&](dsv4rt_engine_options& options) {
+                       with_ranks(options);
+                       options.backend = backend;
+                     },
+                     DSV4RT_INVALID_ARGUMENT),
+                 "backend: '" + std::string(backend) + "'");
+  }
+
+  dsv4rt_engine_options given = options(nullptr);
+  with_ranks(given);
+  dsv4rt_tensor tensor{};
+  tensor.struct_size = sizeof(tensor);
+  dsv4rt_engine* engine = nullptr;
+  char message[512] = "";
+  EXPECT_EQ(dsv4rt_engine_create_from_tensors(&given, "{}", &tensor, 1, &engine, message, sizeof(message)),
+            DSV4RT_INVALID_ARGUMENT);
+  EXPECT_EQ(engine, nullptr);
+  expect_names(message, "tensors[0].name");
+}
+
+// An engine of several ranks has weights of its own: what is said of ranks is not even read.
+TEST_F(CApiParallelTest, EnginesThatShareWeightsHaveNoRanks) {
+  const EngineHandle owner = open();
+  dsv4rt_engine_options given = options(nullptr);
+  const dsv4rt_parallel_options unread{};
+  given.parallel = &unread;
+  dsv4rt_engine* engine = nullptr;
+  char message[512] = "";
+  EXPECT_EQ(dsv4rt_engine_create_sharing(owner.get(), &given, &engine, message, sizeof(message)), DSV4RT_UNSUPPORTED);
+  EXPECT_EQ(engine, nullptr);
+  expect_names(message, "create_sharing: parallel");
+}
+
 TEST_F(CApiParallelTest, AnIdOfRanksNeedsItsBytes) {
   char id[DSV4RT_NCCL_ID_BYTES] = "";
   char message[256] = "";

@@ -1,5 +1,9 @@
 #include "tools/lib/engines_bench.h"
 
+#include <algorithm>
+#include <sched.h>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,6 +52,37 @@ TEST(DeviceEngines, ListsThatNameNoEnginesAreRefused) {
   EXPECT_TRUE(refused("cuda", {0, 1, 0}, "0 is named more than once"));
 }
 
+// As many as one engine takes, before they are divided.
+TEST(DeviceEngines, ThreadsThatAnEngineDoesNotTakeAreRefused) {
+  for (const std::int32_t threads : {-3, -1, 1025, 2048}) {
+    for (const DeviceList& devices : {DeviceList{0}, DeviceList{0, 0}}) {
+      EngineOptions options = two_sequence_options();
+      options.threads = threads;
+      EXPECT_TRUE(fails_with(create_device_engines(options, devices), StatusCode::kInvalidArgument,
+                             {"threads: " + std::to_string(threads), "1024"}));
+    }
+  }
+}
+
+TEST(DeviceEngines, ThreadsAreThoseOfTheProcessorsThatTheProcessMayUse) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  const auto processors = CPU_COUNT(&all);
+  EXPECT_EQ(threads_of_each(0, 1), processors);
+  EXPECT_EQ(threads_of_each(0, 2), std::max(1, processors / 2));
+  EXPECT_EQ(threads_of_each(7, 2), 3);
+  EXPECT_EQ(threads_of_each(1, 3), 1);
+  int first = 0;
+  while (!CPU_ISSET(static_cast<std::size_t>(first), &all)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(first), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(threads_of_each(0, 1), 1);
+  EXPECT_EQ(threads_of_each(0, 2), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 TEST(EnginesBench, TimesEveryEngineAloneAndTogether) {
   const auto engines = make_engines({0, 0});
   const auto times = bench_engines(engines, kTwoSequences, kThreeSteps);
@@ -86,6 +121,23 @@ TEST(EnginesBench, NumbersThatAreNotPositiveAreRefused) {
       fails_with(bench_engines(engines, {.batch = 0}, kThreeSteps), StatusCode::kInvalidArgument, {"batch: 0"}));
   EXPECT_TRUE(
       fails_with(bench_engines(engines, kTwoSequences, {.steps = 0}), StatusCode::kInvalidArgument, {"steps: 0"}));
+}
+
+// What throws on one thread ends the others' work too, wherever it comes: while engines are timed together, alone, or
+// warm up.
+TEST(EnginesBench, WhatIsThrownOnOneThreadEndsTheBench) {
+  for (const int failing : {18, 12, 3}) {
+    const auto engines = make_engines({0, 0});
+    int asked = 0;
+    WorkWatch watch([&asked, failing]() -> bool {
+      if (++asked == failing) throw std::runtime_error("the watch is broken");
+      return false;
+    });
+    EXPECT_TRUE(fails_with(bench_engines(engines, kTwoSequences, kThreeSteps, &watch), StatusCode::kInternal,
+                           {"the watch is broken"}))
+        << failing;
+    EXPECT_GE(asked, failing);
+  }
 }
 
 TEST(EnginesBench, AWatchEndsAllOfThem) {
