@@ -365,7 +365,7 @@ class Engine {
   DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink,
                                      const SnapshotOptions& options = {});
   DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence, const SnapshotOptions& options = {});
-  // What save_sequence would write.
+  // What save_sequence would write. Waits for accepted counts and applies them (commit_from_device).
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> snapshot_bytes(SequenceId sequence,
                                                                   const SnapshotOptions& options = {}) const;
   // A new sequence out of a snapshot and the increments on it, one after the other without gaps, oldest first. All or

@@ -111,3 +111,14 @@ def test_settling_needs_a_step_that_ended(engine, trace):
     with pytest.raises(dsv4rt.FailedPreconditionError, match="accepted_counts"):
         step.accepted_counts()
     step.cancel()
+
+
+def test_a_save_is_that_of_the_counts(engine, trace):
+    sequence = engine.create_sequence()
+    step, _ = run(engine, [(sequence, 4)], trace, 0)
+    step.commit_from_device(np.array([1], np.int32))
+    saved = sequence.save()
+    assert len(sequence) == 1 and len(saved) == sequence.snapshot_bytes()
+    restored, plain = engine.restore(saved), engine.create_sequence()
+    run(engine, [(plain, 1)], trace, 0)[0].commit()
+    assert len(restored) == 1 and restored.save() == plain.save() == saved

@@ -205,6 +205,37 @@ TEST_F(AcceptedCountsTest, CallsThatChangeSequencesApplyTheCounts) {
   expect_plain(*engine, child);
 }
 
+// The size that is told is that of what will be saved, while the counts are under way too.
+TEST_F(AcceptedCountsTest, TheSizeOfASnapshotIsThatOfTheCounts) {
+  Engine* const engine = open(options());
+  FedSequence sequence = create(*engine, 126);
+  advance(*engine, {{&sequence, 4, 1}});
+  const auto bytes = engine->snapshot_bytes(sequence.id);
+  ASSERT_OK(bytes);
+  EXPECT_EQ(engine->length(sequence.id).value(), 127);
+  advance(*engine, {{&sequence, 4, 0}});
+  const auto saved = engine->save_sequence(sequence.id);
+  ASSERT_OK(saved);
+  EXPECT_EQ(*bytes, static_cast<std::int64_t>(saved->size()));
+  Engine* const other = open(options());
+  FedSequence restored = sequence;
+  const auto id = other->restore_sequence(*saved);
+  ASSERT_OK(id);
+  restored.id = *id;
+  expect_plain(*other, restored);
+
+  // A count that cannot be is left to the call that changes something.
+  const Part part{&sequence, 4, 4};
+  const auto step = prepare(*engine, {&part, 1});
+  ASSERT_OK(step);
+  run(*engine, *step, {&part, 1});
+  ASSERT_OK(engine->commit_from_device(*step, on_device(*engine, {9})));
+  const auto of_all = engine->snapshot_bytes(sequence.id);
+  ASSERT_OK(of_all);
+  expect_refused(engine->save_sequence(sequence.id).status(), StatusCode::kInvalidArgument, "accepted[0] = 9");
+  EXPECT_EQ(engine->save_sequence(sequence.id)->size(), static_cast<std::size_t>(*of_all));
+}
+
 // Before its first layer a step leaves nothing; after it, sequences go back to where they really were.
 TEST_F(AcceptedCountsTest, TheStepBehindMayBeCancelled) {
   for (const bool begun : {false, true}) {
