@@ -410,6 +410,9 @@ TEST_F(AcceptedCountsTest, PrefixesAreThoseOfTheCounts) {
     const Part part{&sequence, 4, kept};
     run(*engine, *step, {&part, 1});
     ASSERT_OK(engine->commit_from_device(*step, on_device(*engine, {kept})));
+    if (kept == 1) {
+      EXPECT_OK(engine->can_admit(10)) << "the counts of the other steps wait for prepare and release";
+    }
   }
   ASSERT_OK(engine->release(sequence.id));
   const auto start = engine->create_sequence(ids, SequenceOptions{});
@@ -419,6 +422,34 @@ TEST_F(AcceptedCountsTest, PrefixesAreThoseOfTheCounts) {
   sequence.length = 128;
   for (auto& rows : sequence.outputs) rows.resize(static_cast<std::size_t>(128 * golden_.hidden()));
   expect_plain(*engine, sequence);
+}
+
+// Admission is asked of what is there without the rejected tokens, as the sequence that is then created finds it.
+TEST_F(AcceptedCountsTest, AdmissionKnowsTheCounts) {
+  const auto most_admitted = [](const Engine& engine) {
+    std::int64_t tokens = 0;
+    while (engine.can_admit(tokens + 1).ok()) ++tokens;
+    return tokens;
+  };
+  Engine* const engine = open(options(400));
+  Engine* const plain = open(options(400));
+  FedSequence sequence = create(*engine, 254);
+  FedSequence expected = create(*plain, 255);
+  const FedSequence other = create(*engine, 0);
+  const std::int64_t most = most_admitted(*plain);
+  SequenceFeeder(*plain).feed_to(expected, 258, 3);
+  ASSERT_LT(most_admitted(*plain), most) << "as if all four stayed";
+
+  advance(*engine, {{&sequence, 4, 1}});
+  const StepEntry behind{other.id, 1};
+  const auto step = engine->prepare({&behind, 1});
+  ASSERT_OK(step);
+  expect_refused(engine->can_admit(most), StatusCode::kFailedPrecondition, "is outstanding");
+  EXPECT_EQ(engine->length(sequence.id).value(), 258) << "the counts stay under way";
+  ASSERT_OK(engine->cancel(*step));
+  EXPECT_OK(engine->can_admit(most));
+  EXPECT_EQ(engine->length(sequence.id).value(), 255);
+  EXPECT_OK(engine->create_sequence(most));
 }
 
 TEST_F(AcceptedCountsTest, MetricsCountWhatWasAccepted) {
