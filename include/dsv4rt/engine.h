@@ -439,9 +439,9 @@ class Engine {
   // reject up to draft budget + 1 of its tokens.
   // The host learns the counts later. They are waited for, and for nothing behind them, by settle() and by the calls
   // that need them: the commit of the next step or the cancel of one that has begun, every other call that changes
-  // sequences or prefixes, can_admit and snapshot_bytes between steps, and a prepare for which blocks or
-  // max_context_tokens would not do if all tokens were accepted; with a prefix cache and with several ranks every
-  // prepare. Until then the other questions (length, state, can_step) answer as if all were accepted.
+  // sequences or prefixes, can_admit and snapshot_bytes between steps, and a prepare that would be refused, for
+  // whatever reason, if all tokens were accepted; with a prefix cache and with several ranks every prepare. Until then
+  // the other questions (length, state, can_step) answer as if all were accepted.
   // A count that is negative, more than the entry's tokens, or rejects more is found when they are waited for. The
   // sequence then has all of its tokens, also in a step that ran since, and the call that waited has done nothing of
   // its own but is kInvalidArgument naming step, entry, sequence and value, once; cancel, can_admit and snapshot_bytes

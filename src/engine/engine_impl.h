@@ -146,7 +146,10 @@ struct Engine::Impl {
       if (!latched.ok()) return latched;
       if (use == Use::kSettle && calling_out) use = Use::kRead;
       if (use != Use::kRead && calling_out) return changed_from_within(name);
-      DSV4RT_RETURN_IF_ERROR(settle_for(use));
+      if (Status settled = settle_for(use); !settled.ok()) {
+        tell_prefix_events();
+        return settled;
+      }
       auto result = body();
       if (use != Use::kRead) tell_prefix_events();
       return result;

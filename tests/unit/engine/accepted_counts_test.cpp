@@ -452,6 +452,31 @@ TEST_F(AcceptedCountsTest, AdmissionKnowsTheCounts) {
   EXPECT_OK(engine->create_sequence(most));
 }
 
+// What the counts made cached is told by the call that waited for them, whatever it answers.
+TEST_F(AcceptedCountsTest, PrefixEventsAreToldWithAWrongCount) {
+  EngineOptions with = options();
+  with.limits.boundary_states = 8;
+  with.prefix_cache.policy.interval_tokens = 128;
+  std::vector<std::int64_t> stored;
+  with.prefix_cache.on_event = [&](const PrefixEvent& event) {
+    if (event.kind == PrefixEvent::Kind::kUnitStored) stored.push_back(event.end_tokens);
+  };
+  Engine* const engine = open(with);
+  const std::vector<std::int32_t> ids(300, 7);
+  SequenceFeeder feeder(*engine);
+  FedSequence sequence = feeder.create(golden_.inputs, ids);
+  feeder.feed_to(sequence, 124);
+  const StepEntry entry{sequence.id, 4, ids.data()};
+  const auto step = engine->prepare({&entry, 1});
+  ASSERT_OK(step);
+  const Part part{&sequence, 4, 4};
+  run(*engine, *step, {&part, 1});
+  ASSERT_OK(engine->commit_from_device(*step, on_device(*engine, {5})));
+  EXPECT_TRUE(stored.empty());
+  expect_refused(engine->release(sequence.id), StatusCode::kInvalidArgument, "accepted[0] = 5");
+  EXPECT_EQ(stored, std::vector<std::int64_t>{128});
+}
+
 TEST_F(AcceptedCountsTest, MetricsCountWhatWasAccepted) {
   Engine* const engine = open(options());
   FedSequence sequence = create(*engine, 10);
