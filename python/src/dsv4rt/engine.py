@@ -89,6 +89,9 @@ class Engine:
         self._outstanding: Step | None = None
         self._views: dict = {}
         self._cuda = options.backend == "cuda"
+        # Where its memory is, as DLPack and torch's get_device() say it.
+        self._device = _arrays.device_of(options.backend or "cpu", options.device)
+        self._torch_device = options.device if self._cuda else -1
         struct, kept = option_structs.options_struct(options)
         if options.prefix_cache is not None:
             struct.prefix_cache, more = prefix_structs.options_struct(options.prefix_cache)
@@ -412,8 +415,7 @@ class Engine:
         if view is None:
             if self._owner is None:
                 raise FailedPreconditionError("the engine is closed")
-            view = _arrays.Rows(address, shape, self._owner, _arrays.device_of(self.options.backend or "cpu",
-                                                                               self.options.device))
+            view = _arrays.Rows(address, shape, self._owner, self._device)
             if kind == "torch":
                 view = view.torch()
             elif kind == "numpy":
