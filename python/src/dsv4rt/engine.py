@@ -86,6 +86,8 @@ class Engine:
         # Sequences that nobody refers to any more; deque.append is atomic.
         self._abandoned: collections.deque = collections.deque()
         self._counts_under_way = False
+        # What the last commit_from_device reads, maybe later than it returned; the next one and settle() wait for that.
+        self._last_counts: Any = None
         self._outstanding: Step | None = None
         self._views: dict = {}
         self._cuda = options.backend == "cuda"
@@ -355,7 +357,7 @@ class Engine:
     def settle(self) -> None:
         """Waits for the counts of Step.commit_from_device that are under way, for nothing else, and applies them."""
         self._call(lib.dsv4rt_engine_settle)
-        self._counts_under_way = False
+        self._counts_under_way, self._last_counts = False, None
 
     # ---- For the other modules of the package -----------------------------------------------------
 

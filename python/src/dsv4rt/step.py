@@ -156,13 +156,13 @@ class Step:
         every entry may reject.
         """
         engine = self.engine
-        address = locate(accepted, (len(self._entries),), INT32, engine, "accepted")[0]
+        address, kept = locate(accepted, (len(self._entries),), INT32, engine, "accepted")
         before, after = engine._orders_streams(accepted) if engine._cuda else (None, None)
         if before is not None:
             before()
         with engine._lock:
             engine._call(lib.dsv4rt_step_commit_from_device, self._struct, _cast(_COUNTS, address), len(self._entries))
-            engine._counts_under_way = True
+            engine._counts_under_way, engine._last_counts = True, kept
             self._end()
         if after is not None:
             after()
