@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dsv4rt._library import ffi
 from dsv4rt.errors import InvalidArgumentError
@@ -32,7 +33,8 @@ _dying_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, cty
 _UNUSED = b"dltensor"
 
 
-class Values(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class Values:
     """A type of values, as libraries name it."""
 
     text: str
@@ -40,6 +42,12 @@ class Values(NamedTuple):
     numpy: tuple[str, ...]
     dlpack: tuple[tuple[int, int, int], ...]
     """Type code, bits, lanes."""
+    torch_dtype: Any = None
+    """The object of that name, looked up once torch is there: every layer of a step compares with it."""
+
+    def find_torch_dtype(self, torch: Any) -> Any:
+        self.torch_dtype = getattr(torch, self.torch)
+        return self.torch_dtype
 
 
 BFLOAT16 = Values("bfloat16, or of uint16 that holds its bits,", "bfloat16", ("bfloat16", "uint16"),
@@ -53,7 +61,8 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
     interface or with DLPack, whose producer makes the values available on the engine's stream."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        if (array.dtype is getattr(torch, values.torch) and array.shape == shape and array.is_contiguous()
+        dtype = values.torch_dtype or values.find_torch_dtype(torch)
+        if (array.dtype is dtype and array.shape == shape and array.is_contiguous()
                 and array.get_device() == engine._torch_device):
             return array.data_ptr(), array
         found = (f"a {'' if array.is_contiguous() else 'strided '}{array.dtype} tensor {list(array.shape)} on "
