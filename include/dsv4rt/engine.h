@@ -333,6 +333,8 @@ class Engine {
   DSV4RT_EXPORT Status truncate(SequenceId sequence, std::int64_t new_length);
   DSV4RT_EXPORT Status release(SequenceId sequence);
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
+  // What create_sequence(tokens) would answer; changes nothing but that accepted counts which are under way are waited
+  // for and applied (commit_from_device), outside of hooks and callbacks.
   [[nodiscard]] DSV4RT_EXPORT Status can_admit(std::int64_t tokens) const;
 
   // Prefix cache, between steps; kFailedPrecondition without one (CacheLimits::boundary_states). docs/cache.md.
@@ -365,7 +367,7 @@ class Engine {
   DSV4RT_EXPORT Status save_sequence(SequenceId sequence, const SnapshotSink& sink,
                                      const SnapshotOptions& options = {});
   DSV4RT_EXPORT Result<std::vector<std::byte>> save_sequence(SequenceId sequence, const SnapshotOptions& options = {});
-  // What save_sequence would write.
+  // What save_sequence would write. Waits for accepted counts and applies them, as can_admit does.
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> snapshot_bytes(SequenceId sequence,
                                                                   const SnapshotOptions& options = {}) const;
   // A new sequence out of a snapshot and the increments on it, one after the other without gaps, oldest first. All or
@@ -437,12 +439,13 @@ class Engine {
   // reject up to draft budget + 1 of its tokens.
   // The host learns the counts later. They are waited for, and for nothing behind them, by settle() and by the calls
   // that need them: the commit of the next step or the cancel of one that has begun, every other call that changes
-  // sequences or prefixes, and a prepare for which blocks or max_context_tokens would not do if all tokens were
-  // accepted; with a prefix cache and with several ranks every prepare. Until then questions (length, state, can_step)
-  // answer as if all were accepted.
+  // sequences or prefixes, can_admit and snapshot_bytes between steps, and a prepare that would be refused, for
+  // whatever reason, if all tokens were accepted; with a prefix cache and with several ranks every prepare. Until then
+  // the other questions (length, state, can_step) answer as if all were accepted.
   // A count that is negative, more than the entry's tokens, or rejects more is found when they are waited for. The
   // sequence then has all of its tokens, also in a step that ran since, and the call that waited has done nothing of
-  // its own but is kInvalidArgument naming step, entry, sequence and value, once; cancel leaves that to the next call.
+  // its own but is kInvalidArgument naming step, entry, sequence and value, once; cancel, can_admit and snapshot_bytes
+  // leave that to the next call.
   // kFailedPrecondition with EngineOptions::draft_budget_tokens = 0. Otherwise errors are those of commit.
   DSV4RT_EXPORT Status commit_from_device(const Step& step, std::span<const std::int32_t> accepted);
   // The counts of one of the last eight steps that ended so (kFailedPrecondition for others). Applies nothing.

@@ -1,5 +1,8 @@
 """Steps that end with counts in the engine's memory, which the host learns later."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -73,7 +76,7 @@ def test_a_count_that_cannot_be_is_raised_once(engine, trace):
 
 @pytest.mark.parametrize("wrong, says", [
     ([1], "a list"),
-    (np.array([1], np.int64), "<i8"),
+    (np.array([1], np.int64), "int64"),
     (np.array([1, 1], np.int32), r"\[2\]"),
     (np.array([[1]], np.int32), r"\[1, 1\]"),
     (Dlpack(np.array([1.0], np.float32)), "DLPack type"),
@@ -111,3 +114,47 @@ def test_settling_needs_a_step_that_ended(engine, trace):
     with pytest.raises(dsv4rt.FailedPreconditionError, match="accepted_counts"):
         step.accepted_counts()
     step.cancel()
+
+
+def test_a_save_is_that_of_the_counts(engine, trace):
+    sequence = engine.create_sequence()
+    step, _ = run(engine, [(sequence, 4)], trace, 0)
+    step.commit_from_device(np.array([1], np.int32))
+    saved = sequence.save()
+    assert len(sequence) == 1 and len(saved) == sequence.snapshot_bytes()
+    restored, plain = engine.restore(saved), engine.create_sequence()
+    run(engine, [(plain, 1)], trace, 0)[0].commit()
+    assert len(restored) == 1 and restored.save() == plain.save() == saved
+
+
+class Exporting:
+    """An array whose DLPack is memory made for it."""
+
+    def __init__(self, values):
+        self._values, self.made = values, None
+
+    def __dlpack__(self):
+        array = np.array(self._values, np.int32)
+        self.made = weakref.ref(array)
+        return array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_counts_are_kept_until_they_are_read(engine, trace):
+    sequence = engine.create_sequence()
+    gone = lambda references: [reference() is None for reference in references]
+    for end in ("commit", "settle"):
+        counts = Exporting([1])
+        step, _ = run(engine, [(sequence, 2)], trace, 0)
+        step.commit_from_device(counts)
+        kept = [weakref.ref(counts), counts.made]
+        del counts
+        gc.collect()
+        assert gone(kept) == [False, False]
+        if end == "commit":
+            run(engine, [(sequence, 1)], trace, 0)[0].commit_from_device(np.array([1], np.int32))
+        engine.settle()
+        gc.collect()
+        assert gone(kept) == [True, True]

@@ -1,6 +1,7 @@
 """Arrays in and out: what is taken without a copy, what is refused, and how long memory lives."""
 
 import gc
+import types
 
 import numpy as np
 import pytest
@@ -74,6 +75,60 @@ def test_wrong_torch_tensors_are_refused(engine):
             with pytest.raises(dsv4rt.InvalidArgumentError, match=says):
                 step.forward(0, wrong, good)
         step.cancel()
+
+
+class OnDevice:
+    """An array of a device that this machine may lack."""
+
+    def __init__(self, tensor, device):
+        self._tensor, self._device = tensor, device
+
+    def __dlpack__(self, *, stream):
+        return self._tensor.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self._device
+
+
+def test_memory_of_another_device_is_refused():
+    import torch
+    from dsv4rt import _arrays
+    engine = types.SimpleNamespace(_cuda=True, _device=(2, 1), _torch_device=1, stream=0)
+
+    class Tensor(torch.Tensor):
+        on = 0
+
+        def get_device(self):
+            return self.on
+
+    for shape, values, dtype in (((2, 8), _arrays.BFLOAT16, torch.bfloat16), ((3,), _arrays.INT32, torch.int32)):
+        tensor = torch.zeros(shape, dtype=dtype)
+        for index in (0, 1, 2, -1):
+            cases = [OnDevice(tensor, (2, index)), tensor.as_subclass(Tensor)]
+            cases[1].on = index
+            for array in cases:
+                if index == 1:
+                    assert _arrays.locate(array, shape, values, engine, "x")[0] == tensor.data_ptr()
+                    continue
+                with pytest.raises(dsv4rt.InvalidArgumentError, match="x is an? .* on .*in the engine's memory"):
+                    _arrays.locate(array, shape, values, engine, "x")
+        assert _arrays.locate(OnDevice(tensor, (13, 0)), shape, values, engine, "x"), "managed memory is every device's"
+
+
+def test_strides_of_single_rows_say_nothing(engine):
+    import torch
+    from dsv4rt import _arrays
+    row = torch.zeros(4, 8, dtype=torch.bfloat16)[::4]
+    assert row.stride() == (32, 1)
+    assert _arrays.locate(OnlyDlpack(row), (1, 8), _arrays.BFLOAT16, engine, "x")[0] == row.data_ptr()
+    for wrong in (torch.zeros(8, 8, dtype=torch.bfloat16)[::4], torch.zeros(2, 16, dtype=torch.bfloat16)[:, ::2]):
+        with pytest.raises(dsv4rt.InvalidArgumentError, match="strided"):
+            _arrays.locate(OnlyDlpack(wrong), (2, 8), _arrays.BFLOAT16, engine, "x")
+    counts = np.zeros(8, np.int32)
+    with pytest.raises(dsv4rt.InvalidArgumentError, match=r"x is a strided int32 array \[4\]; accepted: .* \[4\]"):
+        _arrays.locate(counts[::2], (4,), _arrays.INT32, engine, "x")
+    with pytest.raises(dsv4rt.InvalidArgumentError, match="datetime64"):
+        _arrays.locate(counts.astype("M8[ns]")[::2], (4,), _arrays.INT32, engine, "x")
 
 
 def test_a_read_only_array_is_input_and_not_output(engine, trace):

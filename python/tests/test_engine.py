@@ -253,6 +253,15 @@ def test_engines_share_weights(engine, golden, trace):
         other.create_sharing()
 
 
+@pytest.mark.parametrize("expected", [0, 100_000])
+def test_a_save_is_what_was_written_whatever_was_expected(engine, trace, monkeypatch, expected):
+    sequence = engine.create_sequence()
+    advance(engine, [(sequence, 1)], trace, 0)
+    saved = sequence.save()
+    monkeypatch.setattr(dsv4rt.Sequence, "snapshot_bytes", lambda *_, **__: expected)
+    assert sequence.save() == saved
+
+
 def test_snapshots_continue_where_they_were_saved(engine, golden, trace):
     sequence = engine.create_sequence()
     advance(engine, [(sequence, 150)], trace, 0)

@@ -118,7 +118,7 @@ Result<std::int64_t> Engine::length(SequenceId sequence) const {
 }
 
 Status Engine::can_admit(std::int64_t tokens) const {
-  return impl_->call("can_admit", Impl::Use::kRead, [&] { return impl_->manager->can_admit(tokens); });
+  return impl_->call("can_admit", Impl::Use::kSettle, [&] { return impl_->manager->can_admit(tokens); });
 }
 
 // ---- Steps --------------------------------------------------------------------------------------

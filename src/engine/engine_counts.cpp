@@ -63,6 +63,13 @@ Status Engine::Impl::settle_and_tell() {
   return late_counts.take_failure();
 }
 
+// A question does not use up what somebody has to be told of a count: the next change is refused by it.
+Status Engine::Impl::settle_for(Use use) {
+  if (step.plan.serial != 0) return {};
+  if (use == Use::kChange) return settle_and_tell();
+  return use == Use::kSettle ? settle_counts() : Status{};
+}
+
 Status Engine::commit_from_device(const Step& step, std::span<const std::int32_t> accepted) {
   return impl_->call("commit_from_device", Impl::Use::kStep, [&]() -> Status {
     Impl& engine = *impl_;

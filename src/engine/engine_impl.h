@@ -133,6 +133,7 @@ struct Engine::Impl {
   // What the public interface is made of: engine_calls.cpp.
   enum class Use : std::uint8_t {
     kRead,    // allowed inside a hook or sink too
+    kSettle,  // the same; between steps and outside of hooks, counts that are under way are waited for and applied
     kStep,    // refused inside a hook or sink
     kChange,  // the same, and counts that are under way are waited for and applied
   };
@@ -143,8 +144,12 @@ struct Engine::Impl {
     try {
       note_lost_ranks();
       if (!latched.ok()) return latched;
+      if (use == Use::kSettle && calling_out) use = Use::kRead;
       if (use != Use::kRead && calling_out) return changed_from_within(name);
-      if (use == Use::kChange && step.plan.serial == 0) DSV4RT_RETURN_IF_ERROR(settle_and_tell());
+      if (Status settled = settle_for(use); !settled.ok()) {
+        tell_prefix_events();
+        return settled;
+      }
       auto result = body();
       if (use != Use::kRead) tell_prefix_events();
       return result;
@@ -187,6 +192,8 @@ struct Engine::Impl {
   // before it are known to the host.
   [[nodiscard]] bool runs_ahead() const noexcept;
   [[nodiscard]] Status check_counts(std::span<const std::int32_t> accepted) const;
+  // What a call does with counts that are under way before its body.
+  Status settle_for(Use use);
   // Waits for the counts that are under way and applies them. Fails only by latching.
   Status settle_counts();
   // The same; kInvalidArgument for a count that could not be, once.

@@ -304,7 +304,7 @@ Status Engine::save_sequence(SequenceId sequence, const SnapshotSink& sink, cons
 }
 
 Result<std::int64_t> Engine::snapshot_bytes(SequenceId sequence, const SnapshotOptions& snapshot) const {
-  return impl_->call("snapshot_bytes", Impl::Use::kRead, [&]() -> Result<std::int64_t> {
+  return impl_->call("snapshot_bytes", Impl::Use::kSettle, [&]() -> Result<std::int64_t> {
     DSV4RT_RETURN_IF_ERROR(impl_->no_step_outstanding("snapshot_bytes"));
     DSV4RT_ASSIGN_OR_RETURN(const std::optional<SnapshotBase> base,
                             impl_->snapshot_base("snapshot_bytes", sequence, snapshot.base_tokens));

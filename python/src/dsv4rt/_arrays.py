@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from dsv4rt._library import ffi
 from dsv4rt.errors import InvalidArgumentError
 
+if TYPE_CHECKING:
+    from dsv4rt.engine import Engine
+
 # DLPack's numbers.
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _INT, _UINT, _BFLOAT = 0, 1, 4
+# Of arrays that have an array interface and no dtype.
+_NUMPY_TYPES = {"<u2": "uint16", "=u2": "uint16", "<i4": "int32", "=i4": "int32"}
 
 _api = ctypes.pythonapi
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -26,87 +33,88 @@ _dying_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, cty
 _UNUSED = b"dltensor"
 
 
-def refuse(name: str, found: str, rows: int, width: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{name} is {found}; accepted: a contiguous array [{rows}, {width}] of bfloat16, or of uint16 that holds its "
-        "bits, in the engine's memory")
+@dataclasses.dataclass(slots=True)
+class Values:
+    """A type of values, as libraries name it."""
+
+    text: str
+    torch: str
+    numpy: tuple[str, ...]
+    dlpack: tuple[tuple[int, int, int], ...]
+    """Type code, bits, lanes."""
+    torch_dtype: Any = None
+    """The object of that name, looked up once torch is there: every layer of a step compares with it."""
+
+    def find_torch_dtype(self, torch: Any) -> Any:
+        self.torch_dtype = getattr(torch, self.torch)
+        return self.torch_dtype
 
 
-def refuse_tensor(name: str, tensor: Any, shape: tuple[int, int]) -> InvalidArgumentError:
-    """What is said of a torch tensor that does not hold the rows of a step."""
-    return refuse(name, f"a {'' if tensor.is_contiguous() else 'strided '}{tensor.dtype} tensor "
-                        f"{list(tensor.shape)} on {tensor.device}", *shape)
+BFLOAT16 = Values("bfloat16, or of uint16 that holds its bits,", "bfloat16", ("bfloat16", "uint16"),
+                  ((_BFLOAT, 16, 1), (_UINT, 16, 1)))
+INT32 = Values("int32", "int32", ("int32",), ((_INT, 32, 1),))
 
 
-def address(array: Any, shape: tuple[int, int], cuda: bool, stream: int, name: str, writable: bool) -> int:
-    """Address of an array that holds the rows of a step: anything with the array interface or with DLPack.
-
-    `stream`: the engine's stream, on which the array's producer makes its values available.
-    """
-    if not cuda and (interface := getattr(array, "__array_interface__", None)) is not None:
-        return _numpy_address(array, interface, shape, name, writable)
-    if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
-        raise refuse(name, f"a {type(array).__name__}", *shape)
-    device, _ = array.__dlpack_device__()
-    if (int(device) in (_CUDA, _CUDA_MANAGED)) != cuda or (not cuda and int(device) not in (_CPU, _CUDA_HOST)):
-        raise refuse(name, f"an array on DLPack device {int(device)}", *shape)
-    # 1 is DLPack's name of the legacy default stream.
-    capsule = array.__dlpack__(stream=stream or 1) if cuda else array.__dlpack__()
-    tensor = ffi.cast("DLManagedTensor*", _capsule_pointer(capsule, _UNUSED)).dl_tensor
-    found = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    dtype = (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
-    dense = tensor.strides == ffi.NULL or (
-        len(found) == 2 and (found[0] == 1 or tensor.strides[0] == shape[1]) and tensor.strides[1] == 1)
-    if found != shape or dtype not in ((_BFLOAT, 16, 1), (_UINT, 16, 1)) or not dense:
-        raise refuse(name, f"an array {list(found)} of DLPack type {dtype}{'' if dense else ', strided'}", *shape)
-    # The producer owns the values; its array outlives the call, and the capsule frees itself.
-    return int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset
-
-
-def counts_address(array: Any, count: int, cuda: bool, stream: int) -> int:
-    """Address of int32 numbers, one of every entry of a step, in the engine's memory."""
-    def refused(found: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"accepted is {found}; accepted: a contiguous array [{count}] of int32 in the "
-                                    "engine's memory")
-
+def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, name: str,
+           writable: bool = False) -> tuple[int, Any]:
+    """Address of a contiguous array in the engine's memory, and what keeps the memory: anything with the array
+    interface or with DLPack, whose producer makes the values available on the engine's stream."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        if (array.dtype is not torch.int32 or array.shape != (count,) or not array.is_contiguous()
-                or array.is_cuda != cuda):
-            raise refused(f"a {array.dtype} tensor {list(array.shape)} on {array.device}")
-        return array.data_ptr()
-    if not cuda and (interface := getattr(array, "__array_interface__", None)) is not None:
-        strides = interface.get("strides")
-        if (interface["typestr"] not in ("<i4", "=i4") or tuple(interface["shape"]) != (count,)
-                or strides not in (None, (4,))):
-            raise refused(f"a {interface['typestr']} array {list(interface['shape'])}")
-        return interface["data"][0]
-    if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
-        raise refused(f"a {type(array).__name__}")
-    device, _ = array.__dlpack_device__()
-    if (int(device) in (_CUDA, _CUDA_MANAGED)) != cuda or (not cuda and int(device) not in (_CPU, _CUDA_HOST)):
-        raise refused(f"an array on DLPack device {int(device)}")
-    capsule = array.__dlpack__(stream=stream or 1) if cuda else array.__dlpack__()
+        dtype = values.torch_dtype or values.find_torch_dtype(torch)
+        if (array.dtype is dtype and array.shape == shape and array.is_contiguous()
+                and array.get_device() == engine._torch_device):
+            return array.data_ptr(), array
+        found = (f"a {'' if array.is_contiguous() else 'strided '}{array.dtype} tensor {list(array.shape)} on "
+                 f"{array.device}")
+    elif not engine._cuda and (interface := getattr(array, "__array_interface__", None)) is not None:
+        dtype, strides = getattr(array, "dtype", None), interface.get("strides")
+        # ml_dtypes' bfloat16 calls itself two opaque bytes in the interface.
+        dtype = str(dtype) if dtype is not None else _NUMPY_TYPES.get(interface["typestr"], interface["typestr"])
+        fits = dtype in values.numpy
+        dense = strides is None or (fits and _dense(interface["shape"], strides, values.dlpack[0][1] // 8))
+        pointer, read_only = interface["data"]
+        if fits and dense and tuple(interface["shape"]) == shape:
+            if read_only and writable:
+                raise InvalidArgumentError(f"{name} is read-only")
+            return pointer, array
+        found = f"a {'' if dense else 'strided '}{dtype} array {list(interface['shape'])}"
+    elif not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
+        found = f"a {type(array).__name__}"
+    else:
+        address, found = _locate_dlpack(array, shape, values, engine)
+        if address is not None:
+            return address, found
+    raise InvalidArgumentError(f"{name} is {found}; accepted: a contiguous array {list(shape)} of {values.text} in the "
+                               "engine's memory")
+
+
+def _locate_dlpack(array: Any, shape: tuple[int, ...], values: Values, engine: Engine) -> tuple[int | None, Any]:
+    """The same of an array with DLPack; without an address, what was found instead."""
+    kind, index = map(int, array.__dlpack_device__())
+    # Managed memory is every device's.
+    here = kind == _CUDA_MANAGED or (kind, index) == engine._device if engine._cuda else kind in (_CPU, _CUDA_HOST)
+    if not here:
+        return None, f"an array on DLPack device {kind}:{index}"
+    # 1 is DLPack's name of the legacy default stream.
+    capsule = array.__dlpack__(stream=engine.stream or 1) if engine._cuda else array.__dlpack__()
     tensor = ffi.cast("DLManagedTensor*", _capsule_pointer(capsule, _UNUSED)).dl_tensor
     found = tuple(tensor.shape[i] for i in range(tensor.ndim))
     dtype = (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
-    dense = tensor.strides == ffi.NULL or count == 1 or (len(found) == 1 and tensor.strides[0] == 1)
-    if found != (count,) or dtype != (_INT, 32, 1) or not dense:
-        raise refused(f"an array {list(found)} of DLPack type {dtype}{'' if dense else ', strided'}")
-    return int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset
+    dense = tensor.strides == ffi.NULL or _dense(found, [tensor.strides[i] for i in range(tensor.ndim)], 1)
+    if found != shape or dtype not in values.dlpack or not dense:
+        return None, f"an array {list(found)} of DLPack type {dtype}{'' if dense else ', strided'}"
+    # The capsule was taken by nobody: it frees itself, and what the producer made for it.
+    return int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset, (array, capsule)
 
 
-def _numpy_address(array: Any, interface: dict, shape: tuple[int, int], name: str, writable: bool) -> int:
-    pointer, read_only = interface["data"]
-    # ml_dtypes' bfloat16 calls itself two opaque bytes.
-    bits = interface["typestr"] in ("<u2", "=u2") or str(getattr(array, "dtype", "")) == "bfloat16"
-    if not bits or tuple(interface["shape"]) != shape or interface.get("strides") is not None:
-        strided = "strided " if interface.get("strides") is not None else ""
-        raise refuse(name, f"a {strided}{getattr(array, 'dtype', interface['typestr'])} array "
-                           f"{list(interface['shape'])}", *shape)
-    if read_only and writable:
-        raise InvalidArgumentError(f"{name} is read-only")
-    return pointer
+def _dense(shape: Iterable[int], strides: Iterable[int], step: int) -> bool:
+    """Whether values lie one behind the other; `step`: from one to the next, as strides count."""
+    for size, stride in zip(reversed(tuple(shape)), reversed(tuple(strides))):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 def empty_like(array: Any) -> Any:

@@ -86,9 +86,14 @@ class Engine:
         # Sequences that nobody refers to any more; deque.append is atomic.
         self._abandoned: collections.deque = collections.deque()
         self._counts_under_way = False
+        # What the last commit_from_device reads, maybe later than it returned; the next one and settle() wait for that.
+        self._last_counts: Any = None
         self._outstanding: Step | None = None
         self._views: dict = {}
         self._cuda = options.backend == "cuda"
+        # Where its memory is, as DLPack and torch's get_device() say it.
+        self._device = _arrays.device_of(options.backend or "cpu", options.device)
+        self._torch_device = options.device if self._cuda else -1
         struct, kept = option_structs.options_struct(options)
         if options.prefix_cache is not None:
             struct.prefix_cache, more = prefix_structs.options_struct(options.prefix_cache)
@@ -352,7 +357,7 @@ class Engine:
     def settle(self) -> None:
         """Waits for the counts of Step.commit_from_device that are under way, for nothing else, and applies them."""
         self._call(lib.dsv4rt_engine_settle)
-        self._counts_under_way = False
+        self._counts_under_way, self._last_counts = False, None
 
     # ---- For the other modules of the package -----------------------------------------------------
 
@@ -412,8 +417,7 @@ class Engine:
         if view is None:
             if self._owner is None:
                 raise FailedPreconditionError("the engine is closed")
-            view = _arrays.Rows(address, shape, self._owner, _arrays.device_of(self.options.backend or "cpu",
-                                                                               self.options.device))
+            view = _arrays.Rows(address, shape, self._owner, self._device)
             if kind == "torch":
                 view = view.torch()
             elif kind == "numpy":

@@ -91,6 +91,7 @@ class Sequence:
             end += len(part)
 
         self.save_to(take, key, base_tokens=base_tokens)
+        del saved[end:]  # another thread may have cut the sequence in between
         return saved
 
     def save_to(self, write: Callable[[memoryview], Any], key: bytes | None = None, *, base_tokens: int = 0) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsv4rt import _arrays
+from dsv4rt._arrays import BFLOAT16, INT32, locate
 from dsv4rt._library import ffi, lib
 from dsv4rt.errors import raise_status
 from dsv4rt.sequence import Sequence
@@ -88,8 +89,9 @@ class Step:
         if out is None:
             out = _arrays.empty_like(x)
         engine = self.engine
+        x_rows = locate(x, self._shape, BFLOAT16, engine, "x")[0]
+        out_rows = locate(out, self._shape, BFLOAT16, engine, "out", True)[0]
         before, after = engine._orders_streams(x) if engine._cuda else (None, None)
-        x_rows, out_rows = self._address(x, "x", False), self._address(out, "out", True)
         if before is not None:
             before()
         with engine._lock:
@@ -112,10 +114,10 @@ class Step:
         raises ends the run and is raised here.
         """
         engine = self.engine
+        x_rows = _cast(_ROWS, locate(x, self._shape, BFLOAT16, engine, "x")[0])
         before, after = engine._orders_streams(x) if engine._cuda else (None, None)
         call = _HookCall(self, x, hook)
         handle = ffi.new_handle(call)
-        x_rows = _cast(_ROWS, self._address(x, "x", False))
         if before is not None:
             before()
         try:
@@ -154,13 +156,13 @@ class Step:
         every entry may reject.
         """
         engine = self.engine
-        address = _arrays.counts_address(accepted, len(self._entries), engine._cuda, engine.stream)
+        address, kept = locate(accepted, (len(self._entries),), INT32, engine, "accepted")
         before, after = engine._orders_streams(accepted) if engine._cuda else (None, None)
         if before is not None:
             before()
         with engine._lock:
             engine._call(lib.dsv4rt_step_commit_from_device, self._struct, _cast(_COUNTS, address), len(self._entries))
-            engine._counts_under_way = True
+            engine._counts_under_way, engine._last_counts = True, kept
             self._end()
         if after is not None:
             after()
@@ -217,16 +219,6 @@ class Step:
     def _end(self) -> None:
         self._ended = True
         self.engine._outstanding = None
-
-    def _address(self, array: Any, name: str, writable: bool) -> int:
-        engine = self.engine
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(array, torch.Tensor):
-            if (array.dtype is torch.bfloat16 and array.shape == self._shape and array.is_contiguous()
-                    and array.is_cuda == engine._cuda):
-                return array.data_ptr()
-            raise _arrays.refuse_tensor(name, array, self._shape)
-        return _arrays.address(array, self._shape, engine._cuda, engine.stream, name, writable)
 
     def __repr__(self) -> str:
         return f"dsv4rt.Step(tokens={self.tokens}, valid_tokens={self.valid_tokens}{', ended' if self._ended else ''})"

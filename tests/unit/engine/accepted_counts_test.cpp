@@ -205,6 +205,37 @@ TEST_F(AcceptedCountsTest, CallsThatChangeSequencesApplyTheCounts) {
   expect_plain(*engine, child);
 }
 
+// The size that is told is that of what will be saved, while the counts are under way too.
+TEST_F(AcceptedCountsTest, TheSizeOfASnapshotIsThatOfTheCounts) {
+  Engine* const engine = open(options());
+  FedSequence sequence = create(*engine, 126);
+  advance(*engine, {{&sequence, 4, 1}});
+  const auto bytes = engine->snapshot_bytes(sequence.id);
+  ASSERT_OK(bytes);
+  EXPECT_EQ(engine->length(sequence.id).value(), 127);
+  advance(*engine, {{&sequence, 4, 0}});
+  const auto saved = engine->save_sequence(sequence.id);
+  ASSERT_OK(saved);
+  EXPECT_EQ(*bytes, static_cast<std::int64_t>(saved->size()));
+  Engine* const other = open(options());
+  FedSequence restored = sequence;
+  const auto id = other->restore_sequence(*saved);
+  ASSERT_OK(id);
+  restored.id = *id;
+  expect_plain(*other, restored);
+
+  // A count that cannot be is left to the call that changes something.
+  const Part part{&sequence, 4, 4};
+  const auto step = prepare(*engine, {&part, 1});
+  ASSERT_OK(step);
+  run(*engine, *step, {&part, 1});
+  ASSERT_OK(engine->commit_from_device(*step, on_device(*engine, {9})));
+  const auto of_all = engine->snapshot_bytes(sequence.id);
+  ASSERT_OK(of_all);
+  expect_refused(engine->save_sequence(sequence.id).status(), StatusCode::kInvalidArgument, "accepted[0] = 9");
+  EXPECT_EQ(engine->save_sequence(sequence.id)->size(), static_cast<std::size_t>(*of_all));
+}
+
 // Before its first layer a step leaves nothing; after it, sequences go back to where they really were.
 TEST_F(AcceptedCountsTest, TheStepBehindMayBeCancelled) {
   for (const bool begun : {false, true}) {
@@ -379,6 +410,9 @@ TEST_F(AcceptedCountsTest, PrefixesAreThoseOfTheCounts) {
     const Part part{&sequence, 4, kept};
     run(*engine, *step, {&part, 1});
     ASSERT_OK(engine->commit_from_device(*step, on_device(*engine, {kept})));
+    if (kept == 1) {
+      EXPECT_OK(engine->can_admit(10)) << "the counts of the other steps wait for prepare and release";
+    }
   }
   ASSERT_OK(engine->release(sequence.id));
   const auto start = engine->create_sequence(ids, SequenceOptions{});
@@ -388,6 +422,59 @@ TEST_F(AcceptedCountsTest, PrefixesAreThoseOfTheCounts) {
   sequence.length = 128;
   for (auto& rows : sequence.outputs) rows.resize(static_cast<std::size_t>(128 * golden_.hidden()));
   expect_plain(*engine, sequence);
+}
+
+// Admission is asked of what is there without the rejected tokens, as the sequence that is then created finds it.
+TEST_F(AcceptedCountsTest, AdmissionKnowsTheCounts) {
+  const auto most_admitted = [](const Engine& engine) {
+    std::int64_t tokens = 0;
+    while (engine.can_admit(tokens + 1).ok()) ++tokens;
+    return tokens;
+  };
+  Engine* const engine = open(options(400));
+  Engine* const plain = open(options(400));
+  FedSequence sequence = create(*engine, 254);
+  FedSequence expected = create(*plain, 255);
+  const FedSequence other = create(*engine, 0);
+  const std::int64_t most = most_admitted(*plain);
+  SequenceFeeder(*plain).feed_to(expected, 258, 3);
+  ASSERT_LT(most_admitted(*plain), most) << "as if all four stayed";
+
+  advance(*engine, {{&sequence, 4, 1}});
+  const StepEntry behind{other.id, 1};
+  const auto step = engine->prepare({&behind, 1});
+  ASSERT_OK(step);
+  expect_refused(engine->can_admit(most), StatusCode::kFailedPrecondition, "is outstanding");
+  EXPECT_EQ(engine->length(sequence.id).value(), 258) << "the counts stay under way";
+  ASSERT_OK(engine->cancel(*step));
+  EXPECT_OK(engine->can_admit(most));
+  EXPECT_EQ(engine->length(sequence.id).value(), 255);
+  EXPECT_OK(engine->create_sequence(most));
+}
+
+// What the counts made cached is told by the call that waited for them, whatever it answers.
+TEST_F(AcceptedCountsTest, PrefixEventsAreToldWithAWrongCount) {
+  EngineOptions with = options();
+  with.limits.boundary_states = 8;
+  with.prefix_cache.policy.interval_tokens = 128;
+  std::vector<std::int64_t> stored;
+  with.prefix_cache.on_event = [&](const PrefixEvent& event) {
+    if (event.kind == PrefixEvent::Kind::kUnitStored) stored.push_back(event.end_tokens);
+  };
+  Engine* const engine = open(with);
+  const std::vector<std::int32_t> ids(300, 7);
+  SequenceFeeder feeder(*engine);
+  FedSequence sequence = feeder.create(golden_.inputs, ids);
+  feeder.feed_to(sequence, 124);
+  const StepEntry entry{sequence.id, 4, ids.data()};
+  const auto step = engine->prepare({&entry, 1});
+  ASSERT_OK(step);
+  const Part part{&sequence, 4, 4};
+  run(*engine, *step, {&part, 1});
+  ASSERT_OK(engine->commit_from_device(*step, on_device(*engine, {5})));
+  EXPECT_TRUE(stored.empty());
+  expect_refused(engine->release(sequence.id), StatusCode::kInvalidArgument, "accepted[0] = 5");
+  EXPECT_EQ(stored, std::vector<std::int64_t>{128});
 }
 
 TEST_F(AcceptedCountsTest, MetricsCountWhatWasAccepted) {
