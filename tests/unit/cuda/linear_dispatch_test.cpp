@@ -303,5 +303,22 @@ TEST(LinearDispatch, ProductsOfCodes) {
   EXPECT_EQ(plan_variant({LinearFamily::kPrefill, 1}, h200(), 8192, wo_b).status().code(), StatusCode::kUnsupported);
 }
 
+// What LinearLauncher never asks for has no plan, not the plan of another launch.
+TEST(LinearDispatch, CallsThatShareNoLaunchHaveNoPlan) {
+  const auto code_of = [](std::int32_t tokens, const std::vector<LinearShape>& shapes) {
+    return plan_linear(h200(), tokens, shapes).status().code();
+  };
+  const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
+  EXPECT_EQ(code_of(128, mixed), StatusCode::kOk);
+  EXPECT_EQ(code_of(129, mixed), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8192, mixed), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8192, {mixed[0], mixed[0]}), StatusCode::kOk);
+  const std::vector<LinearShape> segments = with_products({fp8(1024, 8192), bf16_shape(1024, 8192)});
+  EXPECT_EQ(code_of(4, segments), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8, {fp8(1024, 1024), fp8(1024, 4096)}), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8, {fp8(1024, 1024), {.outputs = 100, .inputs = 272}}), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8, {{.outputs = 100, .inputs = 272}, {.outputs = 100, .inputs = 272}}), StatusCode::kInternal);
+}
+
 }  // namespace
 }  // namespace dsv4rt::test
