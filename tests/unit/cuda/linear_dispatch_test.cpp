@@ -153,6 +153,18 @@ TEST(LinearDispatch, TilesHoldWhatTheMatrixInstructionTakes) {
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 192), std::nullopt);
 }
 
+// What is told is what weights are packed for.
+TEST(LinearDispatch, PrecisionThatIsServedIsThatOfTheTiles) {
+  for (const bool has_sm90a : {false, true}) {
+    for (const LinearPrecision asked : {LinearPrecision::kExact, LinearPrecision::kFp8}) {
+      const auto tiles = cuda::tiles_of_shape(has_sm90a, WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128,
+                                              64, 128, asked);
+      EXPECT_EQ(cuda::served_precision(has_sm90a, asked) == LinearPrecision::kFp8, tiles == TileKind::kFp8Products);
+    }
+  }
+  EXPECT_EQ(cuda::served_precision(true, LinearPrecision::kFp8), LinearPrecision::kFp8);
+}
+
 // NVFP4 and whatever else lies in lanes.
 TEST(LinearDispatch, LanesTakeMoreTokensABlockWhereThereAreMore) {
   const LinearShape shape{.outputs = 100, .inputs = 272};

@@ -266,6 +266,10 @@ std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, 
   return plain ? std::optional(TileKind::kBf16) : std::nullopt;
 }
 
+LinearPrecision served_precision(bool has_sm90a, LinearPrecision asked) noexcept {
+  return has_sm90a ? asked : LinearPrecision::kExact;
+}
+
 Status check_input(const LinearShape& shape, const void* x, std::int64_t x_stride) {
   constexpr int kUnitBytes = 16;  // what copies and wide accesses need as alignment
   if (!shape.tiles) {

@@ -36,6 +36,8 @@ enum class LinearFamily : std::uint8_t {
 std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
                                        std::int64_t outputs, std::int64_t inputs,
                                        LinearPrecision precision = LinearPrecision::kExact);
+// What is served where `asked` is asked for: kFp8 needs tiles.
+LinearPrecision served_precision(bool has_sm90a, LinearPrecision asked) noexcept;
 
 // What the choice depends on of one call.
 struct LinearShape {
