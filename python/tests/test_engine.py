@@ -49,6 +49,7 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
     (dict(max_context_tokens=0), dsv4rt.InvalidArgumentError, "max_context_tokens"),
     (dict(row_format="fp7"), dsv4rt.Dsv4rtError, "fp7"),
     (dict(index_format="fp7"), dsv4rt.Dsv4rtError, "fp7"),
+    (dict(linear_precision="fp7"), dsv4rt.InvalidArgumentError, "fp7"),
     (dict(backend="tpu"), dsv4rt.Dsv4rtError, "tpu"),
     (dict(profile="v5"), dsv4rt.Dsv4rtError, "v5"),
     (dict(memory_limit_bytes=1000), dsv4rt.ResourceExhaustedError, "1000"),
@@ -59,6 +60,18 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
 def test_wrong_options_are_refused(golden, fields, error, says):
     with pytest.raises(error, match=says):
         dsv4rt.Engine(golden, **{**dict(max_context_tokens=64, max_step_tokens=8), **fields})
+
+
+@pytest.mark.parametrize("precision", [None, "exact", "fp8"])
+def test_linear_precision_is_taken(golden, precision):
+    from dsv4rt import _library
+    from dsv4rt.options import options_struct
+    options = dsv4rt.EngineOptions(max_context_tokens=64, max_step_tokens=8, threads=1, linear_precision=precision)
+    struct, _kept = options_struct(options)
+    null = _library.ffi.NULL
+    assert precision == (None if struct.linear_precision == null else _library.text(struct.linear_precision))
+    with dsv4rt.Engine(golden, options) as engine:
+        assert engine.options.linear_precision == precision
 
 
 def test_options_are_taken(golden):

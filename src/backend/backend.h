@@ -18,6 +18,7 @@
 #include "backend/step_shapes.h"
 #include "backend/step_shifts.h"
 #include "checkpoint/host_linear.h"
+#include "dsv4rt/linear_precision.h"
 #include "dsv4rt/status.h"
 
 namespace dsv4rt {
@@ -146,6 +147,8 @@ class Backend {
   // Repacks a checkpoint matrix for this backend; keeps its precision (FP8 stays FP8). The source
   // may be unmapped afterwards. Errors: kUnsupported/kBadInput naming the tensor.
   virtual Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) = 0;
+  // How FP8 weights with rounded inputs are multiplied here, whatever was asked for.
+  [[nodiscard]] virtual LinearPrecision linear_precision() const noexcept { return LinearPrecision::kExact; }
 
   // What the largest operation of such steps takes of the memory below.
   [[nodiscard]] virtual std::int64_t scratch_bytes(const StepShapes& shapes) const = 0;

@@ -246,15 +246,20 @@ TEST(TensorParallelGolden, ColumnsThatShareAScaleAreNotSplit) {
 TEST(TensorParallelAgreement, RanksThatDifferAreRefused) {
   const auto ranks = all_ranks();
   const bool last = ranks->rank() == ranks->size() - 1;
-  EngineOptions options = options_of(kModels[0].model, ranks);
-  if (last) options.limits.max_step_tokens = 100;
-  const auto other = Engine::create(options);
-  ASSERT_EQ(other.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(other.status().message().find("was created for another checkpoint, or with other options"),
-            std::string::npos)
-      << other.status().message();
+  EngineOptions shorter = options_of(kModels[0].model, ranks);
+  shorter.limits.max_step_tokens = 100;
+  EngineOptions coarser = options_of(kModels[0].model, ranks);
+  coarser.linear_precision = LinearPrecision::kFp8;
+  for (const EngineOptions& differs : {shorter, coarser}) {
+    const auto other = Engine::create(last ? differs : options_of(kModels[0].model, ranks));
+    ASSERT_EQ(other.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(other.status().message().find("was created for another checkpoint, or with other options"),
+              std::string::npos)
+        << other.status().message();
+    EXPECT_OK(Engine::create(differs));  // all ranks alike
+  }
 
-  options = options_of(kModels[0].model, ranks);
+  EngineOptions options = options_of(kModels[0].model, ranks);
   if (last) options.checkpoint = "/nonexistent";
   const auto absent = Engine::create(options);
   ASSERT_EQ(absent.status().code(), last ? StatusCode::kNotFound : StatusCode::kFailedPrecondition);

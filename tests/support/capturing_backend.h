@@ -124,6 +124,7 @@ class CapturingBackend final : public Backend {
   std::size_t alignment = alignof(bf16);
   std::int64_t host_bytes_taken = 0;  // bytes that upload() and download() of a backend with memory of its own took
   bool own_memory = false;
+  LinearPrecision precision = LinearPrecision::kExact;
 
   [[nodiscard]] CapturingOps& capturing_ops() noexcept { return ops_; }
   // What a caller does who waits in a hook.
@@ -177,6 +178,7 @@ class CapturingBackend final : public Backend {
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     return inner_->pack_linear(weight);
   }
+  [[nodiscard]] LinearPrecision linear_precision() const noexcept override { return precision; }
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {
     return inner_->scratch_bytes(shapes);
   }

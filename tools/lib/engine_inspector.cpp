@@ -43,7 +43,7 @@ bool EngineInspector::deterministic() const noexcept {
   return impl_.options.deterministic || impl_.backend->uses_host_memory();
 }
 LinearPrecision EngineInspector::linear_precision() const noexcept {
-  return impl_.backend->uses_host_memory() ? LinearPrecision::kExact : impl_.options.linear_precision;
+  return impl_.backend->linear_precision();
 }
 const LayerSpec& EngineInspector::layer_spec(LayerId layer) const {
   return impl_.schedule.layers()[impl_.local_layer(layer).value()];

@@ -40,7 +40,7 @@ class EngineInspector {
   [[nodiscard]] bool quantized_linears() const noexcept;
   // Whether equal tokens give equal bytes in steps of any shape: EngineOptions::deterministic, or the CPU backend.
   [[nodiscard]] bool deterministic() const noexcept;
-  // How FP8 weights are multiplied: EngineOptions::linear_precision, always exact on the CPU backend.
+  // How FP8 weights are multiplied: EngineOptions::linear_precision where the backend has it, elsewhere exact.
   [[nodiscard]] LinearPrecision linear_precision() const noexcept;
   // Precondition: the layer is loaded.
   [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;

@@ -22,6 +22,7 @@
 #include "backend/cuda/device_ops.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
+#include "backend/cuda/kernels/linear/linear_dispatch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "backend/cuda/kernels/step_shifts/device_step_shifts.h"
 #include "base/arithmetic.h"
@@ -179,6 +180,9 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     DSV4RT_ON_DEVICE(*device_);
     return cuda::pack_linear(*this, *device_, weight, row_copies_, linear_precision_);
+  }
+  [[nodiscard]] LinearPrecision linear_precision() const noexcept override {
+    return cuda::served_precision(device_->has_sm90a(), linear_precision_);
   }
 
   Ops& ops() noexcept override { return device_ops_; }

@@ -104,14 +104,27 @@ class Reporter {
   }
 
   Status add_linear(const std::string& name, const std::vector<LinearShape>& shapes) {
-    return add("linear " + name, [&](std::int32_t tokens) -> Result<Served> {
-      const bool wgmma_packed = shapes[0].tiles.has_value();
-      const auto count = wgmma_packed ? std::min(shapes.size(), static_cast<std::size_t>(most_problems(tokens))) : 1;
-      DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
-      DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, std::span(shapes).first(count)));
-      return Served{.kernel = name_of(plan.variant),
-                    .slow = wgmma_packed ? SlowPath::kNone : slow_path_without_sm90a(device_.facts())};
-    });
+    return add("linear " + name, [&](std::int32_t tokens) { return linear(shapes, tokens); });
+  }
+
+  // The launches of one operation, grouped as LinearLauncher groups them; a kernel of several is named once.
+  Result<Served> linear(std::span<const LinearShape> shapes, std::int32_t tokens) {
+    DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
+    Served served;
+    std::vector<std::string> kernels;
+    for (std::size_t first = 0, count = 1; first < shapes.size(); first += count) {
+      const LinearShape& shape = shapes[first];
+      const std::size_t most = shape.tiles ? std::min<std::size_t>(most_problems(tokens), shapes.size() - first) : 1;
+      const auto joins = [&](const LinearShape& next) { return next.tiles && may_share_launch(shape, next, tokens); };
+      for (count = 1; count < most && joins(shapes[first + count]);) ++count;
+      DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, shapes.subspan(first, count)));
+      if (!shape.tiles) served.slow = slow_path_without_sm90a(device_.facts());
+      const std::string kernel = name_of(plan.variant);
+      if (std::ranges::find(kernels, kernel) != kernels.end()) continue;
+      served.kernel += (kernels.empty() ? "" : "; ") + kernel;
+      kernels.push_back(kernel);
+    }
+    return served;
   }
 
   // One line for every range of sizes that the same kernel serves.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "capi/c_api_structs.h"
 #include "dsv4rt/version.h"
 
 extern "C" int dsv4rt_c11_decode(const char* checkpoint, char* text, size_t text_bytes);
@@ -301,6 +302,24 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
                                     .token_ids = nullptr};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &neither, &step), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(handle.get(), "capture");
+}
+
+TEST_F(CApiTest, LinearPrecisionIsTaken) {
+  const std::string path = checkpoint();
+  dsv4rt_engine_options given = options(path.c_str());
+  const auto precision = [&given](const char* name) {
+    given.linear_precision = name;
+    const auto read = c_api::read_engine_options(&given);
+    EXPECT_TRUE(read.ok()) << read.status().to_string();
+    return read->linear_precision;
+  };
+  EXPECT_EQ(precision(nullptr), LinearPrecision::kExact);
+  EXPECT_EQ(precision("exact"), LinearPrecision::kExact);
+  EXPECT_EQ(precision("fp8"), LinearPrecision::kFp8);
+  dsv4rt_engine* engine = nullptr;
+  char message[512] = "";
+  ASSERT_EQ(dsv4rt_engine_create(&given, &engine, message, sizeof(message)), DSV4RT_OK) << message;
+  EXPECT_EQ(dsv4rt_engine_destroy(engine), DSV4RT_OK);
 }
 
 // A program built against version 1 has shorter structs.

@@ -65,6 +65,37 @@ TEST(KernelReport, HopperServesFlashByItsOwnKernels) {
   }
 }
 
+// Up to 128 tokens a layer's FP8 and BF16 weights share launches; beyond, each kind has its own.
+TEST(KernelReport, ProductsOfCodesNameEveryLaunch) {
+  KernelQuestion question = question_of("deepseek-v4-flash.json");
+  question.linear_precision = LinearPrecision::kFp8;
+  const auto uses = uses_on(FakeDevice{}, question);
+  expect_whole_ranges(uses, 8192);
+  const auto serves = [&](const std::string& operation, std::int32_t tokens) {
+    for (const KernelUse& use : uses) {
+      const int last = std::stoi(use.steps.substr(use.steps.find('-') + 1));
+      if (use.operation == operation && tokens <= last) return use.kernel;
+    }
+    return std::string();
+  };
+  for (const char* operation : {"linear x csa", "linear x hca"}) {
+    EXPECT_EQ(serves(operation, 1), "gemv");
+    EXPECT_EQ(serves(operation, 128).substr(0, 6), "splitk") << operation;
+    EXPECT_EQ(serves(operation, 128).find(';'), std::string::npos) << operation;
+    // The FP8 weights first, as they are multiplied first; then what BF16 weights have without FP8 ones.
+    for (const std::int32_t tokens : {129, 192, 512, 1024, 2048, 8192}) {
+      const std::string kernels = serves(operation, tokens);
+      const std::size_t end = std::min(kernels.find("; "), kernels.size());
+      EXPECT_EQ(kernels.substr(0, end), serves("linear x swa", tokens)) << operation << " T " << tokens;
+      EXPECT_EQ(kernels.find("fp8", end), std::string::npos) << operation << " T " << tokens << ": " << kernels;
+    }
+  }
+  EXPECT_EQ(serves("linear x csa", 8192), "fp8 192; prefill 192");
+  EXPECT_EQ(serves("linear x hca", 8192), "fp8 192; prefill 128");
+  EXPECT_EQ(serves("linear wq_b", 8192), "fp8 192");
+  EXPECT_EQ(serves("linear wo_a", 8192), "prefill 192");  // its inputs are not rounded
+}
+
 TEST(KernelReport, ABuildWithoutCodeForHopperIsSlowEverywhere) {
   const auto uses = uses_on(FakeDevice{.sm90a_code = false}, question_of("deepseek-v4-flash.json"));
   expect_whole_ranges(uses, 8192);

@@ -153,6 +153,18 @@ TEST(LinearDispatch, TilesHoldWhatTheMatrixInstructionTakes) {
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 192), std::nullopt);
 }
 
+// What is told is what weights are packed for.
+TEST(LinearDispatch, PrecisionThatIsServedIsThatOfTheTiles) {
+  for (const bool has_sm90a : {false, true}) {
+    for (const LinearPrecision asked : {LinearPrecision::kExact, LinearPrecision::kFp8}) {
+      const auto tiles = cuda::tiles_of_shape(has_sm90a, WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128,
+                                              64, 128, asked);
+      EXPECT_EQ(cuda::served_precision(has_sm90a, asked) == LinearPrecision::kFp8, tiles == TileKind::kFp8Products);
+    }
+  }
+  EXPECT_EQ(cuda::served_precision(true, LinearPrecision::kFp8), LinearPrecision::kFp8);
+}
+
 // NVFP4 and whatever else lies in lanes.
 TEST(LinearDispatch, LanesTakeMoreTokensABlockWhereThereAreMore) {
   const LinearShape shape{.outputs = 100, .inputs = 272};
@@ -301,6 +313,23 @@ TEST(LinearDispatch, ProductsOfCodes) {
   EXPECT_EQ(served(h200(), 128, mixed).substr(0, 6), "splitk");
   EXPECT_EQ(plan_variant({LinearFamily::kFp8, 2}, h200(), 8192, mixed).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(plan_variant({LinearFamily::kPrefill, 1}, h200(), 8192, wo_b).status().code(), StatusCode::kUnsupported);
+}
+
+// What LinearLauncher never asks for has no plan, not the plan of another launch.
+TEST(LinearDispatch, CallsThatShareNoLaunchHaveNoPlan) {
+  const auto code_of = [](std::int32_t tokens, const std::vector<LinearShape>& shapes) {
+    return plan_linear(h200(), tokens, shapes).status().code();
+  };
+  const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
+  EXPECT_EQ(code_of(128, mixed), StatusCode::kOk);
+  EXPECT_EQ(code_of(129, mixed), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8192, mixed), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8192, {mixed[0], mixed[0]}), StatusCode::kOk);
+  const std::vector<LinearShape> segments = with_products({fp8(1024, 8192), bf16_shape(1024, 8192)});
+  EXPECT_EQ(code_of(4, segments), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8, {fp8(1024, 1024), fp8(1024, 4096)}), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8, {fp8(1024, 1024), {.outputs = 100, .inputs = 272}}), StatusCode::kInternal);
+  EXPECT_EQ(code_of(8, {{.outputs = 100, .inputs = 272}, {.outputs = 100, .inputs = 272}}), StatusCode::kInternal);
 }
 
 }  // namespace

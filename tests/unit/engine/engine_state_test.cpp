@@ -3,8 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "layout/row_format.h"
+#include "support/capturing_backend.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
+#include "tools/lib/engine_inspector.h"
+#include "tools/lib/trace_check.h"
 
 namespace dsv4rt::test {
 namespace {
@@ -152,6 +155,28 @@ TEST_F(EngineStateTest, DescribesItself) {
   EXPECT_EQ(json["formats"]["rows"], row_format_name(engine_->formats().rows));
   EXPECT_EQ(json["limits"]["max_sequences"], 3);
   EXPECT_EQ(json["backend"], "cpu");
+}
+
+// What is told, and what tools allow, is the precision that the backend has, not the one that was asked for.
+TEST(EnginePrecision, IsThatOfTheBackend) {
+  EngineOptions options = GoldenCase::open("tiny-fp8").options();
+  options.backend = "cpu";
+  options.linear_precision = LinearPrecision::kFp8;
+  const auto engine = make_engine(options);
+  const auto expect_told = [&engine](LinearPrecision precision, const TraceTolerance& tolerance) {
+    const auto json = nlohmann::json::parse(engine->describe().value());
+    EXPECT_EQ(json["linear_precision"], linear_precision_name(precision));
+    EXPECT_EQ(EngineInspector(*engine).linear_precision(), precision);
+    EXPECT_EQ(default_tolerance(*engine).output_relative_error, tolerance.output_relative_error);
+  };
+  ASSERT_NE(TraceTolerance::fp8_linears().output_relative_error,
+            TraceTolerance::coarse_fp8_linears().output_relative_error);
+  expect_told(LinearPrecision::kExact, TraceTolerance::fp8_linears());
+  BackendSwap backend(*engine);
+  backend->own_memory = true;  // a device without the kernels
+  expect_told(LinearPrecision::kExact, TraceTolerance::fp8_linears());
+  backend->precision = LinearPrecision::kFp8;
+  expect_told(LinearPrecision::kFp8, TraceTolerance::coarse_fp8_linears());
 }
 
 TEST_F(EngineStateTest, LayersKeepTheModelsNumbers) {

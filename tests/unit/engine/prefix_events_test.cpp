@@ -114,7 +114,7 @@ TEST_F(PrefixEventsTest, AListenerThatThrowsOrCallsBackChangesNothing) {
   EXPECT_EQ(engine->prefix_stats().kept_units, 2);
 }
 
-TEST_F(PrefixEventsTest, AnotherSaltFormatOrCheckpointGivesOtherDigests) {
+TEST_F(PrefixEventsTest, AnotherSaltFormatPrecisionOrCheckpointGivesOtherDigests) {
   std::vector<std::vector<PrefixDigest>> runs;
   const auto run = [&](const EngineOptions& with, std::span<const std::byte> salt = {}) {
     told_.clear();
@@ -131,6 +131,9 @@ TEST_F(PrefixEventsTest, AnotherSaltFormatOrCheckpointGivesOtherDigests) {
   EngineOptions blocks = options();
   blocks.hca_rows_per_block = 2;
   run(blocks);
+  EngineOptions precision = options();
+  precision.linear_precision = LinearPrecision::kFp8;
+  run(precision);
   run(options({.config = "tiny", .first_layer = 1, .layer_count = 3}));
   run(options({.config = "tiny", .first_layer = 0, .layer_count = 3, .encoding = WeightEncoding::kBf16}));
   for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -266,6 +266,10 @@ std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, 
   return plain ? std::optional(TileKind::kBf16) : std::nullopt;
 }
 
+LinearPrecision served_precision(bool has_sm90a, LinearPrecision asked) noexcept {
+  return has_sm90a ? asked : LinearPrecision::kExact;
+}
+
 Status check_input(const LinearShape& shape, const void* x, std::int64_t x_stride) {
   constexpr int kUnitBytes = 16;  // what copies and wide accesses need as alignment
   if (!shape.tiles) {
@@ -338,6 +342,10 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
   const auto plan = [&](LinearFamily family, int number) {
     return plan_variant({family, number}, device, tokens, shapes, normed);
   };
+  const bool together = shapes.size() == 1 || std::ranges::all_of(shapes, [&](const LinearShape& shape) {
+                          return shapes[0].tiles && shape.tiles && may_share_launch(shapes[0], shape, tokens);
+                        });
+  if (!together) return Status{StatusCode::kInternal, "linear: these calls do not share a launch"};
   if (!shapes[0].tiles) return plan(LinearFamily::kPortable, 0);
   if (normed || tokens <= kMostGemvTokens) {
     Result<LinearPlan> gemv = plan(LinearFamily::kGemv, 0);
@@ -349,6 +357,11 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
   return plan_cheapest(kLinearCosts, device, tokens, shapes, shapes);
 }
 
+bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens) {
+  const auto products = [](const LinearShape& shape) { return shape.tiles == TileKind::kFp8Products; };
+  if (tokens > kMostMixedTokens && products(a) != products(b)) return false;
+  return tile_segments(*a.tiles, a.inputs) == tile_segments(*b.tiles, b.inputs);
+}
 int most_problems(std::int32_t tokens) {
   return tokens < kLeastPrefillTokens ? kMaxProblems : kMaxPrefillProblems;
 }

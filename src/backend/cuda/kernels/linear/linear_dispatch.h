@@ -36,6 +36,8 @@ enum class LinearFamily : std::uint8_t {
 std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
                                        std::int64_t outputs, std::int64_t inputs,
                                        LinearPrecision precision = LinearPrecision::kExact);
+// What is served where `asked` is asked for: kFp8 needs tiles.
+LinearPrecision served_precision(bool has_sm90a, LinearPrecision asked) noexcept;
 
 // What the choice depends on of one call.
 struct LinearShape {
@@ -86,8 +88,8 @@ struct LinearPlan {
   int rounding_blocks = 0;  // most blocks of the kernel that rounds inputs before this one; 0: as many as there are
 };
 
-// Up to kMaxProblems calls of equally many segments over tile-packed weights, or one call over lanes; 1 token and more.
-// With more than most_mixed_tokens() all or none are kFp8Products.
+// Up to kMaxProblems calls over tile-packed weights that may_share_launch(), or one call over lanes; 1 token and more.
+// kInternal for others.
 // normed: behind an RMS norm of whole rows of x, which is to be computed in the kernel (kGemv).
 Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes,
                                bool normed = false);
@@ -96,6 +98,9 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
 Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& device, std::int32_t tokens,
                                 std::span<const LinearShape> shapes, bool normed = false);
 
+// Whether calls over tile-packed weights may run in one launch: those of equally many segments, and with more than
+// most_mixed_tokens() those of one kind, kFp8Products or not.
+bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens);
 // How many calls may run as one launch with so many tokens.
 int most_problems(std::int32_t tokens);
 // Up to how many tokens a norm is computed in the products' kernel.

@@ -174,9 +174,8 @@ Status LinearLauncher::add(const LinearCall& call) {
       shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
   const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
   const int most = few ? kMaxPrefillProblems : most_problems(tokens_);
-  const bool other_kernel = count_ > 0 && tokens_ > most_mixed_tokens() && multiplies_codes(*calls_[0]) != codes;
-  const bool other_segments = count_ > 0 && segments_of(*calls_[0]) != segments_of(call);
-  if (count_ == most || other_input || other_segments || other_kernel) DSV4RT_RETURN_IF_ERROR(flush());
+  const bool other_launch = count_ > 0 && !may_share_launch(shape_of(*calls_[0]), shape, tokens_);
+  if (count_ == most || other_input || other_launch) DSV4RT_RETURN_IF_ERROR(flush());
   if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;
   return {};
