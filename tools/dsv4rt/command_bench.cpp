@@ -342,7 +342,8 @@ Status bench(BenchFlags& flags) {
   }
   if (!flags.json.empty()) {
     DSV4RT_RETURN_IF_ERROR(flags.provenance.add_checkpoint(flags.engine.checkpoint));
-    DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, flags.engine.to_options());
+    DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+    if (!flags.devices.empty()) options.device = flags.devices.front();
     flags.provenance.set_device(options);
   }
   if (!flags.devices.empty()) return bench_independent_engines(flags);
