@@ -5,20 +5,17 @@
 #include <utility>
 
 #include "base/try.h"
-#include "tools/lib/device_engines.h"
 #include "tools/lib/engines_bench.h"
 
 namespace dsv4rt::cli {
 
-Result<DevicesBench> bench_devices(EngineOptions options, std::span<const std::int32_t> devices,
-                                   std::span<const StepShape> shapes, const StepBenchOptions& bench, WorkWatch* watch) {
+Result<DevicesBench> bench_devices(std::span<const std::unique_ptr<Engine>> engines,
+                                   std::span<const std::int32_t> devices, std::span<const StepShape> shapes,
+                                   const StepBenchOptions& bench, WorkWatch* watch) {
   DevicesBench result{.table = TextTable({"batch", "context", "engine", "device", "alone ms/step", "together ms/step",
                                           "alone tokens/s", "together tokens/s", "times one"}),
                       .steps = nlohmann::ordered_json::array()};
-  options.draft_budget_tokens = 1;
   for (const StepShape& shape : shapes) {
-    options.limits = engines_bench_limits(shape);
-    DSV4RT_ASSIGN_OR_RETURN(const auto engines, create_device_engines(options, devices));
     const auto measured = bench_engines(engines, shape, bench, watch);
     if (watch != nullptr && watch->stopped()) break;
     DSV4RT_ASSIGN_OR_RETURN(const std::vector<EngineTimes> times, measured);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,8 +20,10 @@ struct DevicesBench {
   nlohmann::ordered_json steps;  // one entry a shape, those that were timed
 };
 
-// Stops when the watch says so, with the shapes before that.
-Result<DevicesBench> bench_devices(EngineOptions options, std::span<const std::int32_t> devices,
-                                   std::span<const StepShape> shapes, const StepBenchOptions& bench, WorkWatch* watch);
+// `engines`: of the devices, with limits for all shapes (engines_bench_limits). Stops when the watch says so, with the
+// shapes before that.
+Result<DevicesBench> bench_devices(std::span<const std::unique_ptr<Engine>> engines,
+                                   std::span<const std::int32_t> devices, std::span<const StepShape> shapes,
+                                   const StepBenchOptions& bench, WorkWatch* watch);
 
 }  // namespace dsv4rt::cli

@@ -24,7 +24,9 @@
 #include "step_table_report.h"
 #include "stop_on_interrupt.h"
 #include "text_table.h"
+#include "tools/lib/device_engines.h"
 #include "tools/lib/engine_inspector.h"
+#include "tools/lib/engines_bench.h"
 #include "tools/lib/exchange_bench.h"
 #include "tools/lib/layer_bench.h"
 #include "tools/lib/prefill_bench.h"
@@ -305,11 +307,19 @@ Status bench_independent_engines(const BenchFlags& flags) {
     DSV4RT_ASSIGN_OR_RETURN(shapes, parse_step_shapes(flags.whole_step));
   }
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+  DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(options.checkpoint / "config.json"));
+  const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
+  leave_room_for_steps(shapes, bench, config.max_position_embeddings);
+  options.limits = engines_bench_limits(shapes);
+  options.draft_budget_tokens = 1;
+  DSV4RT_ASSIGN_OR_RETURN(const auto engines, create_device_engines(options, flags.devices));
   BenchWatch watch(flags, "shapes");
   DSV4RT_ASSIGN_OR_RETURN(const DevicesBench measured,
-                          bench_devices(std::move(options), flags.devices, shapes,
-                                        {.steps = flags.bench.decode_steps, .seed = flags.bench.seed}, watch.get()));
+                          bench_devices(engines, flags.devices, shapes, bench, watch.get()));
+  const EngineInspector inspector(*engines.front());
   nlohmann::ordered_json report;
+  report["deterministic"] = inspector.deterministic();
+  report["linear_precision"] = linear_precision_name(inspector.linear_precision());
   report["steps"] = measured.steps;
   if (flags.json != "-") std::cout << measured.table.to_string();
   return finish_report(report, flags, watch, nullptr,
@@ -342,7 +352,8 @@ Status bench(BenchFlags& flags) {
   }
   if (!flags.json.empty()) {
     DSV4RT_RETURN_IF_ERROR(flags.provenance.add_checkpoint(flags.engine.checkpoint));
-    DSV4RT_ASSIGN_OR_RETURN(const EngineOptions options, flags.engine.to_options());
+    DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
+    if (!flags.devices.empty()) options.device = flags.devices.front();
     flags.provenance.set_device(options);
   }
   if (!flags.devices.empty()) return bench_independent_engines(flags);

@@ -286,6 +286,7 @@ Json run_report(const LogFlags& log, const ServedLog& served) {
   add_log(provenance, log, *served.source);
   Json report = replay_report_head(served.run.mode, provenance);
   report["log"] = log_json(log, *served.source);
+  if (!served.devices.empty()) report["devices"] = served.devices;
   report["run"] = Json::parse(replay::summary_json(served.run));
   return report;
 }

@@ -63,7 +63,8 @@ Result<PrefixEviction> parse_eviction(const std::string& policy);
 struct ServedLog {
   std::unique_ptr<replay::RequestSource> source;
   replay::RunSummary run;
-  Provenance provenance;  // without the log, which is digested while it is read
+  Provenance provenance;                   // without the log, which is digested while it is read
+  std::vector<std::int32_t> devices = {};  // of --devices, in the order of the run's machines; empty: not given
 };
 
 // The table.

@@ -70,8 +70,10 @@ Status replay_real(const LogFlags& log, const ReplayModelFlags& serving, const R
     Provenance provenance;
     if (files.wanted()) DSV4RT_RETURN_IF_ERROR(provenance.add_checkpoint(options.engine.checkpoint));
     DSV4RT_ASSIGN_OR_RETURN(replay::RunSummary run, run_engine([&] { return source->next(); }, options));
-    provenance.set_device(options.engine);
-    return ServedLog{std::move(source), std::move(run), std::move(provenance)};
+    EngineOptions first = options.engine;
+    if (!options.devices.empty()) first.device = options.devices.front();
+    provenance.set_device(first);
+    return ServedLog{std::move(source), std::move(run), std::move(provenance), options.devices};
   };
   if (!serving.sweep_pool.empty()) return replay_sweep(log, serving, files, serve);
   DSV4RT_ASSIGN_OR_RETURN(const ServedLog served, serve(serving));

@@ -1,5 +1,6 @@
 #include "tools/lib/engines_bench.h"
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -197,12 +198,16 @@ Status require_positive(const char* name, std::int64_t value) {
 
 }  // namespace
 
-CacheLimits engines_bench_limits(const StepShape& shape) {
-  const std::int64_t context = shape.context_tokens + 1;
-  return {.max_sequences = shape.batch,
-          .max_context_tokens = context,
-          .max_step_tokens = shape.batch,
-          .pool_tokens = context * shape.batch};
+CacheLimits engines_bench_limits(std::span<const StepShape> shapes) {
+  CacheLimits limits{.max_sequences = 0, .max_context_tokens = 0, .max_step_tokens = 0, .pool_tokens = 0};
+  for (const StepShape& shape : shapes) {
+    const std::int64_t context = shape.context_tokens + 1;
+    limits.max_sequences = std::max(limits.max_sequences, shape.batch);
+    limits.max_step_tokens = std::max(limits.max_step_tokens, shape.batch);
+    limits.max_context_tokens = std::max(limits.max_context_tokens, context);
+    limits.pool_tokens = std::max(limits.pool_tokens, context * shape.batch);
+  }
+  return limits;
 }
 
 Result<std::vector<EngineTimes>> bench_engines(std::span<const std::unique_ptr<Engine>> engines, const StepShape& shape,

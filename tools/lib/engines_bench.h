@@ -20,8 +20,8 @@ struct EngineTimes {
   double together_ms = 0;  // while all others step too
 };
 
-// Limits that an engine needs for the shape.
-CacheLimits engines_bench_limits(const StepShape& shape);
+// Limits that an engine needs for all of these shapes.
+CacheLimits engines_bench_limits(std::span<const StepShape> shapes);
 
 // Times of every engine, which need a draft budget of one token. kMismatch when outputs differ; kInvalidArgument for
 // numbers that are not positive and for no engine; otherwise the first failure of any engine, kInternal for what a

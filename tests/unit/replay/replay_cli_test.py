@@ -357,7 +357,9 @@ class RealReplay(unittest.TestCase):
             done = run(*self.flags, *self.small, "--limit", "40", "--pool", "64MiB", "--prefix-states", "32",
                        "--prefix-interval", "128", "--json", "-", *more)
             self.assertEqual(done.returncode, 0, done.stderr)
-            return json.loads(done.stdout)["run"]
+            report = json.loads(done.stdout)
+            self.assertEqual(report.get("devices"), [0, 0] if "--devices" in more else None)
+            return report["run"]
 
         one = replay()
         self.assertNotIn("route", one)

@@ -286,6 +286,8 @@ class Devices(WithCheckpoint):
         self.assertIn(b"check: all engines give the same outputs, alone and together, byte for byte", done.stdout)
         made = self.report(*flags, "--whole-step", "1x16,2x40")
         self.assertEqual([(step["batch"], step["context"]) for step in made["steps"]], [(1, 16), (2, 40)])
+        self.assertIs(made["deterministic"], True)
+        self.assertEqual(made["linear_precision"], "exact")
         for step in made["steps"]:
             self.assertEqual([engine["device"] for engine in step["engines"]], [0, 0, 0])
             for when in ("alone", "together"):
@@ -296,9 +298,19 @@ class Devices(WithCheckpoint):
             self.assertAlmostEqual(step["times_one_engine"],
                                    step["together_tokens_per_s"] / step["one_engine_tokens_per_s"])
 
+    def test_contexts_are_those_of_one_engine(self):
+        flags = ("bench", "--checkpoint", self.checkpoint, "--layers", "0", "--threads", "1", "--decode-steps", "2",
+                 "--whole-step", "1x1048576,1x40")
+        contexts = [[step["context"] for step in self.report(*flags, *devices)["steps"]]
+                    for devices in ((), ("--devices", "0"))]
+        self.assertLess(contexts[0][0], 1048576)
+        self.assertEqual(contexts[0], contexts[1])
+
     def test_what_does_not_go_together(self):
         flags = ("bench", "--checkpoint", self.checkpoint)
         for words, arguments in (
+                (b"threads: -3", ("--devices", "0,0", "--threads", "-3")),
+                (b"threads: 2048", ("--devices", "0,0", "--threads", "2048")),
                 (b"devices: 1; accepted with backend cpu: 0", ("--devices", "0,1")),
                 (b"--devices: accepted without", ("--devices", "0,0", "--whole-prefill", "16")),
                 (b"--devices: accepted without", ("--devices", "0,0", "--stages")),

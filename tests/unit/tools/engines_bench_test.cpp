@@ -22,7 +22,7 @@ constexpr StepBenchOptions kThreeSteps{.steps = 3, .seed = 3, .fill = true};
 EngineOptions two_sequence_options() {
   EngineOptions options = GoldenCase::open("tiny-bf16").options();
   options.draft_budget_tokens = 1;
-  options.limits = engines_bench_limits(kTwoSequences);
+  options.limits = engines_bench_limits({&kTwoSequences, 1});
   return options;
 }
 
