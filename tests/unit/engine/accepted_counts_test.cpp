@@ -433,22 +433,23 @@ TEST_F(AcceptedCountsTest, AdmissionKnowsTheCounts) {
   };
   Engine* const engine = open(options(400));
   Engine* const plain = open(options(400));
-  FedSequence sequence = create(*engine, 254);
-  FedSequence expected = create(*plain, 255);
-  const FedSequence other = create(*engine, 0);
+  std::vector<SequenceId> others;  // they leave room for part of a fourth sequence
+  for (Engine* const each : {engine, engine, plain, plain}) others.push_back(each->create_sequence(300).value());
+  FedSequence sequence = create(*engine, 257);
+  FedSequence expected = create(*plain, 258);
   const std::int64_t most = most_admitted(*plain);
-  SequenceFeeder(*plain).feed_to(expected, 258, 3);
+  SequenceFeeder(*plain).feed_to(expected, 261, 3);
   ASSERT_LT(most_admitted(*plain), most) << "as if all four stayed";
 
   advance(*engine, {{&sequence, 4, 1}});
-  const StepEntry behind{other.id, 1};
+  const StepEntry behind{others[0], 1};
   const auto step = engine->prepare({&behind, 1});
   ASSERT_OK(step);
   expect_refused(engine->can_admit(most), StatusCode::kFailedPrecondition, "is outstanding");
-  EXPECT_EQ(engine->length(sequence.id).value(), 258) << "the counts stay under way";
+  EXPECT_EQ(engine->length(sequence.id).value(), 261) << "the counts stay under way";
   ASSERT_OK(engine->cancel(*step));
   EXPECT_OK(engine->can_admit(most));
-  EXPECT_EQ(engine->length(sequence.id).value(), 255);
+  EXPECT_EQ(engine->length(sequence.id).value(), 258);
   EXPECT_OK(engine->create_sequence(most));
 }
 
