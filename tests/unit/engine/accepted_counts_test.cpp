@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/capturing_backend.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
@@ -387,6 +388,24 @@ TEST_F(AcceptedCountsTest, WrongCallsChangeNothing) {
   expect_refused(plain->commit_from_device(*decode, counts.first(1)), StatusCode::kFailedPrecondition,
                  "draft_budget_tokens = 0");
   EXPECT_OK(plain->commit(*decode));
+}
+
+TEST_F(AcceptedCountsTest, MemoryOfAnotherDeviceIsRefused) {
+  Engine* const engine = open(options());
+  BackendSwap backend(*engine);
+  FedSequence sequence = create(*engine, 10);
+  const std::vector<Part> parts{{&sequence, 4, 2}};
+  const auto step = prepare(*engine, parts);
+  ASSERT_OK(step);
+  run(*engine, *step, parts);
+  const auto counts = on_device(*engine, {2});
+  backend->foreign = counts.data();
+  expect_refused(engine->commit_from_device(*step, counts), StatusCode::kInvalidArgument,
+                 "accepted is not memory of the engine's device");
+  backend->foreign = nullptr;
+  ASSERT_OK(engine->commit_from_device(*step, counts));
+  ASSERT_OK(engine->settle());
+  expect_plain(*engine, sequence);
 }
 
 // What is cached of a prefix depends on the counts: the next step waits for them, and hits are those of plain decoding.
