@@ -87,6 +87,10 @@ class Backend {
     return false;
   }
 
+  // Whether this backend's kernels may read at this address: not the memory of another device. With host memory nobody
+  // can tell.
+  [[nodiscard]] virtual bool is_own_memory(const void* address) const noexcept { return address != nullptr; }
+
   // Zero-filled memory. kResourceExhausted naming `purpose` and the bytes asked. Only at start.
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
   virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;

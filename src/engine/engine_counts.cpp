@@ -34,10 +34,11 @@ Status Engine::Impl::check_counts(std::span<const std::int32_t> accepted) const 
     return {StatusCode::kInvalidArgument, "commit_from_device: accepted lies " + std::to_string(excess) +
                                               " bytes past a multiple of 4; accepted: multiples"};
   }
-  if (accepted.data() == nullptr || (!backend->uses_host_memory() && !backend->is_device_memory(accepted.data()))) {
-    return {StatusCode::kInvalidArgument, std::string("commit_from_device: accepted is ") +
-                                              (accepted.data() == nullptr ? "null" : "not memory of a device") +
-                                              "; accepted: memory of the engine's backend"};
+  if (!backend->is_own_memory(accepted.data())) {
+    return {StatusCode::kInvalidArgument,
+            std::string("commit_from_device: accepted is ") +
+                (accepted.data() == nullptr ? "null" : "not memory of the engine's device") +
+                "; accepted: memory of the engine's backend"};
   }
   return {};
 }

@@ -224,7 +224,7 @@ TEST_F(AcceptedCountsErrorGpuTest, CountsOfTheHostAreRefused) {
   const std::int32_t accepted = 1;
   const Status refused = engine->commit_from_device(*step, {&accepted, 1});
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(refused.message().find("not memory of a device"), std::string::npos) << refused.to_string();
+  EXPECT_NE(refused.message().find("not memory of the engine's device"), std::string::npos) << refused.to_string();
   EXPECT_OK(engine->commit(*step));
 }
 

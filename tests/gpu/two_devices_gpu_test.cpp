@@ -1,6 +1,9 @@
 // Engines on two devices of one process, in one thread and in two.
+#include <cstdint>
 #include <cstdio>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -85,6 +88,37 @@ TEST_F(TwoDevicesGpu, FactsAreOfTheirDevice) {
     EXPECT_EQ((*device)->ordinal(), ordinal);
     EXPECT_EQ((*device)->multiprocessors(), properties.multiProcessorCount);
     EXPECT_EQ(static_cast<std::size_t>((*device)->block_shared_bytes()), properties.sharedMemPerBlockOptin);
+  }
+}
+
+// Kernels would read them, and the device would be lost.
+TEST_F(TwoDevicesGpu, CountsOfTheOtherDeviceAreRefused) {
+  for (const int device : {0, 1}) {
+    SCOPED_TRACE(device);
+    EngineOptions options = tiny_engine_options(device);
+    options.draft_budget_tokens = 3;
+    const auto engine = make_engine(options);
+    const StepEntry entry{engine->create_sequence().value(), 1};
+    const auto step = engine->prepare({&entry, 1});
+    ASSERT_OK(step);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(engine->config().hidden_size));
+    std::vector<Bf16Bits> out(x.size());
+    for (const LayerId layer : engine->layers()) {
+      ASSERT_OK(engine->forward_layer_from_host(*step, layer, x.data(), out.data()));
+    }
+    void* counts[kDevices] = {};
+    const std::int32_t accepted = 1;
+    for (const int on : {0, 1}) {
+      ASSERT_EQ(cudaSetDevice(on), cudaSuccess);
+      ASSERT_EQ(cudaMalloc(&counts[on], sizeof accepted), cudaSuccess);
+      ASSERT_EQ(cudaMemcpy(counts[on], &accepted, sizeof accepted, cudaMemcpyHostToDevice), cudaSuccess);
+    }
+    const Status refused = engine->commit_from_device(*step, {static_cast<std::int32_t*>(counts[1 - device]), 1});
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.to_string();
+    EXPECT_NE(refused.message().find("not memory of the engine's device"), std::string::npos) << refused.to_string();
+    EXPECT_OK(engine->commit_from_device(*step, {static_cast<std::int32_t*>(counts[device]), 1}));
+    EXPECT_OK(engine->settle());
+    for (void* memory : counts) static_cast<void>(cudaFree(memory));
   }
 }
 

@@ -125,6 +125,7 @@ class CapturingBackend final : public Backend {
   std::int64_t host_bytes_taken = 0;  // bytes that upload() and download() of a backend with memory of its own took
   bool own_memory = false;
   LinearPrecision precision = LinearPrecision::kExact;
+  const void* foreign = nullptr;  // an address in memory of another device
 
   [[nodiscard]] CapturingOps& capturing_ops() noexcept { return ops_; }
   // What a caller does who waits in a hook.
@@ -132,6 +133,9 @@ class CapturingBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const noexcept override { return "capturing"; }
   [[nodiscard]] bool uses_host_memory() const noexcept override { return !own_memory; }
+  [[nodiscard]] bool is_own_memory(const void* address) const noexcept override {
+    return inner_->is_own_memory(address) && address != foreign;
+  }
   [[nodiscard]] std::size_t row_alignment() const noexcept override { return alignment; }
   Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
     return inner_->allocate(bytes, purpose);

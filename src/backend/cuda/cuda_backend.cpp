@@ -69,10 +69,10 @@ class CudaBackend final : public Backend {
   [[nodiscard]] bool uses_host_memory() const noexcept override { return false; }
 
   [[nodiscard]] bool is_device_memory(const void* address) const noexcept override {
-    const CurrentDevice current(*device_);
-    cudaPointerAttributes attributes{};
-    return address != nullptr && current.status().ok() &&
-           cudaPointerGetAttributes(&attributes, address) == cudaSuccess && attributes.type == cudaMemoryTypeDevice;
+    return device_of(address).has_value();
+  }
+  [[nodiscard]] bool is_own_memory(const void* address) const noexcept override {
+    return device_of(address) == device_->ordinal();
   }
 
   Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) override {
@@ -203,6 +203,17 @@ class CudaBackend final : public Backend {
     }
     DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(error));
     return DSV4RT_CUDA_STATUS(cudaMemsetAsync(*data, 0, bytes, stream_));
+  }
+
+  // The ordinal of the device whose memory the address is in, if any.
+  [[nodiscard]] std::optional<int> device_of(const void* address) const noexcept {
+    const CurrentDevice current(*device_);
+    cudaPointerAttributes attributes{};
+    if (address == nullptr || !current.status().ok() || cudaPointerGetAttributes(&attributes, address) != cudaSuccess ||
+        attributes.type != cudaMemoryTypeDevice) {
+      return std::nullopt;
+    }
+    return attributes.device;
   }
 
   // Stream order makes the memory safe to free only when its last user ran; freeing waits for that.

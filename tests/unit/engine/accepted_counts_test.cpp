@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/capturing_backend.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 
@@ -389,6 +390,24 @@ TEST_F(AcceptedCountsTest, WrongCallsChangeNothing) {
   EXPECT_OK(plain->commit(*decode));
 }
 
+TEST_F(AcceptedCountsTest, MemoryOfAnotherDeviceIsRefused) {
+  Engine* const engine = open(options());
+  BackendSwap backend(*engine);
+  FedSequence sequence = create(*engine, 10);
+  const std::vector<Part> parts{{&sequence, 4, 2}};
+  const auto step = prepare(*engine, parts);
+  ASSERT_OK(step);
+  run(*engine, *step, parts);
+  const auto counts = on_device(*engine, {2});
+  backend->foreign = counts.data();
+  expect_refused(engine->commit_from_device(*step, counts), StatusCode::kInvalidArgument,
+                 "accepted is not memory of the engine's device");
+  backend->foreign = nullptr;
+  ASSERT_OK(engine->commit_from_device(*step, counts));
+  ASSERT_OK(engine->settle());
+  expect_plain(*engine, sequence);
+}
+
 // What is cached of a prefix depends on the counts: the next step waits for them, and hits are those of plain decoding.
 TEST_F(AcceptedCountsTest, PrefixesAreThoseOfTheCounts) {
   EngineOptions with = options();
@@ -433,22 +452,23 @@ TEST_F(AcceptedCountsTest, AdmissionKnowsTheCounts) {
   };
   Engine* const engine = open(options(400));
   Engine* const plain = open(options(400));
-  FedSequence sequence = create(*engine, 254);
-  FedSequence expected = create(*plain, 255);
-  const FedSequence other = create(*engine, 0);
+  std::vector<SequenceId> others;  // they leave room for part of a fourth sequence
+  for (Engine* const each : {engine, engine, plain, plain}) others.push_back(each->create_sequence(300).value());
+  FedSequence sequence = create(*engine, 257);
+  FedSequence expected = create(*plain, 258);
   const std::int64_t most = most_admitted(*plain);
-  SequenceFeeder(*plain).feed_to(expected, 258, 3);
+  SequenceFeeder(*plain).feed_to(expected, 261, 3);
   ASSERT_LT(most_admitted(*plain), most) << "as if all four stayed";
 
   advance(*engine, {{&sequence, 4, 1}});
-  const StepEntry behind{other.id, 1};
+  const StepEntry behind{others[0], 1};
   const auto step = engine->prepare({&behind, 1});
   ASSERT_OK(step);
   expect_refused(engine->can_admit(most), StatusCode::kFailedPrecondition, "is outstanding");
-  EXPECT_EQ(engine->length(sequence.id).value(), 258) << "the counts stay under way";
+  EXPECT_EQ(engine->length(sequence.id).value(), 261) << "the counts stay under way";
   ASSERT_OK(engine->cancel(*step));
   EXPECT_OK(engine->can_admit(most));
-  EXPECT_EQ(engine->length(sequence.id).value(), 255);
+  EXPECT_EQ(engine->length(sequence.id).value(), 258);
   EXPECT_OK(engine->create_sequence(most));
 }
 
