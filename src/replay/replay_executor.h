@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4rt/linear_precision.h"
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/prefix_cache.h"
 #include "dsv4rt/types.h"
@@ -47,6 +48,7 @@ struct EngineOrigin {
   std::string backend;
   std::int32_t layers = 0;
   bool deterministic = true;
+  LinearPrecision linear_precision = LinearPrecision::kExact;
   ExpertTimes experts;
   std::int64_t weight_bytes = 0;
   std::int64_t workspace_bytes = 0;

@@ -223,6 +223,7 @@ Json engine(const RunSummary& summary) {
   return {{"backend", engine.backend},
           {"layers", engine.layers},
           {"deterministic", engine.deterministic},
+          {"linear_precision", linear_precision_name(engine.linear_precision)},
           {"moe_us_per_step", engine.experts.us_per_step},
           {"moe_us_per_token", engine.experts.us_per_token}};
 }

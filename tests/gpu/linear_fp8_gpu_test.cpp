@@ -103,6 +103,51 @@ class LinearFp8GpuTest : public GpuTest {
     EXPECT_FALSE(expected.empty());
   }
 
+  // Outputs from y + 1 on with a stride of three values more, which leaves no whole units, have the bytes of dense
+  // ones; what lies between rows stays `poison`. variant: forced; nothing: what the dispatch takes.
+  template <class Value>
+  void expect_anywhere(std::int32_t tokens, OutputType type, std::optional<cuda::LinearVariant> variant, Value poison) {
+    constexpr std::int64_t kOut = 320;
+    constexpr std::int64_t kIn = 2048;
+    constexpr std::int64_t kInStride = kIn + 64;
+    constexpr std::int64_t kOddStride = kOut + 3;
+    const Weight weight(*fp8_, kOut, kIn);
+    const std::vector<bf16> values = random_inputs(tokens * kIn);
+    std::vector<bf16> apart(static_cast<std::size_t>(tokens * kInStride));
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      std::copy_n(values.begin() + t * kIn, kIn, apart.begin() + t * kInStride);
+    }
+    const DeviceArray<bf16> x(*fp8_, values);
+    const DeviceArray<bf16> strided(*fp8_, apart);
+    const auto run = [&](const bf16* from, std::int64_t x_stride, std::int64_t y_stride, std::int64_t first) {
+      const auto count = static_cast<std::size_t>(tokens * y_stride + first);
+      const DeviceArray<Value> y(*fp8_, std::vector<Value>(count, poison));
+      EXPECT_OK(fp8_->synchronize());
+      const LinearCall call{from, x_stride, weight.packed.get(), y.data() + first, y_stride, type};
+      if (variant) {
+        cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
+                                      variant);
+        EXPECT_OK(launcher.add(call));
+        EXPECT_OK(launcher.flush());
+      } else {
+        EXPECT_OK(fp8_->ops().linear(tokens, std::span(&call, 1)));
+      }
+      EXPECT_OK(fp8_->synchronize());
+      return y.download();
+    };
+    const auto same = [](const Value& a, const Value& b) { return std::memcmp(&a, &b, sizeof(Value)) == 0; };
+    const std::vector<Value> dense = run(x.data(), kIn, kOut, 0);
+    const std::vector<Value> odd = run(strided.data(), kInStride, kOddStride, 1);
+    EXPECT_TRUE(same(odd[0], poison));
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      for (std::int64_t n = 0; n < kOddStride; ++n) {
+        const Value value = odd[static_cast<std::size_t>(1 + t * kOddStride + n)];
+        const Value wanted = n < kOut ? dense[static_cast<std::size_t>(t * kOut + n)] : poison;
+        ASSERT_TRUE(same(value, wanted)) << "row " << t << " output " << n;
+      }
+    }
+  }
+
   std::unique_ptr<const cuda::CudaDevice> device_;
   std::unique_ptr<Backend> fp8_;
   Buffer memory_;
@@ -216,36 +261,19 @@ TEST_F(LinearFp8GpuTest, OtherWeightsStayExact) {
   }
 }
 
-// Rows of y that are no whole units, and an input behind another stride.
+// Rows of y that are no whole units, and an input behind another stride: of what the dispatch takes, and of every
+// kernel for many tokens, which it takes for larger shapes only.
 TEST_F(LinearFp8GpuTest, OutputsMayLieAnywhere) {
-  constexpr std::int64_t kOut = 320;
-  constexpr std::int64_t kIn = 2048;
-  const Weight weight(*fp8_, kOut, kIn);
+  std::vector<std::optional<cuda::LinearVariant>> variants{std::nullopt};
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    if (variant.family == cuda::LinearFamily::kFp8) variants.emplace_back(variant);
+  }
+  ASSERT_GT(variants.size(), 1U);
   for (const std::int32_t tokens : {3, 60, 250}) {
-    const std::vector<bf16> values = random_inputs(tokens * kIn);
-    const DeviceArray<bf16> x(*fp8_, values);
-    std::vector<bf16> apart(static_cast<std::size_t>(tokens * (kIn + 64)));
-    for (std::int32_t t = 0; t < tokens; ++t) {
-      std::copy_n(values.begin() + t * kIn, kIn, apart.begin() + t * (kIn + 64));
-    }
-    const DeviceArray<bf16> strided(*fp8_, apart);
-    constexpr bf16 kPoison{0x7eef};
-    const auto run = [&](const bf16* from, std::int64_t x_stride, std::int64_t y_stride, std::int64_t first) {
-      const DeviceArray<bf16> y(*fp8_, std::vector<bf16>(static_cast<std::size_t>(tokens * y_stride + first), kPoison));
-      const LinearCall call{from, x_stride, weight.packed.get(), y.data() + first, y_stride, OutputType::kBf16};
-      EXPECT_OK(fp8_->ops().linear(tokens, std::span(&call, 1)));
-      EXPECT_OK(fp8_->synchronize());
-      return y.download();
-    };
-    const std::vector<bf16> dense = run(x.data(), kIn, kOut, 0);
-    const std::vector<bf16> odd = run(strided.data(), kIn + 64, kOut + 3, 1);
-    EXPECT_EQ(odd[0].bits, kPoison.bits);
-    for (std::int32_t t = 0; t < tokens; ++t) {
-      for (std::int64_t n = 0; n < kOut + 3; ++n) {
-        const bf16 value = odd[static_cast<std::size_t>(1 + t * (kOut + 3) + n)];
-        const bf16 wanted = n < kOut ? dense[static_cast<std::size_t>(t * kOut + n)] : kPoison;
-        ASSERT_EQ(value.bits, wanted.bits) << "T " << tokens << " row " << t << " output " << n;
-      }
+    for (const auto& variant : variants) {
+      SCOPED_TRACE("T " + std::to_string(tokens) + " " + (variant ? name_of(*variant) : "dispatched"));
+      expect_anywhere<bf16>(tokens, OutputType::kBf16, variant, bf16{0x7eef});
+      expect_anywhere<float>(tokens, OutputType::kF32, variant, 3.0e38F);
     }
   }
 }

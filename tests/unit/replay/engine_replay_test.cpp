@@ -181,6 +181,24 @@ TEST(EngineReplay, CapturedStepsGiveTheSameAnswersAndAreCounted) {
   EXPECT_EQ(run(true), run(false));
 }
 
+TEST(EngineReplay, TheReportSaysThePrecisionOfLinears) {
+  EngineReplayOptions options = alone_options();
+  ASSERT_OK(adopt_limits(options.replay.scheduler, options.engine.limits));
+  for (const LinearPrecision precision : {LinearPrecision::kExact, LinearPrecision::kFp8}) {
+    const auto engine = Engine::create(options.engine);
+    ASSERT_OK(engine);
+    BackendSwap backend(**engine);
+    backend->precision = precision;
+    VirtualClock clock;
+    const auto executor = EngineExecutor::create(**engine, options.executor, clock);
+    ASSERT_OK(executor);
+    const auto summary = replay_requests(supply_of({request(0, 5000, 100, 5)}), **executor, clock, options.replay);
+    ASSERT_OK(summary);
+    const Json told = Json::parse(summary_json(*summary)).at("engine");
+    EXPECT_EQ(told.value("linear_precision", "nothing"), linear_precision_name(precision));
+  }
+}
+
 TEST(EngineReplay, WithoutDigestsNothingIsKeptAndNothingTold) {
   EngineReplayOptions options = crowded_options(Preemption::kRecompute);
   options.executor.digests = false;
