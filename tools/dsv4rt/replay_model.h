@@ -64,7 +64,7 @@ struct ServedLog {
   std::unique_ptr<replay::RequestSource> source;
   replay::RunSummary run;
   Provenance provenance;                   // without the log, which is digested while it is read
-  std::vector<std::int32_t> devices = {};  // of --devices, in the order of the run's machines; empty: not given
+  std::vector<std::int32_t> devices = {};  // --devices, in the order of the machines; empty: not given
 };
 
 // The table.

@@ -311,7 +311,7 @@ TEST_F(CApiTest, LinearPrecisionIsTaken) {
     given.linear_precision = name;
     const auto read = c_api::read_engine_options(&given);
     EXPECT_TRUE(read.ok()) << read.status().to_string();
-    return read->linear_precision;
+    return read->engine.linear_precision;
   };
   EXPECT_EQ(precision(nullptr), LinearPrecision::kExact);
   EXPECT_EQ(precision("exact"), LinearPrecision::kExact);
