@@ -368,9 +368,6 @@ int most_problems(std::int32_t tokens) {
 std::int32_t most_norm_tokens() {
   return kMostGemvTokens;
 }
-std::int32_t most_mixed_tokens() {
-  return kMostMixedTokens;
-}
 std::int32_t most_one_wave_tokens() {
   return kMostSplitKTokens;
 }

@@ -99,14 +99,12 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
                                 std::span<const LinearShape> shapes, bool normed = false);
 
 // Whether calls over tile-packed weights may run in one launch: those of equally many segments, and with more than
-// most_mixed_tokens() those of one kind, kFp8Products or not.
+// 128 tokens those of one kind, kFp8Products or not.
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens);
 // How many calls may run as one launch with so many tokens.
 int most_problems(std::int32_t tokens);
 // Up to how many tokens a norm is computed in the products' kernel.
 std::int32_t most_norm_tokens();
-// Up to how many kFp8Products run in one launch with others.
-std::int32_t most_mixed_tokens();
 // Up to how many no launch depends on how many clusters run at once.
 std::int32_t most_one_wave_tokens();
 

@@ -239,10 +239,11 @@ Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<con
     pointers[i] = &on_x[i];
   }
   const auto all = std::span(pointers).first(calls.size());
-  // A launch has one number of segments: FP8 and BF16 weights of wide inputs may differ in it.
-  const auto segments = [](const LinearCall& call) { return shape_of(call).tiles ? segments_of(call) : 0; };
-  if (std::ranges::any_of(calls, [&](const LinearCall& call) { return segments(call) != segments(calls[0]); })) {
-    return false;
+  // FP8 and BF16 weights of wide inputs may differ in their segments.
+  const LinearShape first = shape_of(calls[0]);
+  for (const LinearCall& call : calls) {
+    const LinearShape shape = shape_of(call);
+    if (!first.tiles || !shape.tiles || !may_share_launch(first, shape, tokens_)) return false;
   }
   const Result<LinearPlan> planned = plan(all, true);
   if (!planned.ok())
