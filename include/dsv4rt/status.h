@@ -27,7 +27,7 @@ enum class StatusCode : std::int32_t {
   kFailedPrecondition = 6,  // the call is not allowed in the present state
   kStaleHandle = 7,         // the sequence was released; its id has an old generation
   kMismatch = 8,            // a comparison with recorded values failed
-  kFaulted = 9,             // the device failed, or an earlier failure latched the engine
+  kFaulted = 9,             // a device or a write failed, or an earlier failure latched the engine
   kInternal = 10,           // a defect of the library
   kBackendLost = 11,        // other ranks of a communicator failed or did not answer in time; a new one may be made
 };

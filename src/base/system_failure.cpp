@@ -18,10 +18,11 @@ Status system_failure(const std::string& name, const std::string& action, int er
     case EMFILE:
     case ENFILE:
     case ENOMEM:
+      return {StatusCode::kResourceExhausted, message};
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return {StatusCode::kResourceExhausted, message};
+      return {StatusCode::kFaulted, message};
     default:
       return {StatusCode::kBadInput, message};
   }

@@ -22,10 +22,10 @@ enum class Existing : std::uint8_t { kReplace, kRefuse };
 // What is not a regular file is not replaced, nor is a symbolic link followed: kInvalidArgument. A named pipe (also
 // behind a link, as /dev/fd/N is) gets the bytes as they come, and so does standard output, whose name is "-".
 //
-// Errors name the file: kNotFound without its folder; kResourceExhausted for a full disk, a quota, RLIMIT_FSIZE (where
-// SIGXFSZ is ignored) or a full descriptor table; kBadInput where the file cannot be made; kFaulted when writing fails
-// otherwise (EIO, a closed pipe); kInvalidArgument for a file that exists and is not to be replaced. After an error the
-// object only fails.
+// Errors name the file: kNotFound without its folder; kResourceExhausted for a full descriptor table; kBadInput where
+// the file cannot be made; kFaulted when writing fails (a full disk, a quota, RLIMIT_FSIZE where SIGXFSZ is ignored,
+// EIO, a closed pipe); kInvalidArgument for a file that exists and is not to be replaced. After an error the object
+// only fails.
 class OutputFile {
  public:
   static Result<OutputFile> create(const std::filesystem::path& path, Existing existing = Existing::kReplace);

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Compares the speed of one layer on the CPU in two builds: is the newer one slower?
 
-  compare_builds.py BASE NEW [--rounds N] [--limit RATIO] [--lanes CPUS[:CPUS...]] [-- <argument of bench_layer>...]
+  compare_builds.py BASE NEW [--rounds N] [--limit RATIO] [--lanes CPUS[:CPUS...]]
+                    [--base-argument=ARG...] [--new-argument=ARG...] [-- <argument of bench_layer>...]
 
 BASE and NEW are two bench_layer programs. They run in turn (BASE NEW, NEW BASE, ...), so that what else the machine
 does meets both, and every round gives one ratio NEW / BASE of each figure. The table has the medians of both, the
 median ratio and the interval in which the true median ratio lies with 95 % confidence (order statistics of the rounds:
 no distribution is assumed). Arguments behind -- go to both programs, for example `-- --threads 2 --prefill 256`.
+--base-argument and --new-argument (once for each word) go to one of them, which may then be the same program: what do
+all threads cost a step that one does as well? `--limit 1.2 --base-argument=--threads=1 --new-argument=--threads=0`.
 A machine with many processors measures in several lanes side by side: `--lanes 0,1:2,3` makes N rounds on processors 0
 and 1, and N on 2 and 3. Ctrl-C and SIGTERM end it with the table of the rounds so far.
 
@@ -25,6 +28,7 @@ import sys
 import threading
 
 FIGURES = ("prefill_ms", "decode_ms")
+BASE, NEW = 0, 1
 
 
 class Failure(Exception):
@@ -51,24 +55,25 @@ class Rounds:
     """What the lanes have measured so far; rounds[n] is a run of the base and one of the new build."""
 
     def __init__(self, options, arguments):
-        self.options, self.arguments = options, arguments
+        self.options = options
+        self.sides = ((options.base, [*options.base_argument, *arguments]),
+                      (options.new, [*options.new_argument, *arguments]))
         self.rounds = []
         self.ended = threading.Event()
 
     def run_lane(self, processors):
-        programs = (self.options.base, self.options.new)
         try:
             for number in range(self.options.rounds):
                 pair = {}
-                for program in programs[::-1] if number % 2 else programs:
+                for side in (NEW, BASE) if number % 2 else (BASE, NEW):
                     if self.ended.is_set():
                         return
-                    pair[program is programs[1]] = measure(program, self.arguments, processors)
+                    pair[side] = measure(*self.sides[side], processors)
                 if self.ended.is_set():  # a signal may have ended what was measured, too
                     return
-                if pair[False].keys() != pair[True].keys():
+                if pair[BASE].keys() != pair[NEW].keys():
                     raise Failure("the programs measured different figures")
-                self.rounds.append((pair[False], pair[True]))
+                self.rounds.append((pair[BASE], pair[NEW]))
                 print(f"round {len(self.rounds)}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         except Failure:
             if not self.ended.is_set():
@@ -76,14 +81,16 @@ class Rounds:
                 raise
 
     def run(self, lanes):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # No exceptions out of handlers: one amid the pool's own locks would leave them held.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self.ended.set())
         with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
             running = [pool.submit(self.run_lane, lane) for lane in lanes]
-            try:
-                for lane in running:
-                    lane.result()
-            except KeyboardInterrupt:
-                self.ended.set()
+            # Handlers run when this thread does, and a signal may have come to another one.
+            while concurrent.futures.wait(running, timeout=0.2).not_done:
+                pass
+        for lane in running:
+            lane.result()
 
 
 def processors_of(text):
@@ -136,7 +143,7 @@ def table(rounds, limit):
     lines = [f"{head}  {'95 % interval':<18}of {len(rounds)} rounds"]
     verdicts = []
     for key in rounds[0][0]:
-        base, new = ([pair[side][key] for pair in rounds] for side in (0, 1))
+        base, new = ([pair[side][key] for pair in rounds] for side in (BASE, NEW))
         ratios = [after / before for before, after in zip(base, new)]
         interval = median_interval(ratios)
         shown = f"{interval[0]:.3f} .. {interval[1]:.3f}" if interval else "too few rounds"
@@ -157,6 +164,9 @@ def compare(arguments):
     parser.add_argument("--rounds", type=int, default=20, help="rounds of a lane")
     parser.add_argument("--limit", type=float, default=1.02, help="largest ratio that is not slower")
     parser.add_argument("--lanes", help="processors of lanes that measure side by side, such as 0,1:2,3")
+    for side in ("base", "new"):
+        parser.add_argument(f"--{side}-argument", action="append", default=[], metavar="ARG",
+                            help=f"a word for the program {side.upper()} alone")
     options = parser.parse_args(ours)
     if options.rounds < 1:
         raise Failure(f"--rounds: {options.rounds} is not at least 1")
@@ -165,7 +175,7 @@ def compare(arguments):
     for program in (options.base, options.new):
         if not os.access(program, os.X_OK):
             raise Failure(f"{program}: no such program")
-    if options.base == options.new:
+    if (options.base, options.base_argument) == (options.new, options.new_argument):
         raise Failure(f"{options.base}: a program is not compared with itself")
     measured = Rounds(options, theirs)
     measured.run(processors_of(options.lanes))

@@ -11,7 +11,7 @@ enum ExitCode : int {
   kExitUsage = 2,      // flags and arguments, also a file to write that exists
   kExitBadInput = 3,   // a file is missing, malformed or not supported
   kExitMismatch = 4,   // run --check or --prefix-cache found a difference
-  kExitResources = 5,  // memory, blocks or disk
+  kExitResources = 5,  // memory, blocks, slots or descriptors
 };
 
 inline int exit_code_for(StatusCode code) {

@@ -23,7 +23,7 @@ class StandardOutput : public std::streambuf {
   StandardOutput& operator=(const StandardOutput&) = delete;
   ~StandardOutput() override;
 
-  // Everything is written, or why not: kResourceExhausted for a full disk, kFaulted otherwise.
+  // Everything is written, or why not (kFaulted, also for a full disk).
   [[nodiscard]] Status finish();
 
  protected:

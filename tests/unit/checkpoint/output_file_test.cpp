@@ -35,7 +35,7 @@ TEST(OutputFileTest, FailsForGoodAfterAnError) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
   const Status first = file->write("x", 1);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(first.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(first.code(), StatusCode::kFaulted);
   EXPECT_EQ(file->write("x", 1).message(), first.message());
   EXPECT_EQ(file->commit().message(), first.message());
   EXPECT_EQ(write_text_file(directory / "gone/out", "x").code(), StatusCode::kNotFound);

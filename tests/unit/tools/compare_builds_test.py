@@ -64,6 +64,17 @@ class Programs(unittest.TestCase):
         self.assertRegex(slower.stdout, r"decode_ms +1\.000 +1\.050 +1\.050 +1\.050 \.\. 1\.050 +SLOWER")
         self.assertEqual(self.compare(base, self.folder / "new", "--rounds", 5).returncode, 3)
 
+    def test_one_program_with_arguments_of_each_side(self):
+        program = self.program("one", 10, 1)
+        program.write_text(program.read_text().replace('"decode_ms": 1', "\"decode_ms\": '$3'"))
+        done = self.compare(program, program, "--rounds", 6, "--limit", 1.2, "--base-argument=--steps",
+                            "--base-argument=10", "--new-argument=--steps", "--new-argument=13", "--", "--last")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertRegex(done.stdout, r"decode_ms +10\.000 +13\.000 +1\.300 .* SLOWER")
+        self.assertEqual(set((self.folder / "calls").read_text().splitlines()),
+                         {"--json --steps 10 --last", "--json --steps 13 --last"})
+        self.assertEqual(self.compare(program, program, "--base-argument=x", "--new-argument=x").returncode, 2)
+
     def test_lanes_are_pinned_and_pooled(self):
         base, new = self.program("base", 10, 1), self.program("new", 10, 1)
         for path in (base, new):
