@@ -390,7 +390,7 @@ TEST_F(AcceptedCountsTest, WrongCallsChangeNothing) {
   EXPECT_OK(plain->commit(*decode));
 }
 
-TEST_F(AcceptedCountsTest, MemoryOfAnotherDeviceIsRefused) {
+TEST_F(AcceptedCountsTest, MemoryOfAnotherDeviceIsRefusedOnTheCpu) {
   Engine* const engine = open(options());
   BackendSwap backend(*engine);
   FedSequence sequence = create(*engine, 10);
