@@ -102,6 +102,7 @@ sanitized=(
   "memcheck linear_fp8_gpu_test *-*TokensDoNot*"
   "memcheck write_kv_gpu_test *-*ChunksOfEveryLength*"
   "memcheck attend_gpu_test *"
+  "memcheck attend_runs_gpu_test *OneRun*:*Several*:*NoNumbers*"
   "memcheck boundary_gpu_test *"
   "memcheck indexer_topk_gpu_test *"
   "memcheck cublaslt_linear_gpu_test *Strided*:*Captured*:*Nvfp4*"
@@ -110,6 +111,7 @@ sanitized=(
   "racecheck linear_fp8_gpu_test *FewVariants*"
   "racecheck write_kv_gpu_test *HeadCounts:*SeedProfile:*Mixed*:*OtherCsa*"
   "racecheck attend_gpu_test *Padding*:*Sweeps*:*OneAttend*"
+  "racecheck attend_runs_gpu_test *OneRun*"
   "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*RowsInMemory*:*TwoBlocks*"
   "racecheck indexer_topk_fixed_registers_gpu_test *OneSelect*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
@@ -117,6 +119,7 @@ sanitized=(
   "initcheck linear_fp8_gpu_test *FewVariants*:*Anywhere*:*Norms*"
   "initcheck write_kv_gpu_test *HeadCounts:*OtherCsa*:*OtherHca*:*MoreCompleting*:*Mixed*"
   "initcheck attend_gpu_test *Padding*:*Sweeps*:*HeadCounts:*OneAttend*"
+  "initcheck attend_runs_gpu_test *OneRun*:*Several*"
   "initcheck boundary_gpu_test *StepsKeep*:*TableRows*:*CallsFollow*"
   "initcheck indexer_topk_gpu_test *Wide*:*Nan*:*OneSelect*:*RowsInMemory*"
   "initcheck cublaslt_linear_gpu_test *Strided*:*Nvfp4*"
@@ -125,6 +128,7 @@ sanitized=(
   "synccheck linear_fp8_gpu_test *-*TokensDoNot*"
   "synccheck write_kv_gpu_test *-*ChunksOfEveryLength*"
   "synccheck attend_gpu_test *"
+  "synccheck attend_runs_gpu_test *OneRun*:*Several*"
   "synccheck indexer_topk_gpu_test *"
 )
 

@@ -293,6 +293,14 @@ TEST_F(AttendGpuTest, FromTheFirstTokenOn) {
   }
 }
 
+// So many tokens of a sequence, none of whose rows are selected, that they share decoded rows.
+TEST_F(AttendGpuTest, RunsAgreeWithTheCpu) {
+  for (const auto& [heads, ratio] : {std::pair{64, 0}, {64, 128}, {128, 128}}) {
+    SCOPED_TRACE("heads " + std::to_string(heads) + " ratio " + std::to_string(ratio));
+    expect_agrees(Setup({.heads = heads, .ratio = ratio}, 2, 8200), {{0, 8000, 137}, {1, 90, 50}}, 3);
+  }
+}
+
 TEST_F(AttendGpuTest, PaddingRowsAreZero) {
   const Setup setup({.ratio = 4, .top_k = 512}, 1, 3000);
   const auto out = run(gpu(), setup, {{0, 2000, 2}}, 3);

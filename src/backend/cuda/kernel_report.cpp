@@ -52,7 +52,10 @@ class Reporter {
           std::find_if(layers.begin(), layers.end(), [&](const LayerSpec& spec) { return spec.kind == kind; });
       if (layer == layers.end()) continue;
       const std::string name(attention_kind_name(kind));
-      DSV4RT_RETURN_IF_ERROR(add("attend " + name, [&](std::int32_t tokens) { return attend(*layer, tokens); }));
+      DSV4RT_RETURN_IF_ERROR(
+          add("attend " + name + ", decode", [&](std::int32_t tokens) { return attend(*layer, tokens, 1); }));
+      DSV4RT_RETURN_IF_ERROR(
+          add("attend " + name + ", prefill", [&](std::int32_t tokens) { return attend(*layer, tokens, tokens); }));
       if (layer->indexer) {
         DSV4RT_RETURN_IF_ERROR(
             add("indexer_topk, decode", [&](std::int32_t tokens) { return select(*layer, tokens, 1); }));
@@ -152,6 +155,7 @@ class Reporter {
     StepView view;
     view.counts.tokens = tokens;
     view.counts.longest_entry = longest_entry;
+    view.counts.sequences = ceil_div(tokens, longest_entry);
     view.counts.context_end = static_cast<std::int32_t>(std::max<std::int64_t>(question_.context_tokens, tokens));
     return view;
   }
@@ -166,9 +170,9 @@ class Reporter {
             .table_stride = ceil_div<std::int64_t>(context / layer.ratio + 1, rows)};
   }
 
-  Result<Served> attend(const LayerSpec& layer, std::int32_t tokens) {
+  Result<Served> attend(const LayerSpec& layer, std::int32_t tokens, std::int32_t longest_entry) {
     AttendParams params;
-    params.step = step(tokens, 1);
+    params.step = step(tokens, longest_entry);
     params.heads = static_cast<std::int32_t>(question_.config.num_attention_heads);
     params.window = static_cast<std::int32_t>(question_.config.sliding_window);
     params.ratio = layer.ratio;
@@ -181,6 +185,9 @@ class Reporter {
     }
     DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
     Served served{.kernel = {}, .slow = plan.slow};
+    if (plan.runs) {
+      served.kernel = "runs of tokens, " + std::to_string(kTileHeads) + " heads each";
+    }
     if (plan.warpgroup) {
       const WarpgroupPlan& most = plan.warpgroup->most;
       served.kernel = "warpgroup, " + count_of(most.cluster_blocks, "block") + " a token, " +

@@ -6,6 +6,7 @@
 #include "backend/attend_weights.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/attend/run_limits.h"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
@@ -18,6 +19,7 @@ using cuda::CudaDevice;
 using cuda::DenseSplits;
 using cuda::plan_attend;
 using cuda::PortablePlan;
+using cuda::RunPlan;
 using cuda::SlowPath;
 using cuda::WarpgroupPlan;
 using cuda::WarpgroupPlans;
@@ -26,6 +28,8 @@ const std::int32_t kSelection = 0;  // its address stands for one
 
 struct Case {
   std::int32_t tokens = 1;
+  std::int32_t sequences = 0;  // 0: one for every token
+  std::int32_t longest = 0;    // 0: as long as the average
   std::int32_t heads = 64;
   std::int32_t context = 1000;
   std::int32_t ratio = 0;
@@ -38,6 +42,9 @@ struct Case {
 AttendParams params_of(const Case& c) {
   AttendParams params;
   params.step.counts.tokens = c.tokens;
+  const std::int32_t sequences = c.sequences == 0 ? c.tokens : c.sequences;
+  params.step.counts.sequences = sequences;
+  params.step.counts.longest_entry = c.longest == 0 ? (c.tokens + sequences - 1) / sequences : c.longest;
   params.step.counts.context_end = c.context;
   params.heads = c.heads;
   params.window = c.window;
@@ -184,6 +191,64 @@ TEST(AttendPlan, TheLastTokensOfAnH200ShareTheMachine) {
   // A token that no block can take alone.
   EXPECT_EQ(plans(128, 128, 1025).most.cluster_blocks, 2);
   EXPECT_FALSE(plans(128, 128, 1025).rest);
+}
+
+// Tokens of a step that come in runs divide among the multiprocessors, evenly; every token is in one block of a group.
+TEST(AttendPlan, RunsOfTokensShareRows) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  for (const std::int32_t heads : {64, 128, 192}) {
+    const std::int32_t at_once = 132 / (heads / 64);
+    for (const Case& layer : {Case{}, Case{.ratio = 128}}) {
+      for (std::int32_t tokens = 1; tokens < 9000; tokens += 1 + tokens / 17) {
+        Case c = layer;
+        c.tokens = tokens, c.sequences = 1, c.heads = heads, c.context = 8192 + 127;
+        const AttendPlan plan = planned(driver, c);
+        ASSERT_EQ(plan.runs.has_value(), tokens > at_once) << tokens;
+        ASSERT_NE(plan.runs.has_value(), plan.warpgroup.has_value());
+        EXPECT_FALSE(plan.dense || plan.portable);
+        EXPECT_EQ(plan.slow, SlowPath::kNone);
+        if (!plan.runs) continue;
+        const RunPlan& runs = *plan.runs;
+        EXPECT_EQ(runs.groups, heads / 64);
+        EXPECT_LE(runs.blocks, 132);
+        EXPECT_EQ(runs.blocks % runs.groups, 0);
+        const std::int64_t blocks = runs.blocks / runs.groups;
+        EXPECT_GE(blocks * runs.block_tokens, tokens);
+        EXPECT_LT((blocks - 1) * runs.block_tokens, tokens) << "a block without tokens";
+        EXPECT_LT((std::int64_t{runs.block_tokens} - 1) * at_once, tokens) << "blocks of fewer tokens would do";
+      }
+    }
+  }
+}
+
+TEST(AttendPlan, OtherStepsAreNotServedAsRuns) {
+  const auto has_runs = [](const Case& c) { return planned(FakeDevice{}, c).runs.has_value(); };
+  const Case prefill{.tokens = 4096, .sequences = 1, .context = 8192, .ratio = 128};
+  EXPECT_TRUE(has_runs(prefill));
+  const auto changed = [&](auto member, auto value) {
+    Case c = prefill;
+    c.*member = value;
+    return c;
+  };
+  EXPECT_TRUE(has_runs(changed(&Case::sequences, 2048)));
+  EXPECT_FALSE(has_runs(changed(&Case::sequences, 2049)));
+  EXPECT_FALSE(has_runs(changed(&Case::sequences, 4096)));
+  EXPECT_FALSE(has_runs(changed(&Case::heads, 32)));
+  EXPECT_FALSE(has_runs(changed(&Case::heads, 80)));
+  EXPECT_FALSE(has_runs(changed(&Case::window, 127)));
+  EXPECT_FALSE(has_runs(changed(&Case::ratio, 127)));
+  EXPECT_FALSE(has_runs(changed(&Case::top_k, std::int64_t{64})));
+  EXPECT_FALSE(has_runs(changed(&Case::format, RowFormat::kBf16)));
+  EXPECT_TRUE(has_runs(changed(&Case::context, 8192 + 127)));
+  EXPECT_FALSE(has_runs(changed(&Case::context, 8192 + 128)));
+  EXPECT_FALSE(planned(FakeDevice{.sm90a_code = false}, prefill).runs);
+  // A prompt beside sequences of one token each: so many of these that a block may have no others.
+  EXPECT_TRUE(has_runs({.tokens = 4096, .sequences = 10, .longest = 4087, .context = 8192}));
+  EXPECT_FALSE(has_runs({.tokens = 4096, .sequences = 11, .longest = 4086, .context = 8192}));
+  EXPECT_TRUE(has_runs({.tokens = 4096, .sequences = 11, .longest = 744, .context = 8192}));
+  EXPECT_FALSE(has_runs({.tokens = 4096, .sequences = 11, .longest = 745, .context = 8192}));
+  // Without compressed rows a context may be as long as it likes.
+  EXPECT_TRUE(has_runs({.tokens = 4096, .sequences = 1, .context = 1000000}));
 }
 
 TEST(AttendPlan, PortableBlocksOfAnH200AreAsMeasured) {

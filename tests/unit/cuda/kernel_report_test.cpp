@@ -54,15 +54,27 @@ std::vector<std::string> operations_of(const std::vector<KernelUse>& uses) {
 
 TEST(KernelReport, HopperServesFlashByItsOwnKernels) {
   const auto uses = uses_on(FakeDevice{}, question_of("deepseek-v4-flash.json"));
-  EXPECT_EQ(operations_of(uses), (std::vector<std::string>{
-                                     "attend swa", "write_kv swa", "linear x swa", "attend csa", "indexer_topk, decode",
-                                     "indexer_topk, prefill", "write_kv csa", "linear x csa", "attend hca",
-                                     "write_kv hca", "linear x hca", "linear wq_b", "linear wo_a", "linear wo_b"}));
+  EXPECT_EQ(operations_of(uses),
+            (std::vector<std::string>{"attend swa, decode", "attend swa, prefill", "write_kv swa", "linear x swa",
+                                      "attend csa, decode", "attend csa, prefill", "indexer_topk, decode",
+                                      "indexer_topk, prefill", "write_kv csa", "linear x csa", "attend hca, decode",
+                                      "attend hca, prefill", "write_kv hca", "linear x hca", "linear wq_b",
+                                      "linear wo_a", "linear wo_b"}));
   expect_whole_ranges(uses, 8192);
   for (const KernelUse& use : uses) {
     EXPECT_TRUE(use.slow.empty()) << use.operation << ": " << use.slow;
     EXPECT_EQ(use.kernel.find("portable"), std::string::npos) << use.operation << ": " << use.kernel;
   }
+}
+
+// Tokens of one sequence share decoded rows where none are selected; sequences of one token do not.
+TEST(KernelReport, PrefillsWithoutSelectionAreServedAsRuns) {
+  std::vector<std::string> runs;
+  for (const KernelUse& use : uses_on(FakeDevice{}, question_of("deepseek-v4-flash.json"))) {
+    if (use.kernel.find("runs of tokens, 64 heads each") == 0) runs.push_back(use.operation + " " + use.steps);
+  }
+  EXPECT_EQ(runs,
+            (std::vector<std::string>{"attend swa, prefill 133-8192 tokens", "attend hca, prefill 133-8192 tokens"}));
 }
 
 // Up to 128 tokens a layer's FP8 and BF16 weights share launches; beyond, each kind has its own.
@@ -118,16 +130,16 @@ TEST(KernelReport, LongContextsAndOtherFormatsSayWhatIsSlow) {
     }
     return slow;
   };
-  EXPECT_TRUE(slow_of("attend hca").empty());
+  EXPECT_TRUE(slow_of("attend hca, decode").empty());
   bool dense = false;
   for (const KernelUse& use : uses_on(FakeDevice{}, question)) {
-    dense = dense ||
-            (use.operation == "attend hca" && use.kernel.find("of more than 1152 rows dense") != std::string::npos);
+    dense = dense || (use.operation == "attend hca, decode" &&
+                      use.kernel.find("of more than 1152 rows dense") != std::string::npos);
   }
   EXPECT_TRUE(dense);
-  EXPECT_TRUE(slow_of("attend csa").empty());
+  EXPECT_TRUE(slow_of("attend csa, decode").empty());
   question.row_format = RowFormat::kNvfp4;
-  EXPECT_NE(slow_of("attend csa").find("fp8_ds_mla"), std::string::npos);
+  EXPECT_NE(slow_of("attend csa, decode").find("fp8_ds_mla"), std::string::npos);
   question.csa_rows_per_block = 48;
   EXPECT_NE(slow_of("indexer_topk, decode").find("multiples of 64"), std::string::npos);
 }

@@ -67,6 +67,14 @@ std::vector<Case> cases() {
   all.push_back({"prefill hca flash from 0", shape_of(64, 128, 0), 1, 0, 8192});
   all.push_back({"prefill hca flash at 128K", shape_of(64, 128, 0), 1, 131072, 4096});
   all.push_back({"prefill swa flash from 0", shape_of(64, 0, 0), 1, 0, 8192});
+  for (const std::int32_t ratio : {0, 128}) {
+    all.push_back({ratio == 0 ? "prefill swa flash at 4000, 136 tokens" : "prefill hca flash at 4000, 136 tokens",
+                   shape_of(64, ratio, 0), 1, 4000, 136});
+    all.push_back({ratio == 0 ? "prefill swa flash at 4000, 512 tokens" : "prefill hca flash at 4000, 512 tokens",
+                   shape_of(64, ratio, 0), 1, 4000, 512});
+    all.push_back({ratio == 0 ? "verify swa flash, 4 tokens each" : "verify hca flash, 4 tokens each",
+                   shape_of(64, ratio, 0), 64, 8000, 4});
+  }
   all.push_back({"prefill csa pro", shape_of(128, 4, 1024), 1, 8192, 1024});
   return all;
 }

@@ -14,6 +14,17 @@ __device__ inline void named_sync(int id, int threads) {
 __device__ inline void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
+// A barrier of `threads` threads that tells all of them whether one brings true.
+__device__ inline bool named_sync_any(int id, int threads, bool value) {
+  int any = 0;
+  asm volatile(
+      "{\n.reg .pred own, any;\nsetp.ne.b32 own, %3, 0;\nbarrier.cta.red.or.pred any, %1, %2, own;\n"
+      "selp.b32 %0, 1, 0, any;\n}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return any != 0;
+}
 
 // These read from any block of the cluster; addresses are block_address()'s.
 __device__ inline float load_cluster(std::uint32_t address) {

@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/kernel.cuh"
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/attend/run_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/launch_check.h"
@@ -139,6 +140,8 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
   const std::int64_t most_rows = most_rows_of(params);
   AttendPlan plan{.slow = attend_slow_path(device.facts(), params)};
   if (device.has_sm90a() && plan.slow == SlowPath::kNone) {
+    plan.runs = plan_runs(device.multiprocessors(), params, most_rows);
+    if (plan.runs) return plan;
     const bool dense = params.topk_indices == nullptr && most_rows > kMaximumRows;
     if (dense) plan.dense = plan_dense(params, most_rows);
     DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroups(device, params, dense ? kMaximumRows : most_rows));
@@ -155,6 +158,7 @@ Status CudaOps::attend(const AttendParams& params) {
   DSV4RT_RETURN_IF_ERROR(check(params));
   DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
   slow_paths_.tell(plan.slow);
+  if (plan.runs) return launch_runs(device_, params, *plan.runs, stream_);
   if (plan.portable) return launch_portable(device_, params, *plan.portable, stream_);
   if (plan.dense) return launch_dense(device_, params, plan, scratch_, stream_);
   return launch_warpgroups(device_, params, *plan.warpgroup, stream_);

@@ -110,6 +110,12 @@ __device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std
   return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
 }
 
+// And of a window row.
+__device__ inline RowSlot window_slot(const AttendParams& p, const TokenPosition& place, std::int32_t position) {
+  return position >= place.start ? kStagedRow | static_cast<RowSlot>(place.token_of(position))
+                                 : static_cast<RowSlot>(position % p.ring.shape.rows);
+}
+
 struct RowSource {
   const std::byte* data;
   const std::byte* scales;
@@ -150,9 +156,12 @@ __device__ inline void store_atom(std::byte* slot, int atom, int row, int unit, 
 __device__ inline std::uint32_t scale_of(const uint2& scales, int atom) {
   return (atom < 4 ? scales.x : scales.y) >> (8 * (atom % 4)) & 0xffu;
 }
-// Products that were made with kGreatestFactor, by what is missing.
+// What products that were made with kGreatestFactor lack, twice: 2^(scale - kGreatestFactor).
+__device__ inline std::uint32_t missing_factor(std::uint32_t scale) {
+  return scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
+}
 __device__ inline void correct_atom(std::byte* slot, int atom, int row, int unit, std::uint32_t scale) {
-  const std::uint32_t rest = scale == 255 ? 0x7fc07fc0u : (scale - kGreatestFactor + 127) * 0x00800080u;
+  const std::uint32_t rest = missing_factor(scale);
 #pragma unroll 1
   for (int i = 0; i < 8; ++i) {
     auto* pair =

@@ -43,6 +43,14 @@ struct DensePlan {
   [[nodiscard]] std::int64_t token_bytes() const { return std::int64_t{groups} * splits * kSplitBytes; }
 };
 
+// The Hopper kernel of runs of tokens, which share decoded rows.
+struct RunPlan {
+  std::int32_t block_tokens = 0;  // tokens that a block takes 64 heads of
+  std::int64_t blocks = 0;
+  int groups = 0;  // groups of 64 heads
+  bool operator==(const RunPlan&) const = default;
+};
+
 // The kernel that every device runs.
 struct PortablePlan {
   int head_tiles = 1;      // tiles of 16 heads that share a block: 1, 2 or 4
@@ -50,7 +58,9 @@ struct PortablePlan {
   bool operator==(const PortablePlan&) const = default;
 };
 
+// One of runs, warpgroup and portable; dense beside warpgroup.
 struct AttendPlan {
+  std::optional<RunPlan> runs;
   std::optional<WarpgroupPlans> warpgroup;
   std::optional<DensePlan> dense;
   std::optional<PortablePlan> portable;
@@ -64,6 +74,8 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
 // has no such kernel.
 SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& params);
 Result<WarpgroupPlans> plan_warpgroups(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
+// Nothing where tokens do not come in runs, or too few of them for all multiprocessors.
+std::optional<RunPlan> plan_runs(int multiprocessors, const AttendParams& params, std::int64_t most_rows);
 DensePlan plan_dense(const AttendParams& params, std::int64_t most_rows);
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& params, std::int64_t most_rows);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_scores.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
@@ -15,13 +16,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kOutputBarrier = 2;  // consumers and the warp that computes the rotations
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// 1 / x to 2^-23 relative, for x >= 1 or NaN.
-__device__ inline float reciprocal(float x) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
-  return inverse;
-}
 
 template <int kBlocks, bool kTurns>
 class HeadConsumer : private ScoreConsumer<kBlocks, kTurns> {

@@ -43,10 +43,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
   const int compressed = min(rows.count - rows.window, kMapped);
   if (thread < rows.window) {
     const std::int32_t position = rows.place.position - rows.window + 1 + thread;
-    const RowSlot place = position >= rows.place.start
-                              ? kStagedRow | static_cast<RowSlot>(rows.place.token_of(position))
-                              : static_cast<RowSlot>(position % p.ring.shape.rows);
-    shared_slots[thread] = place;
+    shared_slots[thread] = window_slot(p, rows.place, position);
   }
   RowSlot place[kPerThread] = {};  // otherwise the previous token's would be kept
 #pragma unroll

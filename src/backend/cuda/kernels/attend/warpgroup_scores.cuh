@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
@@ -15,14 +16,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kConsumersBarrier = 1;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// exp(x) for x <= 0, to 2^-21 relative for x > -16; results below 2^-126 are zero.
-__device__ inline float exp_fast(float x) {
-  constexpr float kLog2E = 0x1.715476p+0f;
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(x, kLog2E)));
-  return power;
-}
 
 template <int kBlocks, bool kTurns>
 class ScoreConsumer {

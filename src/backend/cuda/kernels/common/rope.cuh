@@ -16,11 +16,15 @@ struct Rotation {
   float sine = 0.0F;
 };
 
-// The rotation of the interleaved pair `pair` in [0, kRotatedPairs); rope.inverse_frequency is not null.
-__device__ inline Rotation rotation_of(const RopeParams& rope, std::int32_t position, int pair) {
-  const float angle = __fmul_rn(static_cast<float>(position), rope.inverse_frequency[pair]);
+// The rotation of an interleaved pair, by its inverse frequency.
+__device__ inline Rotation rotation_of(float inverse_frequency, bool inverse, std::int32_t position) {
+  const float angle = __fmul_rn(static_cast<float>(position), inverse_frequency);
   const SineCosine of_angle = sine_cosine(angle);
-  return {.cosine = of_angle.cosine, .sine = rope.inverse ? -of_angle.sine : of_angle.sine};
+  return {.cosine = of_angle.cosine, .sine = inverse ? -of_angle.sine : of_angle.sine};
+}
+// And by its number in [0, kRotatedPairs); rope.inverse_frequency is not null.
+__device__ inline Rotation rotation_of(const RopeParams& rope, std::int32_t position, int pair) {
+  return rotation_of(rope.inverse_frequency[pair], rope.inverse, position);
 }
 
 // Products and sums stay unfused, as on the CPU; results are rounded to BF16.

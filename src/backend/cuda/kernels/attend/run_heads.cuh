@@ -1,0 +1,341 @@
+// The consumers of run_plan.cuh: 64 heads of one token by one warpgroup.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/run_plan.cuh"
+#include "backend/cuda/kernels/attend/softmax_math.cuh"
+#include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
+#include "backend/cuda/kernels/common/rope.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
+#include "backend/ops.h"
+
+namespace dsv4rt::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A token of a run.
+struct RunToken {
+  std::int32_t token = 0;
+  std::int32_t position = 0;
+  std::int32_t first_row = 0;  // where its window begins in the room
+  std::int32_t window = 0;     // rows that it has
+  std::int32_t compressed = 0;
+};
+
+template <bool kCompresses>
+class RunConsumer {
+ public:
+  using Shape = RunShape<kCompresses>;
+  using Room = typename Shape::Room;
+
+  // Warpgroup `group` of the block.
+  __device__ RunConsumer(const AttendParams& params, RunShared<kCompresses>& shared, int group, int first_head)
+      : p_(params), shared_(shared), first_head_(first_head), group_(group), turn_phase_(group == 0 ? 1 : 0) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) sink_[half] = __ldg(p_.sink + head(half));
+    if (rotates()) frequency_ = __ldg(p_.output_rope.inverse_frequency + lane_);
+    pass_token(group);
+  }
+
+  __device__ void attend(const RunToken& token) {
+    Rotation rotation;  // the lane's pair's
+    if (rotates()) rotation = rotation_of(frequency_, p_.output_rope.inverse, token.position);
+    const std::uint32_t compressed = shared_address(shared_.rows);
+    const std::uint32_t window = compressed + token.first_row * kAtomRowBytes;
+    Weights weights;
+    float factor[2];
+    {
+      Scores s;
+      score(window, compressed, s);
+      weigh(token, s, weights, factor);
+    }
+    const Values values{Room::values(window), Room::values(compressed)};
+    float o[kPartValues / 2] = {};
+#pragma unroll 1
+    for (int part = 0; part < kParts - 1; ++part) {
+      multiply(values, part, weights, o);
+      write<false>(token.token, part, o, factor, rotation);
+    }
+    multiply(values, kParts - 1, weights, o);
+    write<true>(token.token, kParts - 1, o, factor, rotation);
+    pass_token(kRunGroups - 1);
+  }
+
+  // For a token without rows: its queries give way to the next ones.
+  __device__ void skip() {
+    take_turn();
+#pragma unroll 1
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      barrier_wait(shared_address(&shared_.full[slot_]), phase_);
+      release(slot_);
+      pass_atoms(1);
+    }
+    give_turn();
+    pass_token(kRunGroups - 1);
+  }
+
+ private:
+  static constexpr int kWindowProducts = kRunWindow / 16;  // matrix products of outputs, 16 rows each
+  static constexpr int kProducts = kWindowProducts + (kCompresses ? kRunCompressedRows / 16 : 0);
+  static constexpr int kPartValues = 128;
+  static constexpr int kParts = kHeadDim / kPartValues;
+  static constexpr int kStepProducts = 2;  // weights are summed by 32 rows
+  using Weights = uint4[kProducts];
+  struct Scores {
+    float window[kRunWindow / 2];
+    float compressed[kRunCompressedRows / 2];
+    // Of the `i`-th 16 rows.
+    __device__ float* of(int i) {
+      return i < kWindowProducts ? window + 8 * i : compressed + 8 * (i - kWindowProducts);
+    }
+  };
+
+  // The head that this thread's accumulators in the half given belong to.
+  [[nodiscard]] __device__ int head(int half) const {
+    return first_head_ + warp_ % 4 * 16 + half * 8 + lane_ / 4;
+  }
+  [[nodiscard]] __device__ bool rotates() const {
+    return p_.output_rope.inverse_frequency != nullptr;
+  }
+
+  // Registers that products read count as free as soon as those are issued: keeps weights where they are until then.
+  __device__ static void hold(Weights& weights) {
+#pragma unroll
+    for (uint4& unit : weights) asm volatile("" : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)::"memory");
+  }
+
+  // --- the ring of queries --------------------------------------------------------------------------------
+
+  __device__ void release(int slot) {
+    if (lane_ == 0) barrier_arrive(shared_address(&shared_.empty[slot]));
+  }
+  __device__ void pass_atoms(int count) {
+    slot_ += count;
+    phase_ ^= slot_ / Shape::kSlots & 1;
+    slot_ %= Shape::kSlots;
+  }
+  __device__ void pass_token(int tokens) {
+    pass_atoms(tokens * kAtoms);
+  }
+
+  // The warpgroup's token is next to take queries: the phases of the ring tell one round from the next only.
+  __device__ void take_turn() {
+    barrier_wait(shared_address(&shared_.turn[group_]), turn_phase_);
+    turn_phase_ ^= 1;
+  }
+  __device__ void give_turn() {
+    if (lane_ == 0) barrier_arrive(shared_address(&shared_.turn[(group_ + 1) % kRunGroups]));
+  }
+
+  // --- scores ---------------------------------------------------------------------------------------------
+
+  // `window`, `compressed`: where these rows begin.
+  __device__ void score(std::uint32_t window, std::uint32_t compressed, Scores& s) {
+    std::uint64_t window_keys = Room::keys(window);
+    std::uint64_t compressed_keys = Room::keys(compressed);
+    const std::uint64_t queries = atom_descriptor(shared_address(shared_.queries), 16);
+    // Without a first value they would count as the last token's, to be kept while its outputs need the registers.
+#pragma unroll
+    for (float& value : s.window) value = 0.0f;
+#pragma unroll
+    for (float& value : s.compressed) value = 0.0f;
+    wgmma_hold(s.window);
+    if constexpr (kCompresses) wgmma_hold(s.compressed);
+    take_turn();
+    int before = 0;  // the slot whose products run
+#pragma unroll 1
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      const std::uint64_t q = queries + slot_ * (kAtomBytes / kUnitBytes);
+      barrier_wait(shared_address(&shared_.full[slot_]), phase_);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kAtomValues / 16; ++i) {
+        constexpr int kStepUnits = 16 / kUnitValues;
+        Wgmma<kRunWindow>::bf16(s.window, q + kStepUnits * i, window_keys + kStepUnits * i, atom + i > 0);
+        if constexpr (kCompresses) {
+          Wgmma<kRunCompressedRows>::bf16(s.compressed, q + kStepUnits * i, compressed_keys + kStepUnits * i,
+                                          atom + i > 0);
+        }
+      }
+      wgmma_commit();
+      window_keys += Room::kAtomUnits;
+      compressed_keys += Room::kAtomUnits;
+      wgmma_wait<1>();
+      if (atom > 0) release(before);
+      before = slot_;
+      pass_atoms(1);
+    }
+    give_turn();
+    wgmma_wait<0>();
+    wgmma_hold(s.window);
+    if constexpr (kCompresses) wgmma_hold(s.compressed);
+    release(before);
+  }
+
+  // Scales `s`; those of rows that the token does not have become -infinity. The greatest go to `largest`.
+  template <int kCount>
+  __device__ void scale(float (&s)[kCount], std::int32_t rows, float (&largest)[2]) const {
+    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+    static_assert(kHeadDim == 512);
+#pragma unroll
+    for (float& value : s) value = __fmul_rn(value, kScale);
+    if (rows < 2 * kCount) {
+      rows -= lane_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (i / 4 * 8 + i % 2 >= rows) s[i] = -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], s[i]);
+  }
+
+  // --- weights --------------------------------------------------------------------------------------------
+
+  // Rounded weights as operands of products, and what outputs are multiplied by.
+  __device__ void weigh(const RunToken& token, Scores& s, Weights& weights, float (&factor)[2]) const {
+    float largest[2] = {-INFINITY, -INFINITY};
+    scale(s.window, token.window, largest);
+    if constexpr (kCompresses) scale(s.compressed, token.compressed, largest);
+#pragma unroll
+    for (float& value : largest) {
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+    }
+    float sum[2][4] = {};  // every fourth step's
+#pragma unroll
+    for (int step = 0; step < kProducts / kStepProducts; ++step) {
+      float own[2] = {0.0f, 0.0f};
+#pragma unroll
+      for (int i = kStepProducts * step; i < kStepProducts * (step + 1); ++i) {
+        float* v = s.of(i);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) v[j] = exp_fast(v[j] - largest[j % 4 / 2]);
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) own[j % 4 / 2] += v[j] + v[j + 1];
+        weights[i] =
+            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        own[half] += __shfl_xor_sync(0xffffffffu, own[half], 1);
+        own[half] += __shfl_xor_sync(0xffffffffu, own[half], 2);
+        sum[half][step % 4] += own[half];
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]);
+      factor[half] = reciprocal(all + expf(sink_[half] - largest[half]));
+    }
+  }
+
+  // --- outputs --------------------------------------------------------------------------------------------
+
+  // The first 16 rows of each kind.
+  struct Values {
+    std::uint64_t window;
+    std::uint64_t compressed;
+  };
+  // A part of the values, summed.
+  __device__ static void multiply(const Values& values, int part, Weights& weights, float (&o)[kPartValues / 2]) {
+    const std::uint64_t column = std::uint64_t{kPartValues / kAtomValues * Room::kAtomUnits} * part;
+    hold(weights);
+    wgmma_hold(o);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      const std::uint32_t a[4] = {weights[i].x, weights[i].y, weights[i].z, weights[i].w};
+      const std::uint64_t rows = i < kWindowProducts ? values.window + 16 * i * Room::kRowUnits
+                                                     : values.compressed + 16 * (i - kWindowProducts) * Room::kRowUnits;
+      Wgmma<kPartValues>::template bf16_registers<1>(o, a, rows + column, i > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(o);
+    hold(weights);
+  }
+
+  // o * factor, rounded, turned if the part is the last. Four lanes exchange what they have of 32 values, so that each
+  // writes 16 bytes of a head.
+  template <bool kLast>
+  __device__ void write(std::int32_t token, int part, const float (&o)[kPartValues / 2], const float (&factor)[2],
+                        const Rotation& rotation) const {
+    constexpr int kTiles = 4;                              // 8 values each
+    constexpr int kTurned = (kPartValues - kRopeDim) / 8;  // tiles before those that are turned
+    bf16* to =
+        p_.o + (std::int64_t{token} * p_.heads + head(0)) * kHeadDim + part * kPartValues + lane_ % 4 * kUnitValues;
+#pragma unroll
+    for (int first = 0; first < kPartValues / 8; first += kTiles) {
+      std::uint32_t words[2][kTiles];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const int tile = first + i;
+        const float* four = &o[4 * tile];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          words[half][i] = pack_bf16(four[2 * half] * factor[half], four[2 * half + 1] * factor[half]);
+        }
+        if (kLast && tile >= kTurned && rotates()) {
+          rotate(rotation, 4 * (tile - kTurned) + lane_ % 4, words[0][i], words[1][i]);
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        transpose(words[half]);
+        *reinterpret_cast<uint4*>(to + half * 8 * kHeadDim + first * 8) =
+            make_uint4(words[half][0], words[half][1], words[half][2], words[half][3]);
+      }
+    }
+  }
+
+  // Turns pair `pair` of two heads; `rotation` is of the pair that the lane has the number of.
+  __device__ static void rotate(const Rotation& rotation, int pair, std::uint32_t& one, std::uint32_t& other) {
+    const Rotation own{__shfl_sync(0xffffffffu, rotation.cosine, pair), __shfl_sync(0xffffffffu, rotation.sine, pair)};
+    for (std::uint32_t* values : {&one, &other}) {
+      float first = low_value(*values);
+      float second = high_value(*values);
+      rotate_pair(own, first, second);
+      *values = pack_bf16(first, second);
+    }
+  }
+
+  // Word j of lane i of four to word i of lane j.
+  __device__ void transpose(std::uint32_t (&words)[4]) const {
+    const bool odd = (lane_ & 1) != 0;
+    const bool upper = (lane_ & 2) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[i] : words[i + 1], 1);
+      words[i] = odd ? other : words[i];
+      words[i + 1] = odd ? words[i + 1] : other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i + 2], 2);
+      words[i] = upper ? other : words[i];
+      words[i + 2] = upper ? words[i + 2] : other;
+    }
+  }
+
+  const AttendParams& p_;
+  RunShared<kCompresses>& shared_;
+  int first_head_;
+  int group_;
+  int turn_phase_;
+  int warp_ = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);  // known to be uniform
+  int lane_ = static_cast<int>(threadIdx.x) % 32;
+  int slot_ = 0;  // where the next queries are in the ring, and its phase
+  int phase_ = 0;
+  float sink_[2];
+  float frequency_ = 0.0f;  // the lane's pair's
+};
+
+#endif
+
+}  // namespace dsv4rt::cuda
