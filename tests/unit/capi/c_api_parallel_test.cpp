@@ -136,5 +136,23 @@ TEST_F(CApiParallelTest, AnIdOfRanksNeedsItsBytes) {
   }
 }
 
+TEST_F(CApiParallelTest, AnImpossibleRankOverNcclIsRefusedBeforeAnyoneIsMet) {
+  char id[DSV4RT_NCCL_ID_BYTES] = "";
+  const bool nccl = dsv4rt_nccl_unique_id(id, sizeof(id), nullptr, 0) == DSV4RT_OK;
+  dsv4rt_parallel_options ranks;
+  ASSERT_EQ(dsv4rt_parallel_options_init(&ranks, sizeof(ranks)), DSV4RT_OK);
+  ranks.kind = DSV4RT_PARALLEL_CONTEXT;
+  ranks.unique_id = id;
+  ranks.rank = 5;
+  ranks.size = 2;
+  expect_names(refused_with(
+                   [&ranks](dsv4rt_engine_options& options) {
+                     options.backend = "cuda";
+                     options.parallel = &ranks;
+                   },
+                   nccl ? DSV4RT_INVALID_ARGUMENT : DSV4RT_UNSUPPORTED),
+               nccl ? "rank" : "nccl");
+}
+
 }  // namespace
 }  // namespace dsv4rt

@@ -61,6 +61,13 @@ class SnapshotIncrement : public testing::Test {
     EXPECT_OK(engine_->release(twin));
     return snapshot;
   }
+  // What is saved of a sequence that `snapshot` makes.
+  Bytes as_restored(const Bytes& snapshot) {
+    const SequenceId sequence = engine_->restore_sequence(snapshot).value();
+    Bytes saved = save(sequence);
+    EXPECT_OK(engine_->release(sequence));
+    return saved;
+  }
   void expect_refused(const Bytes& snapshot, StatusCode code, std::initializer_list<std::string_view> parts,
                       std::span<const std::byte> key = {}) {
     EXPECT_TRUE(fails_with(engine_->restore_sequence(snapshot, 0, {.key = key}), code, parts));
@@ -143,7 +150,7 @@ TEST_F(SnapshotIncrement, GoesOnAfterARestoreAForkAndRejectedDrafts) {
   feeder_.step({&drafts, 1});
   feeder_.feed_to(child, 260, 13);
   const Bytes to_260 = save(child.id, 130);
-  EXPECT_EQ(save(engine_->restore_sequence(base + to_260).value()), whole(child));
+  EXPECT_EQ(as_restored(base + to_260), whole(child));
 
   const auto other = make_engine(options());
   SequenceFeeder elsewhere(*other);
@@ -154,7 +161,7 @@ TEST_F(SnapshotIncrement, GoesOnAfterARestoreAForkAndRejectedDrafts) {
   const auto to_300 = other->save_sequence(moved.id, {.base_tokens = 260});
   ASSERT_OK(to_300);
   feeder_.feed_to(child, 300);
-  EXPECT_EQ(save(engine_->restore_sequence(base + to_260 + *to_300).value()), whole(child));
+  EXPECT_EQ(as_restored(base + to_260 + *to_300), whole(child));
 }
 
 TEST_F(SnapshotIncrement, OnlyWhatIsStillTheBeginningIsAddedTo) {
@@ -184,7 +191,7 @@ TEST_F(SnapshotIncrement, OnlyWhatIsStillTheBeginningIsAddedTo) {
   EXPECT_EQ(saved_tokens(sequence.id), 100);
   sequence.length = 102;
   sequence.outputs = slice_rows(sequence.outputs, 0, 102, golden_.hidden());
-  EXPECT_EQ(save(engine_->restore_sequence(first + save(sequence.id, 100)).value()), whole(sequence));
+  EXPECT_EQ(as_restored(first + save(sequence.id, 100)), whole(sequence));
   EXPECT_EQ(saved_tokens(sequence.id), 102);
   ASSERT_OK(engine_->truncate(sequence.id, 101));
   EXPECT_EQ(saved_tokens(sequence.id), 0);
