@@ -367,8 +367,10 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   Status status;
   try {
     const BoundaryKeep keep = boundaries.keep(layout, schedule.layers()[local]);
-    status =
-        layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep);
+    const StepView host = step_view(step.plan.metadata.data(), manager->step_offsets(), step.plan.counts);
+    const std::span first_tokens(host.sequence_first_token, static_cast<std::size_t>(view.counts.sequences) + 1);
+    status = layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep,
+                                   first_tokens);
     if (status.ok()) status = flag_outputs(view, output);
   } catch (...) {
     status = of_exception("forward_layer", std::current_exception());

@@ -414,14 +414,17 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(memory.cache, plan_memory(settings.config, schedule, layout, options.limits));
 
   const std::int32_t max_tokens = options.limits.max_step_tokens;
-  const WorkspaceShape shape =
-      WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
+  WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
+  if (settings.context != nullptr) {
+    shape.packed_row_bytes = packed_rows_bytes(schedule, settings.row_format, settings.index_format, max_tokens,
+                                               options.limits.max_sequences, settings.context->size());
+  }
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   if (options.draft_budget_tokens > 0) memory.workspace_bytes += LateCounts::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
-  // Sums take memory, rows that are exchanged none.
+  // Sums take memory of the communicator, rows that are exchanged none.
   const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
   if (peers != nullptr) memory.exchange_bytes = peers->scratch_bytes(rank_elements);
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;

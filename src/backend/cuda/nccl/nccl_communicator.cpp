@@ -14,6 +14,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,6 +64,8 @@ class NcclCommunicator final : public Communicator {
                         std::int64_t elements, void* stream) override;
   Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) override;
   Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override;
+  Status begin_share(std::span<const SharedPart> parts, void* stream) override;
+  Status end_share(void* stream) override;
   Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override;
   Status watch(void* stream) override;
   [[nodiscard]] Status state() const override { return lost_.status(); }
@@ -84,6 +87,10 @@ class NcclCommunicator final : public Communicator {
   ncclComm_t comm_ = nullptr;
   void* scratch_ = nullptr;
   std::int64_t scratch_elements_ = 0;
+  // Shares run on a stream of their own, beside the caller's work.
+  Stream share_stream_;
+  Event share_ready_;  // what the caller had enqueued before begin_share
+  Event share_done_;
   std::optional<DeadlineWatch> watch_;  // gone first
 };
 
@@ -94,6 +101,9 @@ NcclCommunicator::~NcclCommunicator() {
   const std::lock_guard lock(comm_mutex_);
   // Ranks end together; one that does not is not waited for.
   if (comm_ != nullptr) end(nccl_.ncclCommDestroy, std::chrono::duration<double>(options_.deadline_seconds));
+  share_stream_ = {};  // while the device is current
+  share_ready_ = {};
+  share_done_ = {};
 }
 
 void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) {
@@ -112,6 +122,9 @@ Status NcclCommunicator::connect() {
   DSV4RT_ON_DEVICE(*device_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  DSV4RT_ASSIGN_OR_RETURN(share_stream_, create_stream());
+  DSV4RT_ASSIGN_OR_RETURN(share_ready_, create_event(/*timing=*/false));
+  DSV4RT_ASSIGN_OR_RETURN(share_done_, create_event(/*timing=*/false));
   ncclUniqueId id;
   static_assert(sizeof(id) == sizeof(options_.id));
   std::memcpy(&id, options_.id.data(), sizeof(id));
@@ -229,6 +242,33 @@ Status NcclCommunicator::broadcast(void* data, std::int64_t bytes, std::int32_t 
     return nccl_.ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, comm_,
                                static_cast<cudaStream_t>(stream));
   });
+}
+
+// All parts in one launch. The caller's stream goes on, and waits for them where it needs them.
+Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  DSV4RT_RETURN_IF_ERROR(check_share(parts, options_.size));
+  DSV4RT_ON_DEVICE(*device_);
+  DSV4RT_CUDA_TRY(cudaEventRecord(share_ready_.get(), static_cast<cudaStream_t>(stream)));
+  DSV4RT_CUDA_TRY(cudaStreamWaitEvent(share_stream_.get(), share_ready_.get()));
+  DSV4RT_RETURN_IF_ERROR(enqueue("begin_share", [&] {
+    if (const ncclResult_t started = nccl_.ncclGroupStart(); started != ncclSuccess) return started;
+    ncclResult_t result = ncclSuccess;
+    for (const SharedPart& part : parts) {
+      if (part.bytes == 0 || (result != ncclSuccess && result != ncclInProgress)) continue;
+      result = nccl_.ncclBroadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, part.root,
+                                   comm_, share_stream_.get());
+    }
+    const ncclResult_t ended = nccl_.ncclGroupEnd();
+    return result == ncclSuccess || result == ncclInProgress ? ended : result;
+  }));
+  return DSV4RT_CUDA_STATUS(cudaEventRecord(share_done_.get(), share_stream_.get()));
+}
+
+Status NcclCommunicator::end_share(void* stream) {
+  DSV4RT_ON_DEVICE(*device_);
+  DSV4RT_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), share_done_.get()));
+  return lost_.status();
 }
 
 Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) {
