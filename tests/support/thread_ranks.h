@@ -1,0 +1,161 @@
+// Ranks that are threads of one process and reach each other's memory: engines that share a prompt on one CPU, or on
+// one GPU.
+//
+// Parts are copied where their share ends, so that whoever touches them in between, or reads them before, shows.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dsv4rt/communicator.h"
+#include "support/expect_ok.h"
+#include "support/test_backend.h"
+
+namespace dsv4rt::test {
+
+class ThreadRanks {
+ public:
+  // What a rank has been part of.
+  struct Traffic {
+    std::int64_t shares = 0;
+    std::int64_t bytes = 0;  // of all parts, whoever had them
+    bool under_way = false;  // a share was begun and not ended
+  };
+
+  // body(rank, communicator) in a thread for every rank. A rank that returns early is lost to those that go on.
+  static std::vector<Traffic> run(std::int32_t size,
+                                  const std::function<void(int, const std::shared_ptr<Communicator>&)>& body) {
+    Meeting meeting(size);
+    std::vector<std::shared_ptr<Rank>> ranks;
+    for (std::int32_t r = 0; r < size; ++r) ranks.push_back(std::make_shared<Rank>(meeting, r));
+    std::vector<std::thread> threads;
+    for (std::int32_t r = 0; r < size; ++r) {
+      threads.emplace_back([&, r] {
+        body(r, ranks[static_cast<std::size_t>(r)]);
+        meeting.leave();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::vector<Traffic> traffic;
+    for (const auto& rank : ranks) traffic.push_back(rank->traffic);
+    return traffic;
+  }
+
+ private:
+  struct Meeting {
+    explicit Meeting(std::int32_t size)
+        : barrier(size, Completion{this}),
+          parts(static_cast<std::size_t>(size)),
+          gathered(static_cast<std::size_t>(size)) {}
+    // Whether all ranks have come. Decided once for all of them: one may leave before another has looked.
+    bool meet() {
+      barrier.arrive_and_wait();
+      return all_came;
+    }
+    void leave() {
+      ++gone;
+      barrier.arrive_and_drop();
+    }
+    struct Completion {
+      Meeting* meeting;
+      void operator()() const noexcept { meeting->all_came = meeting->gone == 0; }
+    };
+    std::barrier<Completion> barrier;
+    std::atomic<int> gone = 0;
+    bool all_came = true;
+    std::vector<std::span<const SharedPart>> parts;
+    std::vector<const void*> gathered;
+  };
+
+  class Rank final : public Communicator {
+   public:
+    Rank(Meeting& meeting, std::int32_t rank)
+        : meeting_(meeting), rank_(rank), backend_(create_test_backend().value()) {}
+    Traffic traffic;
+
+    [[nodiscard]] std::string_view transport() const noexcept override { return "threads"; }
+    [[nodiscard]] std::int32_t rank() const noexcept override { return rank_; }
+    [[nodiscard]] std::int32_t size() const noexcept override {
+      return static_cast<std::int32_t>(meeting_.parts.size());
+    }
+    [[nodiscard]] bool uses_host_memory() const noexcept override { return backend_->uses_host_memory(); }
+    [[nodiscard]] std::int64_t scratch_bytes(std::int64_t) const override { return 0; }
+    Status reserve(std::int64_t) override { return {}; }
+    Status all_reduce_sum(const void*, ElementType, void*, ElementType, std::int64_t, void*) override {
+      return {StatusCode::kUnsupported, "threads: no sums"};
+    }
+    Status all_gather(const void*, void*, std::int64_t, void*) override {
+      return {StatusCode::kUnsupported, "threads: no gather"};
+    }
+    Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override {
+      const SharedPart part{.data = data, .bytes = bytes, .root = root};
+      if (Status status = begin_share({&part, 1}, stream); !status.ok()) return status;
+      return end_share(stream);
+    }
+
+    Status begin_share(std::span<const SharedPart> parts, void*) override {
+      EXPECT_FALSE(traffic.under_way) << "a share within a share";
+      meeting_.parts[static_cast<std::size_t>(rank_)] = parts;
+      ++traffic.shares;
+      for (const SharedPart& part : parts) traffic.bytes += part.bytes;
+      traffic.under_way = true;
+      return {};
+    }
+    Status end_share(void* stream) override {
+      EXPECT_TRUE(traffic.under_way) << "no share to end";
+      traffic.under_way = false;
+      settle_test_stream(stream);
+      if (!meet()) return state();
+      const std::span<const SharedPart> mine = meeting_.parts[static_cast<std::size_t>(rank_)];
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& theirs = meeting_.parts[static_cast<std::size_t>(mine[i].root)];
+        EXPECT_EQ(theirs.size(), mine.size());
+        EXPECT_EQ(theirs[i].bytes, mine[i].bytes);
+        EXPECT_EQ(theirs[i].root, mine[i].root);
+        if (mine[i].root == rank_) continue;
+        EXPECT_OK(backend_->copy(mine[i].data, theirs[i].data, static_cast<std::size_t>(mine[i].bytes)));
+      }
+      EXPECT_OK(backend_->synchronize());
+      static_cast<void>(meet());
+      return state();
+    }
+
+    Status all_gather_host(const void* part, void* all, std::int64_t bytes, double) override {
+      meeting_.gathered[static_cast<std::size_t>(rank_)] = part;
+      if (!meet()) return state();
+      for (std::size_t r = 0; r < meeting_.gathered.size(); ++r) {
+        std::memcpy(static_cast<std::byte*>(all) + static_cast<std::int64_t>(r) * bytes, meeting_.gathered[r],
+                    static_cast<std::size_t>(bytes));
+      }
+      static_cast<void>(meet());
+      return state();
+    }
+
+    [[nodiscard]] Status state() const override {
+      return lost_ ? Status{StatusCode::kBackendLost, "threads: a rank has left"} : Status{};
+    }
+
+   private:
+    // Whether all ranks have come, now and always.
+    bool meet() {
+      lost_ = !meeting_.meet() || lost_;
+      return !lost_;
+    }
+
+    Meeting& meeting_;
+    std::int32_t rank_;
+    std::unique_ptr<Backend> backend_;  // copies
+    bool lost_ = false;
+  };
+};
+
+}  // namespace dsv4rt::test
