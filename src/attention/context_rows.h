@@ -5,7 +5,8 @@
 // tokens around a cut and makes these rows itself. Every rank also needs what rings keep of the ends of sequences, what
 // boundary states keep, and the window before a cut.
 //
-// All of it follows from rows alone, not from positions, of which the host may not know the last word (StepShifts).
+// All of it follows from rows alone, whatever the positions: a few rows more are exchanged than blocks that a cut goes
+// through have, and no position need be looked at on the host.
 #pragma once
 
 #include <cstdint>

@@ -380,8 +380,9 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   } else if (cache_written) {
     step.spoiled_by = local;
   }
-  if (status.ok()) return watch_ranks();
-  return latch_if_broken(std::move(status));
+  // What was enqueued before a failure may wait for other ranks as well.
+  Status watched = watch_ranks();
+  return status.ok() ? watched : latch_if_broken(std::move(status));
 }
 
 Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {
