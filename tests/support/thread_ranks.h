@@ -50,6 +50,9 @@ class ThreadRanks {
     return traffic;
   }
 
+  // That of a communicator that a body was given.
+  static const Traffic& traffic(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).traffic; }
+
  private:
   struct Meeting {
     explicit Meeting(std::int32_t size)

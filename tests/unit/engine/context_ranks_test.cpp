@@ -1,7 +1,10 @@
 // Context parallelism without MPI and NCCL: ranks are threads of this process, on one CPU or on one GPU. What every
 // rank has is what one rank has, byte for byte, and what they exchange for it is little.
+#include <algorithm>
 #include <array>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -189,6 +192,32 @@ TEST(ContextRanksSteps, KeptBoundariesHaveTheBytesOfOneRank) {
 
 // ---- What is exchanged -----------------------------------------------------------------------------
 
+// A cut in the middle of a long prompt, around the ends of the blocks that every 128 tokens become a row: pieces are
+// long enough for rows that their owner makes alone, and for windows that do not reach back to the piece before.
+std::vector<std::string> play_cuts(Engine& engine) {
+  constexpr std::int64_t kTokens = 640;  // pieces of 160 tokens for two ranks
+  static const LayerRows inputs = inputs_of(10, 128 + kTokens);
+  std::vector<std::string> texts;
+  SequenceFeeder feeder(engine);
+  for (const std::int64_t residue : {127, 0, 1}) {
+    for (const std::int64_t cut : {160, 320, 480}) {
+      FedSequence sequence = feeder.create(inputs);
+      const std::int64_t begin = (residue - cut + 1024) % 128;
+      feeder.feed_to(sequence, begin, 31);  // too short to be dealt out
+      feeder.feed(sequence, kTokens);
+      texts.push_back(digest_of(feeder, sequence));
+      feeder.release(sequence);
+    }
+  }
+  return texts;
+}
+
+TEST(ContextRanksSteps, CutsAroundTheEndsOfBlocksHaveTheBytesOfOneRank) {
+  const EngineOptions options =
+      options_of({.max_sequences = 1, .max_context_tokens = 768, .max_step_tokens = 640, .pool_tokens = 768});
+  expect_one_ranks_bytes(options, play_cuts, 2);
+}
+
 // A prompt of one sequence: finished rows, and window rows and projections of the tokens around the cuts and at the
 // end.
 TEST(ContextRanksSteps, APromptExchangesFinishedRows) {
@@ -221,11 +250,36 @@ TEST(ContextRanksSteps, APromptExchangesFinishedRows) {
   }
 }
 
+// Queries are made while rows are under way; nothing reads them, or overwrites what rings hold, before they are there.
+TEST(ContextRanksOnTheHost, QueriesAreMadeWhileRowsAreExchanged) {
+  constexpr std::int64_t kTokens = 300;
+  const EngineOptions options = options_of(
+      {.max_sequences = 1, .max_context_tokens = kTokens, .max_step_tokens = kTokens, .pool_tokens = kTokens});
+  const LayerRows inputs = inputs_of(9, kTokens);
+  ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    const BackendSwap backend(*engine);
+    std::set<std::string> within;
+    std::set<std::string> outside;
+    backend->capturing_ops().fail = [&](std::string_view name) {
+      (ThreadRanks::traffic(*ranks).under_way ? within : outside).emplace(name);
+      return Status{};
+    };
+    SequenceFeeder feeder(*engine);
+    FedSequence sequence = feeder.create(inputs);
+    feeder.feed(sequence, kTokens);
+    EXPECT_EQ(within, (std::set<std::string>{"normed_linear", "query", "index_query"}));
+    EXPECT_EQ(outside, (std::set<std::string>{"begin_step", "linear", "swa_kv", "compress", "copy_finished_rows",
+                                              "state_store", "indexer_topk", "attend", "swa_cache_write"}));
+  });
+}
+
 // ---- Failures --------------------------------------------------------------------------------------
 
 // A step that fails on every rank, before, while and after rows are exchanged, can be cancelled; then all is as it was,
 // and the same step gives one rank's bytes.
 TEST(ContextRanksOnTheHost, AFailedStepLeavesTheStateAsItWas) {
+  constexpr std::array<std::string_view, 4> kBeforeTheExchange{"linear", "swa_kv", "compress", "copy_finished_rows"};
   constexpr std::int64_t kBefore = 70;
   constexpr std::int64_t kTokens = 300;
   const EngineOptions options = options_of(
@@ -257,12 +311,19 @@ TEST(ContextRanksOnTheHost, AFailedStepLeavesTheStateAsItWas) {
         return name == operation ? Status{StatusCode::kResourceExhausted, "told to fail"} : Status{};
       };
       Status failed;
+      LayerId failed_layer;
       for (const LayerId layer : engine->layers()) {
+        failed_layer = layer;
         failed = engine->forward_layer(*step, layer, x.data(), out.data());
         if (!failed.ok()) break;
       }
       EXPECT_EQ(failed.code(), StatusCode::kResourceExhausted) << operation;
       backend->capturing_ops().fail = nullptr;
+      // A layer may be repeated as long as nobody has got anything of it.
+      const bool early = std::ranges::find(kBeforeTheExchange, operation) != kBeforeTheExchange.end();
+      EXPECT_EQ(engine->forward_layer(*step, failed_layer, x.data(), out.data()).code(),
+                early ? StatusCode::kOk : StatusCode::kFailedPrecondition)
+          << operation;
       const auto emptied = engine->cancel(*step);
       ASSERT_OK(emptied);
       if (emptied->empty()) {
