@@ -23,7 +23,7 @@ struct SharedReach {
   std::int32_t before_cut = 0;
   std::int32_t behind_cut = 0;
   std::int32_t at_end = 0;           // the last rows that every sequence has in the step
-  std::int32_t before_boundary = 0;  // of every kept boundary
+  std::int32_t before_boundary = 0;  // rows before every kept boundary
 };
 
 struct OwnedRows {

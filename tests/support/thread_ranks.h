@@ -27,7 +27,7 @@ class ThreadRanks {
   // What a rank has been part of.
   struct Traffic {
     std::int64_t shares = 0;
-    std::int64_t bytes = 0;  // of all parts, whoever had them
+    std::int64_t bytes = 0;  // bytes of all parts, whoever had them
     bool under_way = false;  // a share was begun and not ended
   };
 

@@ -261,8 +261,8 @@ class MpiCommunicator final : public Communicator {
   // Between begin_share and end_share.
   bool sharing_ = false;
   std::span<const SharedPart> shared_;
-  std::vector<std::int64_t> shared_bytes_;  // of every root
-  std::int64_t shared_offset_ = 0;          // of those that are under way
+  std::vector<std::int64_t> shared_bytes_;  // bytes that every root has to give
+  std::int64_t shared_offset_ = 0;          // where those begin that are under way
   MPI_Request share_request_ = MPI_REQUEST_NULL;
   int share_code_ = MPI_SUCCESS;
   std::vector<int> counts_;  // bytes of every root that are under way, and where they lie in staging_
