@@ -87,7 +87,7 @@ class AttentionLayer {
   Status forward_divided(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
                          StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
                          std::span<const std::int32_t> first_tokens) const;
-  [[nodiscard]] Exchange plan_exchange(const StepView& step, const Workspace& ws, const BoundaryKeep* keep,
+  [[nodiscard]] Exchange plan_exchange(const StepView& step, bf16* out, const Workspace& ws, const BoundaryKeep* keep,
                                        std::span<const std::int32_t> first_tokens) const;
   // work(step, x, out, workspace) of each of this rank's pieces.
   template <class Work>
@@ -100,8 +100,6 @@ class AttentionLayer {
   Status take_rows(Ops& ops, const StepView& step, const Workspace& ws, const Exchange& exchange) const;
   // Rows and index keys that these tokens of the step complete.
   Status compress_tokens(Ops& ops, const StepView& step, RowRange tokens, const Workspace& ws) const;
-  // Every rank's rows of the output reach all.
-  Status share_output(const StepView& step, bf16* out) const;
 
   // Whether the step's window rows enter the ring before attention reads it.
   [[nodiscard]] bool stores_window_at_once(const StepView& step) const;

@@ -66,6 +66,7 @@ struct AttentionLayer::Exchange {
   std::vector<FinishedRows> finished;
   std::vector<RowRange> behind_cuts;  // whose rows every rank makes
   std::vector<SharedPart> parts;
+  std::vector<SharedPart> outputs;  // every piece's rows of the output; none if they stay where they were computed
   const BoundaryKeep* keep = nullptr;
 };
 
@@ -77,7 +78,8 @@ Status AttentionLayer::forward_divided(Ops& ops, const StepView& step, const bf1
                                        StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
                                        std::span<const std::int32_t> first_tokens) const {
   const auto run = [observer](Stage stage, const auto& work) { return run_stage(observer, stage, work); };
-  const Exchange exchange = plan_exchange(step, ws, keep, first_tokens);
+  // All the memory that the layer takes: who runs out of it has exchanged nothing yet.
+  const Exchange exchange = plan_exchange(step, out, ws, keep, first_tokens);
   Share share(*settings_.context, settings_.stream);
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&]() -> Status {
     DSV4RT_RETURN_IF_ERROR(for_own_rows(
@@ -116,11 +118,14 @@ Status AttentionLayer::forward_divided(Ops& ops, const StepView& step, const bf1
       return project_output(ops, rows, to, w);
     });
   }));
-  if (!settings_.context_share_outputs) return {};
-  return run(Stage::kExchange, [&] { return share_output(step, out); });
+  if (exchange.outputs.empty()) return {};
+  return run(Stage::kExchange, [&]() -> Status {
+    DSV4RT_RETURN_IF_ERROR(share.begin(exchange.outputs));
+    return share.end();
+  });
 }
 
-AttentionLayer::Exchange AttentionLayer::plan_exchange(const StepView& step, const Workspace& ws,
+AttentionLayer::Exchange AttentionLayer::plan_exchange(const StepView& step, bf16* out, const Workspace& ws,
                                                        const BoundaryKeep* keep,
                                                        std::span<const std::int32_t> first_tokens) const {
   DSV4RT_CHECK(first_tokens.size() == static_cast<std::size_t>(step.counts.sequences) + 1);
@@ -129,6 +134,14 @@ AttentionLayer::Exchange AttentionLayer::plan_exchange(const StepView& step, con
   const ContextRows rows(split, first_tokens, keeps ? keep->captures : std::span<const BoundaryCapture>());
   Exchange exchange;
   exchange.keep = keeps ? keep : nullptr;
+  for (std::int32_t index = 0; settings_.context_share_outputs && index < split.pieces(); ++index) {
+    const RowRange piece = split.piece(index);
+    const std::int64_t hidden = settings_.config.hidden_size;
+    if (piece.count == 0) continue;
+    exchange.outputs.push_back({.data = out + piece.first * hidden,
+                                .bytes = piece.count * hidden * std::int64_t{sizeof(bf16)},
+                                .root = split.owner(index)});
+  }
 
   const BlockShape& staged = ws.staged_shape;
   const SharedReach window{.before_cut = static_cast<std::int32_t>(settings_.config.sliding_window) - 1,
@@ -274,22 +287,6 @@ Status AttentionLayer::compress_tokens(Ops& ops, const StepView& step, RowRange 
   CompressParams keys = compress_index_keys(step, ws);
   keys.step = rows.step;
   return ops.compress(keys);
-}
-
-Status AttentionLayer::share_output(const StepView& step, bf16* out) const {
-  const ContextSplit split(step.counts.tokens, settings_.context->size());
-  const std::int64_t hidden = settings_.config.hidden_size;
-  std::vector<SharedPart> parts;
-  for (std::int32_t index = 0; index < split.pieces(); ++index) {
-    const RowRange piece = split.piece(index);
-    if (piece.count == 0) continue;
-    parts.push_back({.data = out + piece.first * hidden,
-                     .bytes = piece.count * hidden * std::int64_t{sizeof(bf16)},
-                     .root = split.owner(index)});
-  }
-  Share share(*settings_.context, settings_.stream);
-  DSV4RT_RETURN_IF_ERROR(share.begin(parts));
-  return share.end();
 }
 
 }  // namespace dsv4rt
