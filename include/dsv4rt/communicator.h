@@ -56,6 +56,19 @@ class Communicator {
   virtual Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) = 0;
   virtual Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) = 0;
 
+  // all_gather of few bytes of host memory, which waits for every rank, by a deadline of its own: for agreeing on
+  // something before work begins.
+  virtual Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) = 0;
+
+  // Tells that collectives were enqueued on the stream, directly or by launching a graph: from now on somebody else
+  // sees to the deadline. Nothing to do where calls wait.
+  virtual Status watch(void* stream) {
+    static_cast<void>(stream);
+    return {};
+  }
+  // Ok, or kBackendLost with the first cause.
+  [[nodiscard]] virtual Status state() const = 0;
+
   // Brings parts from their roots to every rank while other work goes on: begin_share starts, and behind end_share they
   // are there (for host memory on return, otherwise for what is enqueued on the stream from then on). In between nobody
   // touches the parts or calls another collective, and `parts` stays where it is. Bytes and roots are the same on every
@@ -71,19 +84,6 @@ class Communicator {
     static_cast<void>(stream);
     return state();
   }
-
-  // all_gather of few bytes of host memory, which waits for every rank, by a deadline of its own: for agreeing on
-  // something before work begins.
-  virtual Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) = 0;
-
-  // Tells that collectives were enqueued on the stream, directly or by launching a graph: from now on somebody else
-  // sees to the deadline. Nothing to do where calls wait.
-  virtual Status watch(void* stream) {
-    static_cast<void>(stream);
-    return {};
-  }
-  // Ok, or kBackendLost with the first cause.
-  [[nodiscard]] virtual Status state() const = 0;
 };
 
 struct MpiOptions {

@@ -87,8 +87,9 @@ class AttentionLayer {
   Status forward_divided(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
                          StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
                          std::span<const std::int32_t> first_tokens) const;
-  [[nodiscard]] Exchange plan_exchange(const StepView& step, bf16* out, const Workspace& ws, const BoundaryKeep* keep,
-                                       std::span<const std::int32_t> first_tokens) const;
+  [[nodiscard]] Result<Exchange> plan_exchange(const StepView& step, bf16* out, const Workspace& ws,
+                                               const BoundaryKeep* keep,
+                                               std::span<const std::int32_t> first_tokens) const;
   // work(step, x, out, workspace) of each of this rank's pieces.
   template <class Work>
   Status for_own_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws, const Work& work) const;

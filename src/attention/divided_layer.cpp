@@ -5,7 +5,7 @@
 // others, and around cuts, at the ends of sequences and before kept boundaries the window rows and projections of the
 // tokens themselves (context_rows.h). Of these every rank makes the compressed rows behind the cuts, and rings and
 // boundary states as one rank would. Then the cache is complete and the same on every rank.
-#include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -79,7 +79,7 @@ Status AttentionLayer::forward_divided(Ops& ops, const StepView& step, const bf1
                                        std::span<const std::int32_t> first_tokens) const {
   const auto run = [observer](Stage stage, const auto& work) { return run_stage(observer, stage, work); };
   // All the memory that the layer takes: who runs out of it has exchanged nothing yet.
-  const Exchange exchange = plan_exchange(step, out, ws, keep, first_tokens);
+  DSV4RT_ASSIGN_OR_RETURN(const Exchange exchange, plan_exchange(step, out, ws, keep, first_tokens));
   Share share(*settings_.context, settings_.stream);
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&]() -> Status {
     DSV4RT_RETURN_IF_ERROR(for_own_rows(
@@ -125,10 +125,14 @@ Status AttentionLayer::forward_divided(Ops& ops, const StepView& step, const bf1
   });
 }
 
-AttentionLayer::Exchange AttentionLayer::plan_exchange(const StepView& step, bf16* out, const Workspace& ws,
-                                                       const BoundaryKeep* keep,
-                                                       std::span<const std::int32_t> first_tokens) const {
-  DSV4RT_CHECK(first_tokens.size() == static_cast<std::size_t>(step.counts.sequences) + 1);
+Result<AttentionLayer::Exchange> AttentionLayer::plan_exchange(const StepView& step, bf16* out, const Workspace& ws,
+                                                               const BoundaryKeep* keep,
+                                                               std::span<const std::int32_t> first_tokens) const {
+  if (first_tokens.size() != static_cast<std::size_t>(step.counts.sequences) + 1) {
+    return Status{StatusCode::kUnsupported, "a step of " + std::to_string(step.counts.tokens) +
+                                                " rows is dealt out over ranks: the host has to know where its " +
+                                                std::to_string(step.counts.sequences) + " sequences begin"};
+  }
   const ContextSplit split(step.counts.tokens, settings_.context->size());
   const bool keeps = keep != nullptr && !keep->captures.empty();
   const ContextRows rows(split, first_tokens, keeps ? keep->captures : std::span<const BoundaryCapture>());

@@ -99,6 +99,14 @@ std::string memory_text(const EngineMemory& memory) {
   return text;
 }
 
+// Which boundaries are kept, and which leave: rows before them are exchanged.
+std::string prefix_text(const PrefixCacheOptions& options) {
+  const PrefixPolicy& policy = options.policy;
+  return std::to_string(policy.interval_tokens) + (policy.prompt_end ? " prompt" : " -") +
+         (policy.output_end ? " output" : " -") + (policy.fork_points ? " forks " : " - ") +
+         std::to_string(static_cast<int>(options.eviction)) + " " + std::to_string(options.tenant_quota_tokens);
+}
+
 }  // namespace
 
 Status Engine::Impl::load(const EngineOptions& requested) {
@@ -163,9 +171,9 @@ Status Engine::Impl::agree(const Status& own) {
         " " + std::to_string(options.hca_rows_per_block) + " " + std::to_string(options.draft_budget_tokens) + " " +
         std::to_string(limits.max_sequences) + " " + std::to_string(limits.max_context_tokens) + " " +
         std::to_string(limits.max_step_tokens) + " " + std::to_string(limits.pool_tokens) + " " +
-        std::to_string(limits.boundary_states) + " " + std::to_string(options.graphs.max_graphs) + " " +
-        std::to_string(options.graphs.max_tokens) + (settings.context != nullptr ? " context " : " tensor ") +
-        std::to_string(options.parallel.context_min_tokens) +
+        std::to_string(limits.boundary_states) + " " + prefix_text(options.prefix_cache) + " " +
+        std::to_string(options.graphs.max_graphs) + " " + std::to_string(options.graphs.max_tokens) +
+        (settings.context != nullptr ? " context " : " tensor ") + std::to_string(options.parallel.context_min_tokens) +
         (options.parallel.context_share_outputs ? " shared outputs" : " own outputs");
     digest.update(std::as_bytes(std::span(text)));
     mine.digest = digest.finish();

@@ -143,6 +143,25 @@ TEST(MpiCommunicator, SharesPartsOfAllRanksAtOnce) {
   EXPECT_OK(ranks->end_share(nullptr)) << "nothing is under way";
 }
 
+// One rank was called with other parts, of the same length or of another one: nobody takes them for its own.
+TEST(MpiCommunicator, SharesOfOtherPartsLoseTheRanks) {
+  for (const std::int64_t others : {600, 300}) {
+    const auto ranks = all_ranks(5);
+    std::vector<char> bytes(1000);
+    std::vector<SharedPart> parts{{.data = bytes.data(), .bytes = 600, .root = 0},
+                                  {.data = bytes.data() + 600, .bytes = 400, .root = 0}};
+    if (ranks->rank() == ranks->size() - 1) parts[0].bytes = others == 600 ? 400 : 300;
+    if (ranks->rank() == ranks->size() - 1) parts[1].bytes = others == 600 ? 600 : 400;
+    const Status status = ranks->begin_share(parts, nullptr);
+    EXPECT_EQ(status.code(), StatusCode::kBackendLost);
+    EXPECT_NE(status.message().find("was called with other parts"), std::string::npos) << status.message();
+    EXPECT_EQ(ranks->state().message(), status.message());
+    EXPECT_EQ(ranks->end_share(nullptr).message(), status.message());
+  }
+  const auto ranks = all_ranks();
+  expect_same_on_every_rank(*ranks, "afterwards");
+}
+
 // An end that never comes leaves nothing that the process trips over.
 TEST(MpiCommunicator, ACommunicatorMayGoWithinAShare) {
   std::vector<char> bytes(1000);
@@ -218,7 +237,7 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
   if (absent) static_cast<void>(new std::shared_ptr<Communicator>(ranks));
 }
 
-// The same within a share, which the others find out at its end.
+// The same with a share.
 TEST(MpiCommunicator, ARankThatDoesNotComeToAShareIsLostWithinTheDeadline) {
   constexpr double kDeadline = 0.3;
   const auto ranks = all_ranks(kDeadline);
@@ -228,11 +247,10 @@ TEST(MpiCommunicator, ARankThatDoesNotComeToAShareIsLostWithinTheDeadline) {
     std::vector<char> bytes(1000);
     const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = ranks->size() - 1};
     const auto begin = std::chrono::steady_clock::now();
-    ASSERT_OK(ranks->begin_share({&part, 1}, nullptr));
-    const Status lost = ranks->end_share(nullptr);
+    const Status lost = ranks->begin_share({&part, 1}, nullptr);
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
     EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
-    EXPECT_NE(lost.message().find("end_share: not every rank took part within 0.3 s"), std::string::npos)
+    EXPECT_NE(lost.message().find("begin_share: not every rank took part within 0.3 s"), std::string::npos)
         << lost.message();
     EXPECT_GE(waited.count(), kDeadline);
     EXPECT_LE(waited.count(), kDeadline + 1);

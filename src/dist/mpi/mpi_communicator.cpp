@@ -144,7 +144,8 @@ class MpiCommunicator final : public Communicator {
   }
 
   // What every root has to give is one run of bytes, its parts in their order, of which kMpiPartBytes go at a time. The
-  // first are under way between begin and end; longer runs follow in end.
+  // first are under way between begin and end; longer runs follow in end. Ranks first compare what they were called
+  // with: MPI checks no lengths and would write other ranks' bytes anywhere.
   Status begin_share(std::span<const SharedPart> parts, void*) override {
     DSV4RT_RETURN_IF_ERROR(ready());
     DSV4RT_RETURN_IF_ERROR(check_share(parts, size_));
@@ -152,6 +153,7 @@ class MpiCommunicator final : public Communicator {
     for (const SharedPart& part : parts) shared_bytes_[static_cast<std::size_t>(part.root)] += part.bytes;
     shared_ = parts;
     shared_offset_ = 0;
+    DSV4RT_RETURN_IF_ERROR(compare_parts());
     return post_share();
   }
   Status end_share(void*) override {
@@ -174,6 +176,26 @@ class MpiCommunicator final : public Communicator {
   [[nodiscard]] Status ready() const {
     if (!sharing_) return lost_.status();
     return {StatusCode::kFailedPrecondition, "mpi: begin_share was called; accepted now: end_share"};
+  }
+
+  // Lost, on every rank, unless all were called with the same lengths and roots.
+  Status compare_parts() {
+    std::uint64_t own = 0xcbf29ce484222325U;  // FNV-1a
+    for (const SharedPart& part : shared_) {
+      for (const auto value : {static_cast<std::uint64_t>(part.bytes), static_cast<std::uint64_t>(part.root)}) {
+        own = (own ^ value) * 0x100000001b3U;
+      }
+    }
+    DSV4RT_RETURN_IF_ERROR(gather_part("begin_share", &own, sizeof(own), deadline_seconds_));
+    for (std::int32_t rank = 0; rank < size_; ++rank) {
+      std::uint64_t theirs = 0;
+      std::memcpy(&theirs, staging_.data() + rank * std::int64_t{sizeof(theirs)}, sizeof(theirs));
+      if (theirs == own) continue;
+      return lost_.lose("rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                        " (mpi): begin_share: rank " + std::to_string(rank) +
+                        " was called with other parts: the ranks' steps differ");
+    }
+    return {};
   }
 
   // Starts to bring [shared_offset_, shared_offset_ + kMpiPartBytes) of every root's bytes to all; nothing is left to
