@@ -1,7 +1,8 @@
 // Ranks that are threads of one process and reach each other's memory: engines that share a prompt on one CPU, or on
 // one GPU.
 //
-// Parts are copied where their share ends, so that whoever touches them in between, or reads them before, shows.
+// What ranks give is what lies there where a share begins, and is there for the others where it ends. In between nobody
+// touches it: parts that others give hold garbage till the end, and own ones must not have changed by then.
 #pragma once
 
 #include <algorithm>
@@ -58,6 +59,7 @@ class ThreadRanks {
     explicit Meeting(std::int32_t size)
         : barrier(size, Completion{this}),
           parts(static_cast<std::size_t>(size)),
+          given(static_cast<std::size_t>(size)),
           gathered(static_cast<std::size_t>(size)) {}
     // Whether all ranks have come. Decided once for all of them: one may leave before another has looked.
     bool meet() {
@@ -76,6 +78,7 @@ class ThreadRanks {
     std::atomic<int> gone = 0;
     bool all_came = true;
     std::vector<std::span<const SharedPart>> parts;
+    std::vector<std::vector<std::vector<std::byte>>> given;  // by rank and part; those of others are empty
     std::vector<const void*> gathered;
   };
 
@@ -105,11 +108,22 @@ class ThreadRanks {
       return end_share(stream);
     }
 
-    Status begin_share(std::span<const SharedPart> parts, void*) override {
+    Status begin_share(std::span<const SharedPart> parts, void* stream) override {
       EXPECT_FALSE(traffic.under_way) << "a share within a share";
-      meeting_.parts[static_cast<std::size_t>(rank_)] = parts;
+      settle_test_stream(stream);
+      meeting_.parts[own()] = parts;
+      auto& given = meeting_.given[own()];
+      given.clear();
       ++traffic.shares;
-      for (const SharedPart& part : parts) traffic.bytes += part.bytes;
+      for (const SharedPart& part : parts) {
+        traffic.bytes += part.bytes;
+        given.emplace_back();
+        if (part.root == rank_) {
+          given.back() = read(part);
+        } else {
+          write(part, std::vector<std::byte>(static_cast<std::size_t>(part.bytes), std::byte{0x7f}));
+        }
+      }
       traffic.under_way = true;
       return {};
     }
@@ -118,16 +132,18 @@ class ThreadRanks {
       traffic.under_way = false;
       settle_test_stream(stream);
       if (!meet()) return state();
-      const std::span<const SharedPart> mine = meeting_.parts[static_cast<std::size_t>(rank_)];
+      const std::span<const SharedPart> mine = meeting_.parts[own()];
       for (std::size_t i = 0; i < mine.size(); ++i) {
-        const auto& theirs = meeting_.parts[static_cast<std::size_t>(mine[i].root)];
-        EXPECT_EQ(theirs.size(), mine.size());
-        EXPECT_EQ(theirs[i].bytes, mine[i].bytes);
-        EXPECT_EQ(theirs[i].root, mine[i].root);
-        if (mine[i].root == rank_) continue;
-        EXPECT_OK(backend_->copy(mine[i].data, theirs[i].data, static_cast<std::size_t>(mine[i].bytes)));
+        const auto root = static_cast<std::size_t>(mine[i].root);
+        EXPECT_EQ(meeting_.parts[root].size(), mine.size());
+        EXPECT_EQ(meeting_.parts[root][i].bytes, mine[i].bytes);
+        EXPECT_EQ(meeting_.parts[root][i].root, mine[i].root);
+        if (root == own()) {
+          EXPECT_TRUE(read(mine[i]) == meeting_.given[root][i]) << "part " << i << " was touched on its way";
+        } else {
+          write(mine[i], meeting_.given[root][i]);
+        }
       }
-      EXPECT_OK(backend_->synchronize());
       static_cast<void>(meet());
       return state();
     }
@@ -148,6 +164,16 @@ class ThreadRanks {
     }
 
    private:
+    [[nodiscard]] std::size_t own() const { return static_cast<std::size_t>(rank_); }
+    [[nodiscard]] std::vector<std::byte> read(const SharedPart& part) const {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(part.bytes));
+      EXPECT_OK(backend_->download(bytes.data(), part.data, bytes.size()));
+      return bytes;
+    }
+    void write(const SharedPart& part, const std::vector<std::byte>& bytes) const {
+      EXPECT_OK(backend_->upload(part.data, bytes.data(), bytes.size()));
+      EXPECT_OK(backend_->synchronize());
+    }
     // Whether all ranks have come, now and always.
     bool meet() {
       lost_ = !meeting_.meet() || lost_;

@@ -125,6 +125,47 @@ INSTANTIATE_TEST_SUITE_P(Formats, ContextRanks,
                                          Formats{RowFormat::kBf16, IndexKeyFormat::kBf16}),
                          [](const auto& info) { return std::string(row_format_name(info.param.rows)); });
 
+// A communicator of a host, which knows nothing of shares.
+class BroadcastsOnly final : public Communicator {
+ public:
+  explicit BroadcastsOnly(std::shared_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] std::string_view transport() const noexcept override { return inner_->transport(); }
+  [[nodiscard]] std::int32_t rank() const noexcept override { return inner_->rank(); }
+  [[nodiscard]] std::int32_t size() const noexcept override { return inner_->size(); }
+  [[nodiscard]] bool uses_host_memory() const noexcept override { return inner_->uses_host_memory(); }
+  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t n) const override { return inner_->scratch_bytes(n); }
+  Status reserve(std::int64_t elements) override { return inner_->reserve(elements); }
+  Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
+                        std::int64_t elements, void* stream) override {
+    return inner_->all_reduce_sum(terms, terms_type, sum, sum_type, elements, stream);
+  }
+  Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) override {
+    return inner_->all_gather(part, all, bytes, stream);
+  }
+  Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override {
+    return inner_->broadcast(data, bytes, root, stream);
+  }
+  Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override {
+    return inner_->all_gather_host(part, all, bytes, deadline_seconds);
+  }
+  [[nodiscard]] Status state() const override { return inner_->state(); }
+
+ private:
+  std::shared_ptr<Communicator> inner_;
+};
+
+TEST(ContextRanksSteps, ACommunicatorThatOnlyBroadcastsGivesTheBytesOfOneRank) {
+  const EngineOptions options =
+      options_of({.max_sequences = 2, .max_context_tokens = 448, .max_step_tokens = 448, .pool_tokens = 896});
+  EngineOptions drafts = options;
+  drafts.draft_budget_tokens = 4;
+  const std::vector<std::string> expected = play_prompts(*make_engine(drafts));
+  ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+    const auto engine = make_engine(divided(drafts, std::make_shared<BroadcastsOnly>(communicator)));
+    EXPECT_EQ(play_prompts(*engine), expected) << "rank " << rank;
+  });
+}
+
 // ---- Many sequences in a step ----------------------------------------------------------------------
 
 // Sequences of a few tokens: more than one of a piece's tokens in a row may complete a block, and all sequences end in
@@ -278,6 +319,54 @@ TEST(ContextRanksOnTheHost, QueriesAreMadeWhileRowsAreExchanged) {
   });
 }
 
+// Steps that their padding makes long enough to be dealt out are not captured, others are.
+TEST(ContextRanksOnTheHost, PaddedStepsAreDealtOutOrCaptured) {
+  const EngineOptions options =
+      options_of({.max_sequences = 1, .max_context_tokens = 128, .max_step_tokens = 64, .pool_tokens = 128});
+  ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    const BackendSwap backend(*engine);
+    const auto sequence = engine->create_sequence();
+    ASSERT_OK(sequence);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(64 * engine->config().hidden_size));
+    const LayerHook hook = [&](const LayerOutput& layer) {
+      if (layer.next_input != nullptr) std::copy(x.begin(), x.end(), layer.next_input);
+      return Status{};
+    };
+    const auto run = [&](std::int32_t padded) {
+      const StepEntry entry{.sequence = *sequence, .tokens = 10};
+      const auto step = engine->prepare({&entry, 1}, {.pad_to_tokens = padded, .capture = true});
+      ASSERT_OK(step);
+      ASSERT_OK(engine->step(*step, x.data(), hook));
+      ASSERT_OK(engine->commit(*step));
+    };
+    run(kMinTokens);
+    EXPECT_EQ(engine->graph_stats().captures, 0);
+    EXPECT_EQ(engine->graph_stats().eager_steps, 1);
+    run(kMinTokens - 1);  // its graph would have 32 rows
+    EXPECT_EQ(engine->graph_stats().eager_steps, 2);
+    run(0);
+    EXPECT_EQ(engine->graph_stats().captures, 1);
+    EXPECT_EQ(ThreadRanks::traffic(*ranks).shares, 2 * 3) << "rows and outputs of the first";
+  });
+}
+
+// Rows before boundaries are exchanged: ranks that would keep others are not created.
+TEST(ContextRanksOptions, RanksThatKeepOtherBoundariesAreRefused) {
+  for (const bool differ : {false, true}) {
+    EngineOptions options = options_of({.max_sequences = 1,
+                                        .max_context_tokens = 256,
+                                        .max_step_tokens = 64,
+                                        .pool_tokens = 512,
+                                        .boundary_states = 2});
+    ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+      EngineOptions own = divided(options, ranks);
+      own.prefix_cache.policy.interval_tokens = differ && rank == 1 ? 256 : 128;
+      EXPECT_EQ(Engine::create(own).status().code(), differ ? StatusCode::kFailedPrecondition : StatusCode::kOk);
+    });
+  }
+}
+
 // ---- Failures --------------------------------------------------------------------------------------
 
 // A step that fails on every rank, before, while and after rows are exchanged, can be cancelled; then all is as it was,
@@ -343,6 +432,55 @@ TEST(ContextRanksOnTheHost, AFailedStepLeavesTheStateAsItWas) {
     EXPECT_EQ(digest_of(feeder, sequence), after) << "rank " << rank;
   });
   for (const ThreadRanks::Traffic& rank : traffic) EXPECT_FALSE(rank.under_way);
+}
+
+// One rank fails while the other waits for it, and tries again in time: nobody is the worse for it.
+TEST(ContextRanksOnTheHost, ARankThatTriesAgainInTimeIsNotLost) {
+  constexpr std::int64_t kTokens = 300;
+  const EngineOptions options = options_of(
+      {.max_sequences = 1, .max_context_tokens = kTokens, .max_step_tokens = kTokens, .pool_tokens = kTokens});
+  const LayerRows inputs = inputs_of(11, kTokens);
+  const auto alone = make_engine(options);
+  SequenceFeeder one(*alone);
+  FedSequence expected = one.create(inputs);
+  one.feed(expected, kTokens);
+  const std::vector<std::string> digests = one.digests(expected);
+  ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    const BackendSwap backend(*engine);
+    SequenceFeeder feeder(*engine);
+    const FedSequence sequence = feeder.create(inputs);
+    const StepEntry entry{.sequence = sequence.id, .tokens = kTokens};
+    const auto step = engine->prepare({&entry, 1});
+    ASSERT_OK(step);
+    std::vector<Bf16Bits> out(inputs[0].size());
+    std::int64_t failures = 0;
+    for (std::size_t layer = 0; layer < engine->layers().size(); ++layer) {
+      // The n-th operation of the layer fails, for every n up to the exchange.
+      for (int nth = 1; rank == 1; ++nth) {
+        int left = nth;
+        backend->capturing_ops().fail = [&](std::string_view name) {
+          return name != "begin_step" && --left == 0 ? Status{StatusCode::kResourceExhausted, "told to fail"}
+                                                     : Status{};
+        };
+        const std::int64_t shares = ThreadRanks::traffic(*ranks).shares;
+        // Two pieces are projected and have window rows; of CSA layers also rows and keys, which are packed. What comes
+        // behind them is not tried: it would end the step.
+        if (nth > (layer == 1 ? 12 : 4)) break;
+        const Status failed = engine->forward_layer(*step, engine->layers()[layer], inputs[layer].data(), out.data());
+        ASSERT_EQ(failed.code(), StatusCode::kResourceExhausted) << "layer " << layer << ", operation " << nth;
+        ASSERT_EQ(ThreadRanks::traffic(*ranks).shares, shares);
+        ++failures;
+      }
+      backend->capturing_ops().fail = nullptr;
+      ASSERT_OK(engine->forward_layer(*step, engine->layers()[layer], inputs[layer].data(), out.data()));
+      const auto first = expected.outputs[layer].begin();
+      EXPECT_TRUE(std::equal(out.begin(), out.end(), first)) << "rank " << rank << ", layer " << layer;
+    }
+    EXPECT_EQ(failures, rank == 1 ? 20 : 0);
+    ASSERT_OK(engine->commit(*step));
+    EXPECT_EQ(feeder.digests(sequence), digests) << "rank " << rank;
+  });
 }
 
 }  // namespace
