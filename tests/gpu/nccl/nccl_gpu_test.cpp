@@ -115,7 +115,8 @@ TEST(NcclGpu, ARankAloneAddsGathersAndEnds) {
   static_cast<void>(cudaStreamDestroy(stream));
 }
 
-// Parts of a rank alone stay as they are; work goes on beside them, and what follows the end comes behind them.
+// As far as a rank alone shows it: NCCL takes all parts in a group, the streams go on, parts stay as they are, and what
+// is no share is refused.
 TEST(NcclGpu, ARankAloneSharesWithItself) {
   const auto id = create_nccl_unique_id();
   ASSERT_OK(id);
@@ -131,7 +132,9 @@ TEST(NcclGpu, ARankAloneSharesWithItself) {
     parts.push_back({.data = on_device.data() + 41 * i, .bytes = 4 * i, .root = 0});
   for (const std::span<const SharedPart> given : {std::span<const SharedPart>(parts), std::span<const SharedPart>()}) {
     ASSERT_OK(alone.begin_share(given, stream));
+    EXPECT_EQ(alone.begin_share(given, stream).code(), StatusCode::kFailedPrecondition);
     ASSERT_OK(alone.end_share(stream));
+    ASSERT_OK(alone.end_share(stream)) << "nothing is under way";
     ASSERT_OK(alone.watch(stream));
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_TRUE(on_device.read() == values);
