@@ -78,7 +78,7 @@ class ThreadRanks {
     std::atomic<int> gone = 0;
     bool all_came = true;
     std::vector<std::span<const SharedPart>> parts;
-    std::vector<std::vector<std::vector<std::byte>>> given;  // by rank and part; those of others are empty
+    std::vector<std::vector<std::vector<std::byte>>> given;  // bytes by rank and part, of own ones alone
     std::vector<const void*> gathered;
   };
 
