@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "dsv4rt/export.h"
@@ -23,6 +24,13 @@
 namespace dsv4rt {
 
 enum class ElementType : std::uint8_t { kBf16, kF32 };
+
+// Bytes that rank `root` has and all get, each at an address of its own.
+struct SharedPart {
+  void* data = nullptr;
+  std::int64_t bytes = 0;
+  std::int32_t root = 0;
+};
 
 class Communicator {
  public:
@@ -60,6 +68,22 @@ class Communicator {
   }
   // Ok, or kBackendLost with the first cause.
   [[nodiscard]] virtual Status state() const = 0;
+
+  // Brings parts from their roots to every rank while other work goes on: begin_share starts, and behind end_share they
+  // are there (for host memory on return, otherwise for what is enqueued on the stream from then on). In between nobody
+  // touches the parts or calls another collective, and `parts` stays where it is. Bytes and roots are the same on every
+  // rank, addresses need not be. end_share is called for every begin_share that was ok, whatever happens in between.
+  // One that does nothing in the background does it all in begin_share, which is what these two do; not to be captured.
+  virtual Status begin_share(std::span<const SharedPart> parts, void* stream) {
+    for (const SharedPart& part : parts) {
+      if (Status status = broadcast(part.data, part.bytes, part.root, stream); !status.ok()) return status;
+    }
+    return {};
+  }
+  virtual Status end_share(void* stream) {
+    static_cast<void>(stream);
+    return state();
+  }
 };
 
 struct MpiOptions {

@@ -73,10 +73,11 @@ struct ParallelOptions {
   std::shared_ptr<Communicator> tensor;
 
   // Context parallelism over the communicator's ranks, for long prompts: the rows of a step of context_min_tokens and
-  // more are dealt out, each rank projects and attends for its own, and all exchange what the cache is written from and
-  // the outputs. Every rank holds all weights and a whole cache, makes the same calls with the same x, and gets the
-  // same outputs; outputs and cache bytes are those of one rank. Shorter steps are computed by every rank. Long steps
-  // run eagerly. Null: none. Not together with `tensor` (kUnsupported).
+  // more are dealt out, each rank projects, compresses and attends for its own, and all exchange finished rows of the
+  // cache, what lies around the cuts, and the outputs. Every rank holds all weights and a whole cache, makes the same
+  // calls with the same x (and with a prefix cache the same token ids, salts and policies), and gets the same outputs;
+  // outputs and cache bytes are those of one rank. Shorter steps are computed by every rank. Long steps run eagerly.
+  // Null: none. Not together with `tensor` (kUnsupported).
   std::shared_ptr<Communicator> context;
   std::int32_t context_min_tokens = 256;
   // False: outputs of shared steps stay where they were computed. A rank then reads no other rows of x and writes no
@@ -392,8 +393,8 @@ class Engine {
 
   // Runs one layer of the outstanding step: x and out are two buffers of [step.tokens, hidden_size]. Every layer
   // runs exactly once per step, in any order. A layer that failed has not run: it may be run again if it failed before
-  // it wrote to the cache. Later than that the rings may have lost rows that its tokens read, and everything but
-  // cancel is kFailedPrecondition.
+  // it wrote to the rings of the cache, or gave other ranks rows of the step. Later than that the rings may have lost
+  // rows that its tokens read, or the others go on without it, and everything but cancel is kFailedPrecondition.
   DSV4RT_EXPORT Status forward_layer(const Step& step, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
   // The same with x and out in host memory, at any multiple of 2 bytes, for tools and tests: copies both ways and

@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 
-#include "attention/context_split.h"
 #include "base/check.h"
 #include "base/try.h"
 
@@ -27,122 +26,27 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
 // The whole layer. Window rows are staged before attention. They enter the ring at once where the ring
 // keeps what the step's tokens still read, after attention where a long chunk would overwrite it.
 Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
-                               StageObserver* observer, bool* cache_written, const BoundaryKeep* keep) const {
-  const auto run = [observer](Stage stage, const auto& work) -> Status {
-    if (observer == nullptr) return work();
-    observer->begin(stage);
-    const Status status = work();
-    observer->end(stage);
-    return status;
-  };
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&]() -> Status {
-    DSV4RT_RETURN_IF_ERROR(for_rows(step, x, out, ws, [&](const StepView& rows, const bf16* in, bf16*, const auto& w) {
-      return project(ops, rows, in, w);
-    }));
-    return divided(step) ? share_projections(step, ws) : Status{};
-  }));
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] {
-    return for_rows(step, x, out, ws, [&](const StepView& rows, const bf16*, bf16*, const auto& w) {
-      return project_queries(ops, rows, w);
-    });
-  }));
+                               StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
+                               std::span<const std::int32_t> first_tokens) const {
+  if (divided(step)) return forward_divided(ops, step, x, out, ws, observer, cache_written, keep, first_tokens);
+  const auto run = [observer](Stage stage, const auto& work) { return run_stage(observer, stage, work); };
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
   if (cache_written != nullptr) *cache_written = true;
   DSV4RT_RETURN_IF_ERROR(run(Stage::kWriteKv, [&]() -> Status {
     DSV4RT_RETURN_IF_ERROR(write_kv(ops, step, ws));
     return keep == nullptr || keep->captures.empty() ? Status{} : keep_boundaries(ops, *keep, ws);
   }));
   if (spec_.indexer) {
-    DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] {
-      return for_rows(step, x, out, ws, [&](const StepView& rows, const bf16*, bf16*, const auto& w) {
-        return indexer_topk(ops, rows, w);
-      });
-    }));
+    DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] { return indexer_topk(ops, step, ws); }));
   }
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] {
-    return for_rows(step, x, out, ws,
-                    [&](const StepView& rows, const bf16*, bf16*, const auto& w) { return attend(ops, rows, w); });
-  }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
   if (!stores_window_at_once(step)) {
     DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
   }
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kOutput, [&] {
-    return for_rows(step, x, out, ws, [&](const StepView& rows, const bf16*, bf16* to, const auto& w) {
-      return project_output(ops, rows, to, w);
-    });
-  }));
-  if (settings_.ranks != nullptr) return run(Stage::kExchange, [&] { return add_ranks(step, out, ws); });
-  if (!divided(step) || !settings_.context_share_outputs) return {};
-  return run(Stage::kExchange,
-             [&] { return share_rows(step, out, settings_.config.hidden_size * std::int64_t{sizeof(bf16)}); });
-}
-
-bool AttentionLayer::divided(const StepView& step) const noexcept {
-  return settings_.context != nullptr && step.counts.tokens >= settings_.context_min_tokens;
-}
-
-template <class Work>
-Status AttentionLayer::for_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
-                                const Work& work) const {
-  if (!divided(step)) return work(step, x, out, ws);
-  const ContextSplit split(step.counts.tokens, settings_.context->size());
-  for (const RowRange rows : split.of_rank(settings_.context->rank())) {
-    if (rows.count == 0) continue;
-    const std::int64_t first = rows.first * settings_.config.hidden_size;
-    DSV4RT_RETURN_IF_ERROR(work(rows_of_step(step, rows), x + first, out + first, rows_of_workspace(ws, rows.first)));
-  }
-  return {};
-}
-
-// Rows stay where they are: each piece goes from its owner to all others.
-Status AttentionLayer::share_rows(const StepView& step, void* rows, std::int64_t row_bytes) const {
-  const ContextSplit split(step.counts.tokens, settings_.context->size());
-  for (std::int32_t index = 0; index < split.pieces(); ++index) {
-    const RowRange piece = split.piece(index);
-    if (piece.count == 0) continue;
-    DSV4RT_RETURN_IF_ERROR(settings_.context->broadcast(static_cast<std::byte*>(rows) + piece.first * row_bytes,
-                                                        piece.count * row_bytes, split.owner(index), settings_.stream));
-  }
-  return {};
-}
-
-Status AttentionLayer::share_projections(const StepView& step, const Workspace& ws) const {
-  DSV4RT_RETURN_IF_ERROR(share_rows(step, ws.kv, kHeadDim * std::int64_t{sizeof(bf16)}));
-  const auto share_compressor = [&](const CompressorWeights& weights, float* kv, float* score) -> Status {
-    const std::int64_t row_bytes = weights.wkv->out_features() * std::int64_t{sizeof(float)};
-    DSV4RT_RETURN_IF_ERROR(share_rows(step, kv, row_bytes));
-    return share_rows(step, score, row_bytes);
-  };
-  if (weights_->compressor) {
-    DSV4RT_RETURN_IF_ERROR(share_compressor(*weights_->compressor, ws.compressor_kv, ws.compressor_score));
-  }
-  if (!weights_->indexer) return {};
-  return share_compressor(weights_->indexer->compressor, ws.index_kv, ws.index_score);
-}
-
-// Row `first` of every array becomes row 0, but for staged rows, which tokens look up by their row of the step.
-Workspace AttentionLayer::rows_of_workspace(Workspace ws, std::int32_t first) const {
-  const ModelConfig& config = settings_.config;
-  const std::int64_t row = first;
-  ws.q_latent += row * config.q_lora_rank;
-  ws.q += row * config.num_attention_heads * kHeadDim;
-  ws.kv += row * kHeadDim;
-  if (weights_->compressor) {
-    const std::int64_t width = weights_->compressor->wkv->out_features();
-    ws.compressor_kv += row * width;
-    ws.compressor_score += row * width;
-  }
-  if (weights_->indexer) {
-    const std::int64_t width = weights_->indexer->compressor.wkv->out_features();
-    ws.index_kv += row * width;
-    ws.index_score += row * width;
-    ws.index_q += row * config.index_n_heads * kIndexHeadDim;
-    ws.index_head_weight += row * config.index_n_heads;
-    ws.topk_indices += row * config.index_topk;
-    ws.topk_count += row;
-  }
-  ws.o += row * config.num_attention_heads * kHeadDim;
-  ws.o_latent += row * config.o_groups * config.o_lora_rank;
-  return ws;
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kOutput, [&] { return project_output(ops, step, out, ws); }));
+  if (settings_.ranks == nullptr) return {};
+  return run(Stage::kExchange, [&] { return add_ranks(step, out, ws); });
 }
 
 // Everything that reads x, in one call so that x is read (and rounded to FP8) once.
@@ -198,22 +102,9 @@ Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Wor
 // Queries get their norm and rotation; the step's tokens enter the window, and blocks of tokens that complete
 // become rows before their projections enter the state rings.
 Status AttentionLayer::write_kv(Ops& ops, const StepView& step, const Workspace& ws) const {
-  const ModelConfig& config = settings_.config;
-  const auto eps = static_cast<float>(config.rms_norm_eps);
-  WriteKvParams params{.query = {.step = step,
-                                 .heads = static_cast<std::int32_t>(config.num_attention_heads),
-                                 .q = ws.q,
-                                 .eps = eps,
-                                 .rope = rope_},
+  WriteKvParams params{.query = query(step, ws),
                        .index_query = {},
-                       .window = {.step = step,
-                                  .kv = ws.kv,
-                                  .norm_weight = weights_->kv_norm.as<bf16>(),
-                                  .eps = eps,
-                                  .rope = rope_,
-                                  .format = settings_.row_format,
-                                  .staged_shape = ws.staged_shape,
-                                  .staged = ws.staged_rows},
+                       .window = window_rows(step, ws),
                        .swa_ring = {},
                        .compress = {},
                        .index_compress = {}};
@@ -245,6 +136,25 @@ Status AttentionLayer::keep_boundaries(Ops& ops, const BoundaryKeep& keep, const
 bool AttentionLayer::stores_window_at_once(const StepView& step) const {
   return ring_keeps_needed_rows(cache_.window.shape.rows, static_cast<std::int32_t>(settings_.config.sliding_window),
                                 step.counts);
+}
+
+QueryParams AttentionLayer::query(const StepView& step, const Workspace& ws) const {
+  return {.step = step,
+          .heads = static_cast<std::int32_t>(settings_.config.num_attention_heads),
+          .q = ws.q,
+          .eps = static_cast<float>(settings_.config.rms_norm_eps),
+          .rope = rope_};
+}
+
+SwaKvParams AttentionLayer::window_rows(const StepView& step, const Workspace& ws) const {
+  return {.step = step,
+          .kv = ws.kv,
+          .norm_weight = weights_->kv_norm.as<bf16>(),
+          .eps = static_cast<float>(settings_.config.rms_norm_eps),
+          .rope = rope_,
+          .format = settings_.row_format,
+          .staged_shape = ws.staged_shape,
+          .staged = ws.staged_rows};
 }
 
 IndexQueryParams AttentionLayer::index_query(const StepView& step, const Workspace& ws) const {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
+#include "attention/context_split.h"
 #include "attention/layer_weights.h"
 #include "attention/stage_observer.h"
 #include "attention/workspace.h"
@@ -34,7 +36,7 @@ struct AttentionSettings {
   Communicator* context = nullptr;
   std::int32_t context_min_tokens = 0;
   bool context_share_outputs = true;  // false: rows of the output are those of this rank
-  void* stream = nullptr;  // Backend::native_stream, for the communicator
+  void* stream = nullptr;             // Backend::native_stream, for the communicator
 };
 
 // Boundaries inside a step whose states are kept, and where this layer's rows lie in a state. Only overlapping
@@ -58,10 +60,11 @@ class AttentionLayer {
   // the step's tokens to the layer's cache. Stream-ordered. `observer` (or null) is told of the stages.
   // A call that failed may be repeated unless `cache_written` (or null) became true: rings that were written no longer
   // hold what the step's tokens read. `keep` (or null): the boundaries of the step that are kept; not in a captured
-  // one.
+  // one. `first_tokens`: the host's copy of step.sequence_first_token, [sequences + 1], which steps take whose rows are
+  // dealt out over ranks.
   Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
-                 StageObserver* observer = nullptr, bool* cache_written = nullptr,
-                 const BoundaryKeep* keep = nullptr) const;
+                 StageObserver* observer = nullptr, bool* cache_written = nullptr, const BoundaryKeep* keep = nullptr,
+                 std::span<const std::int32_t> first_tokens = {}) const;
 
   [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] const LayerWeights& weights() const noexcept { return *weights_; }
@@ -76,19 +79,33 @@ class AttentionLayer {
   Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;
-  // Rows of the step, one part or this rank's; `work` gets the step, x, out and workspace of each part.
-  template <class Work>
-  Status for_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws, const Work& work) const;
-  [[nodiscard]] bool divided(const StepView& step) const noexcept;
-  // Every rank's rows of [T, row_bytes] reach all.
-  Status share_rows(const StepView& step, void* rows, std::int64_t row_bytes) const;
-  // What the cache is written from.
-  Status share_projections(const StepView& step, const Workspace& ws) const;
-  [[nodiscard]] Workspace rows_of_workspace(Workspace ws, std::int32_t first) const;
   Status add_ranks(const StepView& step, bf16* out, const Workspace& ws) const;
+
+  // Context parallelism: divided_layer.cpp. Whether the step's rows are dealt out over ranks.
+  struct Exchange;
+  [[nodiscard]] bool divided(const StepView& step) const noexcept;
+  Status forward_divided(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
+                         StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
+                         std::span<const std::int32_t> first_tokens) const;
+  [[nodiscard]] Result<Exchange> plan_exchange(const StepView& step, bf16* out, const Workspace& ws,
+                                               const BoundaryKeep* keep,
+                                               std::span<const std::int32_t> first_tokens) const;
+  // work(step, x, out, workspace) of each of this rank's pieces.
+  template <class Work>
+  Status for_own_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws, const Work& work) const;
+  [[nodiscard]] Workspace rows_of_workspace(Workspace ws, std::int32_t first) const;
+  // Window rows and compressed rows that this rank makes of its own tokens alone, packed for the others.
+  Status make_own_rows(Ops& ops, const StepView& step, const Workspace& ws, const Exchange& exchange) const;
+  Status rotate_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
+  // The rest of the cache, of what has come from the others.
+  Status take_rows(Ops& ops, const StepView& step, const Workspace& ws, const Exchange& exchange) const;
+  // Rows and index keys that these tokens of the step complete.
+  Status compress_tokens(Ops& ops, const StepView& step, RowRange tokens, const Workspace& ws) const;
 
   // Whether the step's window rows enter the ring before attention reads it.
   [[nodiscard]] bool stores_window_at_once(const StepView& step) const;
+  [[nodiscard]] QueryParams query(const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] SwaKvParams window_rows(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] IndexQueryParams index_query(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressParams compress_rows(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressParams compress_index_keys(const StepView& step, const Workspace& ws) const;

@@ -20,6 +20,7 @@ class ContextSplit {
  public:
   ContextSplit(std::int32_t tokens, std::int32_t ranks) : tokens_(tokens), ranks_(ranks) {}
 
+  [[nodiscard]] std::int32_t tokens() const noexcept { return tokens_; }
   [[nodiscard]] std::int32_t pieces() const noexcept { return 2 * ranks_; }
   // Pieces begin at multiples of 16 rows, where every array of the step is aligned for a device; some may be empty.
   [[nodiscard]] RowRange piece(std::int32_t index) const noexcept {

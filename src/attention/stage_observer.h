@@ -4,15 +4,17 @@
 #include <cstdint>
 #include <string_view>
 
+#include "dsv4rt/status.h"
 #include "dsv4rt/types.h"
 
 namespace dsv4rt {
 
 // Listed in the order in which AttentionLayer::forward runs them; a kind of layer leaves out what it does not have.
 enum class Stage : std::uint8_t {
-  kProject,      // everything that reads x
-  kQueries,      // latent norm and query projections
-  kWriteKv,      // query norm and rotation, window rows, compressed rows and compressor state
+  kProject,      // everything that reads x; of dealt out rows also the window rows and compressed rows of own tokens
+  kQueries,      // latent norm and query projections; of dealt out rows also norm and rotation
+  kWriteKv,      // query norm and rotation, window rows, compressed rows and compressor state; what is left of them
+                 // where rows are dealt out, the wait for other ranks included
   kIndexerTopk,  // indexer scores and choice of rows
   kAttend,       // attention over window and compressed rows
   kStoreWindow,  // window rows into the ring, where that has to wait for attention
@@ -34,5 +36,15 @@ class StageObserver {
   virtual void begin(Stage stage) = 0;
   virtual void end(Stage stage) = 0;
 };
+
+// work(), told to `observer` (or null) as a stage.
+template <class Work>
+Status run_stage(StageObserver* observer, Stage stage, const Work& work) {
+  if (observer == nullptr) return work();
+  observer->begin(stage);
+  const Status status = work();
+  observer->end(stage);
+  return status;
+}
 
 }  // namespace dsv4rt

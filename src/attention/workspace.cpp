@@ -46,6 +46,8 @@ Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
   ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
   ws.rank_output = carver.take<float>(tokens * shape.rank_output_width);
+  ws.packed_rows = carver.take<std::byte>(shape.packed_row_bytes);
+  ws.packed_row_bytes = shape.packed_row_bytes;
   return ws;
 }
 
@@ -70,6 +72,23 @@ WorkspaceShape WorkspaceShape::of(const ModelConfig& config, const LayerSchedule
     shape.top_k = config.index_topk;
   }
   return shape;
+}
+
+// A piece's rows are a block of their own. Pieces have (tokens - 1) / ratio places and one more for every sequence in
+// them; a cut adds one to the places of the sequence that it goes through.
+std::int64_t packed_rows_bytes(const LayerSchedule& schedule, RowFormat row_format, IndexKeyFormat key_format,
+                               std::int32_t max_tokens, std::int32_t max_sequences, std::int32_t ranks) {
+  const std::int32_t pieces = 2 * ranks;
+  std::int64_t most = 0;
+  for (const LayerSpec& layer : schedule.layers()) {
+    if (layer.ratio == 0) continue;
+    const auto bytes_of = [&](auto format) {
+      const std::int32_t places = max_tokens / layer.ratio + max_sequences + pieces;
+      return block_shape(format, places).block_bytes + pieces * block_shape(format, 1).block_bytes;
+    };
+    most = std::max(most, bytes_of(row_format) + (layer.indexer ? bytes_of(key_format) : 0));
+  }
+  return most;
 }
 
 std::size_t workspace_bytes(const WorkspaceShape& shape) {

@@ -19,6 +19,7 @@ struct WorkspaceShape {
   std::int64_t index_heads = 0;       // 0 without indexer
   std::int64_t top_k = 0;
   std::int64_t rank_output_width = 0;  // d with tensor parallelism, 0 without
+  std::int64_t packed_row_bytes = 0;   // packed_rows_bytes() with context parallelism, 0 without
   RowFormat row_format = RowFormat::kFp8DsMla;
 
   // `config` is the rank's part (shard_config) of `ranks` ranks.
@@ -44,7 +45,14 @@ struct Workspace {
   bf16* o = nullptr;                     // [T, h, 512]
   bf16* o_latent = nullptr;              // [T, output_rank]
   float* rank_output = nullptr;          // [T, rank_output_width]: what this rank adds to the layer's output
+  std::byte* packed_rows = nullptr;      // finished rows on their way between ranks, packed_row_bytes
+  std::int64_t packed_row_bytes = 0;
 };
+
+// Bytes that the finished rows of a step of up to max_tokens tokens of max_sequences sequences take, packed piece by
+// piece for `ranks` ranks: the most of any layer.
+std::int64_t packed_rows_bytes(const LayerSchedule& schedule, RowFormat row_format, IndexKeyFormat key_format,
+                               std::int32_t max_tokens, std::int32_t max_sequences, std::int32_t ranks);
 
 std::size_t workspace_bytes(const WorkspaceShape& shape);
 // `base` holds workspace_bytes(shape) bytes, 256-byte aligned.

@@ -108,6 +108,28 @@ Status check_keep_boundary(const KeepBoundaryParams& params) {
   return {};
 }
 
+Status check_finished_rows(const FinishedRowsParams& params) {
+  constexpr const char* kName = "copy_finished_rows";
+  const std::int32_t tokens = params.step.counts.tokens;
+  DSV4RT_RETURN_IF_ERROR(require(tokens >= 0, kName, "step.counts.tokens", tokens, "0 or more"));
+  DSV4RT_RETURN_IF_ERROR(require(params.ratio >= 1, kName, "ratio", params.ratio, "1 or more"));
+  DSV4RT_RETURN_IF_ERROR(require(params.ratio_class >= 0 && params.ratio_class < kMaxRatioClasses, kName, "ratio_class",
+                                 params.ratio_class, "0 to 3"));
+  DSV4RT_RETURN_IF_ERROR(require_pointer(params.rows.blocks, kName, "rows.blocks"));
+  DSV4RT_RETURN_IF_ERROR(require_pointer(params.rows.block_table, kName, "rows.block_table"));
+  DSV4RT_RETURN_IF_ERROR(require_pointer(params.packed, kName, "packed"));
+  const BlockShape& shape = params.rows.shape;
+  const BlockShape& packed = params.packed_shape;
+  DSV4RT_RETURN_IF_ERROR(require(shape.rows >= 1, kName, "rows.shape.rows", shape.rows, "1 or more"));
+  DSV4RT_RETURN_IF_ERROR(require(packed.data_bytes == shape.data_bytes, kName, "packed_shape.data_bytes",
+                                 packed.data_bytes, "those of rows.shape"));
+  DSV4RT_RETURN_IF_ERROR(require(packed.scale_bytes == shape.scale_bytes, kName, "packed_shape.scale_bytes",
+                                 packed.scale_bytes, "those of rows.shape"));
+  // What more than one sequence takes is the caller's to know: their tokens lie in backend memory.
+  return require(tokens == 0 || packed.rows >= packed_places(tokens, params.ratio, 1), kName, "packed_shape.rows",
+                 packed.rows, "a place for every row that the tokens may complete");
+}
+
 Status check_table_rows(std::int32_t slot, const std::int32_t* ids, std::span<const std::int32_t> columns,
                         std::span<const CacheTable> tables) {
   constexpr const char* kName = "write_table_rows";

@@ -90,8 +90,9 @@ struct SwaKvParams {
   float eps = 0;
   RopeParams rope;
   RowFormat format = RowFormat::kFp8DsMla;
-  BlockShape staged_shape;      // one block of >= T rows
-  std::byte* staged = nullptr;  // row t = token t
+  BlockShape staged_shape;      // one block of >= staged_first + T rows
+  std::byte* staged = nullptr;  // row staged_first + t = token t
+  std::int32_t staged_first = 0;
 };
 
 // A ring per slot: the row of position p is p % ring_rows of slot_base + slot * slot_bytes.
@@ -125,7 +126,7 @@ struct PagedRows {
   std::int64_t table_stride = 0;
 };
 
-// The step's fresh compressor projections.
+// The step's fresh compressor projections: rows of the whole step, also where an operation looks at some tokens of it.
 struct CompressorInput {
   const float* kv = nullptr;     // [T, width], rows stride values apart
   const float* score = nullptr;  // [T, width], without ape
@@ -157,6 +158,38 @@ struct CompressParams {
   PagedRows rows;
 };
 
+// Writes the step's last ring_rows tokens of every sequence into its state ring (kv, score + ape).
+// Runs after compress of the same step.
+struct StateStoreParams {
+  StepView step;
+  CompressorInput input;
+  StateRing state;
+};
+
+// Rows that tokens have completed, between the cache and a block that has nothing else, for ranks to exchange. The
+// tokens are some of a step, one after another; `step` begins with the first of them. A token's row lies at place
+// packed_place() of the block, whatever its position; places that no row has stay as they are.
+struct FinishedRowsParams {
+  StepView step;
+  std::int32_t ratio = 0;
+  std::int32_t ratio_class = 0;  // index into StepView::valid_mask / row_index
+  PagedRows rows;
+  BlockShape packed_shape;  // one block of >= packed_places() rows, with as many bytes a row as rows.shape
+  std::byte* packed = nullptr;
+};
+enum class RowDirection : std::uint8_t { kFromCache, kToCache };
+
+// The place of the row that token t completes. Sequences follow each other and one completes a row every `ratio`
+// tokens at most: no two tokens have one place.
+constexpr std::int32_t packed_place(std::int32_t t, std::int32_t ratio, std::int32_t sequence,
+                                    std::int32_t first_sequence) {
+  return t / ratio + sequence - first_sequence;
+}
+// Places of `tokens` tokens, 1 or more, of `sequences` sequences.
+constexpr std::int32_t packed_places(std::int32_t tokens, std::int32_t ratio, std::int32_t sequences) {
+  return (tokens - 1) / ratio + sequences;
+}
+
 // Works in place on indexer queries: RoPE, optional Hadamard, rounding through the key format.
 struct IndexQueryParams {
   StepView step;
@@ -176,8 +209,8 @@ constexpr bool ring_keeps_needed_rows(std::int32_t ring_rows, std::int32_t neede
 }
 
 // Everything between a layer's projections and its reads of the cache. The bytes are those of query,
-// index_query, swa_kv (row_ops.h), swa_cache_write and, for each compressor, compress and state_store (row_ops.h),
-// called in this order for one step; a single call, so that a backend can do it in a single launch.
+// index_query, swa_kv, swa_cache_write and, for each compressor, compress and state_store, called in this order for
+// one step; a single call, so that a backend can do it in a single launch.
 struct WriteKvParams {
   QueryParams query;
   std::optional<IndexQueryParams> index_query;
@@ -271,6 +304,14 @@ class Ops {
   // linear() on rows normed first: x of every call is norm.y, with unspecified content afterwards.
   virtual Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) = 0;
   virtual Status write_kv(const WriteKvParams& params) = 0;
+  // The parts of write_kv, for steps whose rows are dealt out over ranks: a part may then be asked for some tokens of
+  // the step, but for state_store, whose step is the whole.
+  virtual Status query(const QueryParams& params) = 0;
+  virtual Status index_query(const IndexQueryParams& params) = 0;
+  virtual Status swa_kv(const SwaKvParams& params) = 0;
+  virtual Status compress(const CompressParams& params) = 0;
+  virtual Status state_store(const StateStoreParams& params) = 0;
+  virtual Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) = 0;
   virtual Status swa_cache_write(const SwaCacheWriteParams& params) = 0;
   virtual Status indexer_topk(const IndexerTopkParams& params) = 0;
   virtual Status attend(const AttendParams& params) = 0;

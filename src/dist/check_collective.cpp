@@ -15,6 +15,15 @@ Status null_argument(const char* call, const char* name) {
   return {StatusCode::kInvalidArgument, std::string(call) + ": " + name + " is null"};
 }
 
+Status check_rooted(const char* call, const void* data, std::int64_t bytes, std::int32_t root, std::int32_t size) {
+  if (Status status = check_count(call, "bytes", bytes); !status.ok()) return status;
+  if (root < 0 || root >= size) {
+    return {StatusCode::kInvalidArgument,
+            std::string(call) + ": root = " + std::to_string(root) + "; accepted: 0 to " + std::to_string(size - 1)};
+  }
+  return bytes > 0 && data == nullptr ? null_argument(call, "data") : Status{};
+}
+
 }  // namespace
 
 Status check_deadline(const char* what, double seconds) {
@@ -44,12 +53,15 @@ Status check_gather(const void* part, const void* all, std::int64_t bytes) {
 }
 
 Status check_broadcast(const void* data, std::int64_t bytes, std::int32_t root, std::int32_t size) {
-  if (Status status = check_count("broadcast", "bytes", bytes); !status.ok()) return status;
-  if (root < 0 || root >= size) {
-    return {StatusCode::kInvalidArgument,
-            "broadcast: root = " + std::to_string(root) + "; accepted: 0 to " + std::to_string(size - 1)};
+  return check_rooted("broadcast", data, bytes, root, size);
+}
+
+Status check_share(std::span<const SharedPart> parts, std::int32_t size) {
+  for (const SharedPart& part : parts) {
+    if (Status status = check_rooted("begin_share", part.data, part.bytes, part.root, size); !status.ok())
+      return status;
   }
-  return bytes > 0 && data == nullptr ? null_argument("broadcast", "data") : Status{};
+  return {};
 }
 
 }  // namespace dsv4rt

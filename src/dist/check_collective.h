@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "dsv4rt/communicator.h"
 #include "dsv4rt/status.h"
@@ -19,6 +20,7 @@ Status check_sum(const void* terms, ElementType terms_type, const void* sum, Ele
                  std::int64_t elements);
 Status check_gather(const void* part, const void* all, std::int64_t bytes);
 Status check_broadcast(const void* data, std::int64_t bytes, std::int32_t root, std::int32_t size);
+Status check_share(std::span<const SharedPart> parts, std::int32_t size);
 
 inline std::int64_t element_bytes(ElementType type) noexcept {
   return type == ElementType::kBf16 ? 2 : 4;

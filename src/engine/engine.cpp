@@ -127,7 +127,7 @@ Status Engine::can_admit(std::int64_t tokens) const {
 Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptions& options) {
   return impl_->call("prepare", Impl::Use::kStep, [&]() -> Result<Step> {
     DSV4RT_RETURN_IF_ERROR(impl_->poll_outputs());
-    const bool capture = options.capture && impl_->captures(entries);
+    const bool capture = options.capture && impl_->captures(entries, options);
     StepOptions padded = options;
     if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
     Impl::Outstanding& step = impl_->step;
@@ -350,6 +350,11 @@ Status Engine::Impl::forward_layer(const Step& given, LayerId layer, const Bf16B
   return run_layer(local, step.view, x, out);
 }
 
+std::span<const std::int32_t> Engine::Impl::first_tokens() const {
+  const StepView host = step_view(step.plan.metadata.data(), manager->step_offsets(), step.plan.counts);
+  return {host.sequence_first_token, static_cast<std::size_t>(step.plan.counts.sequences) + 1};
+}
+
 Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out) {
   const auto* rows = reinterpret_cast<const bf16*>(x);
   auto* output = reinterpret_cast<bf16*>(out);
@@ -367,8 +372,8 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   Status status;
   try {
     const BoundaryKeep keep = boundaries.keep(layout, schedule.layers()[local]);
-    status =
-        layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep);
+    status = layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep,
+                                   first_tokens());
     if (status.ok()) status = flag_outputs(view, output);
   } catch (...) {
     status = of_exception("forward_layer", std::current_exception());
@@ -378,8 +383,9 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   } else if (cache_written) {
     step.spoiled_by = local;
   }
-  if (status.ok()) return watch_ranks();
-  return latch_if_broken(std::move(status));
+  // What was enqueued before a failure may wait for other ranks as well.
+  Status watched = watch_ranks();
+  return status.ok() ? watched : latch_if_broken(std::move(status));
 }
 
 Result<std::size_t> Engine::Impl::local_layer(LayerId layer) const {

@@ -116,12 +116,14 @@ struct Engine::Impl {
   Status agree(const Status& own);
   void identify_prefixes(const Sha256::Digest& digest);
   Status start_step();
+  // The host's copy of the outstanding step's sequence_first_token.
+  [[nodiscard]] std::span<const std::int32_t> first_tokens() const;
   // Runs one layer of the step, or records it with the counts of `view` while capturing.
   Status run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out);
   Status forward_layer(const Step& given, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
 
   // Whole steps: step_runner.cpp.
-  [[nodiscard]] bool captures(std::span<const StepEntry> entries) const;
+  [[nodiscard]] bool captures(std::span<const StepEntry> entries, const StepOptions& asked) const;
   [[nodiscard]] std::int32_t captured_tokens(std::span<const StepEntry> entries, const StepOptions& asked) const;
   Status run_eagerly(const Bf16Bits* x, const LayerHook& hook);
   Status run_captured(const Bf16Bits* x, const LayerHook& hook, std::uint64_t hook_key);

@@ -99,6 +99,14 @@ std::string memory_text(const EngineMemory& memory) {
   return text;
 }
 
+// Which boundaries are kept, and which leave: rows before them are exchanged.
+std::string prefix_text(const PrefixCacheOptions& options) {
+  const PrefixPolicy& policy = options.policy;
+  return std::to_string(policy.interval_tokens) + (policy.prompt_end ? " prompt" : " -") +
+         (policy.output_end ? " output" : " -") + (policy.fork_points ? " forks " : " - ") +
+         std::to_string(static_cast<int>(options.eviction)) + " " + std::to_string(options.tenant_quota_tokens);
+}
+
 }  // namespace
 
 Status Engine::Impl::load(const EngineOptions& requested) {
@@ -163,9 +171,9 @@ Status Engine::Impl::agree(const Status& own) {
         " " + std::to_string(options.hca_rows_per_block) + " " + std::to_string(options.draft_budget_tokens) + " " +
         std::to_string(limits.max_sequences) + " " + std::to_string(limits.max_context_tokens) + " " +
         std::to_string(limits.max_step_tokens) + " " + std::to_string(limits.pool_tokens) + " " +
-        std::to_string(limits.boundary_states) + " " + std::to_string(options.graphs.max_graphs) + " " +
-        std::to_string(options.graphs.max_tokens) + (settings.context != nullptr ? " context " : " tensor ") +
-        std::to_string(options.parallel.context_min_tokens) +
+        std::to_string(limits.boundary_states) + " " + prefix_text(options.prefix_cache) + " " +
+        std::to_string(options.graphs.max_graphs) + " " + std::to_string(options.graphs.max_tokens) +
+        (settings.context != nullptr ? " context " : " tensor ") + std::to_string(options.parallel.context_min_tokens) +
         (options.parallel.context_share_outputs ? " shared outputs" : " own outputs");
     digest.update(std::as_bytes(std::span(text)));
     mine.digest = digest.finish();
@@ -414,14 +422,17 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(memory.cache, plan_memory(settings.config, schedule, layout, options.limits));
 
   const std::int32_t max_tokens = options.limits.max_step_tokens;
-  const WorkspaceShape shape =
-      WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
+  WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
+  if (settings.context != nullptr) {
+    shape.packed_row_bytes = packed_rows_bytes(schedule, settings.row_format, settings.index_format, max_tokens,
+                                               options.limits.max_sequences, settings.context->size());
+  }
   const std::int64_t hidden_bytes = std::int64_t{max_tokens} * settings.config.hidden_size * std::int64_t{sizeof(bf16)};
   memory.workspace_bytes = step_workspace_bytes(shape, settings.config);
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   if (options.draft_budget_tokens > 0) memory.workspace_bytes += LateCounts::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
-  // Sums take memory, rows that are exchanged none.
+  // Sums take memory of the communicator, rows that are exchanged none.
   const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
   if (peers != nullptr) memory.exchange_bytes = peers->scratch_bytes(rank_elements);
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;

@@ -36,12 +36,12 @@ StepHeader captured_counts(const StepHeader& counts, std::int32_t draft_budget) 
 
 }  // namespace
 
-bool Engine::Impl::captures(std::span<const StepEntry> entries) const {
+bool Engine::Impl::captures(std::span<const StepEntry> entries, const StepOptions& asked) const {
   const std::int64_t most = std::min(options.graphs.max_tokens, options.limits.max_step_tokens);
   const std::int64_t tokens = sum_of_tokens(entries);
-  // Padding may make a step one that is dealt out.
-  if (settings.context != nullptr && 2 * tokens > settings.context_min_tokens) return false;
-  return backend->can_capture() && options.graphs.max_graphs > 0 && tokens > 0 && tokens <= most;
+  if (!backend->can_capture() || options.graphs.max_graphs == 0 || tokens <= 0 || tokens > most) return false;
+  // With its padding a step may be one that is dealt out, and such run eagerly.
+  return settings.context == nullptr || captured_tokens(entries, asked) < settings.context_min_tokens;
 }
 
 std::int32_t Engine::Impl::captured_tokens(std::span<const StepEntry> entries, const StepOptions& asked) const {

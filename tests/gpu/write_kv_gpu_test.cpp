@@ -75,6 +75,22 @@ std::vector<Part> single_tokens() {
   return parts;
 }
 
+// As ranks share a step.
+TEST_F(WriteKvGpuTest, PiecesOfTheTokensLeaveTheBytesOfTheWhole) {
+  for (const Kind kind : kKinds) {
+    for (const std::int32_t longest : {260, 1500}) {
+      const Layer layer{.kind = kind};
+      const TestStep step({{2, 127, 1}, {0, 0, 130}, {1, 3, 5}, {3, 120, longest}}, 3, layer.ratios());
+      const Memory before(layer, step.tokens(), 4, step.view().counts.context_end, 4);
+      const Memory whole = on_gpu(before, step, [](Ops& ops, const auto& p) { return ops.write_kv(p); });
+      const Memory pieces = on_gpu(before, step, [&](RowOps& ops, const auto& p) {
+        return write_kv_in_pieces(ops, p, {0, 1, 48, 133, 134, 390, step.tokens()});
+      });
+      EXPECT_EQ(pieces.difference(whole), "") << name_of(kind) << ", " << longest << " tokens";
+    }
+  }
+}
+
 TEST_F(WriteKvGpuTest, EveryFormatAndPosition) {
   for (const Kind kind : kKinds) {
     for (int format = 0; format < 4; ++format) {

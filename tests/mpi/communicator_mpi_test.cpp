@@ -1,4 +1,5 @@
 // The verbs over MPI: what they give, in which order they add, and what they refuse.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -101,6 +102,77 @@ TEST(MpiCommunicator, GathersAndBroadcastsBytesOfAnyLength) {
   }
 }
 
+// Parts of all ranks in any order and of any length, up to several of the parts in which long ones go: everybody has
+// them at the end, and where no part is nothing changes. What a rank has to give may be overwritten once it has ended.
+TEST(MpiCommunicator, SharesPartsOfAllRanksAtOnce) {
+  const auto ranks = all_ranks();
+  const auto byte = [](std::size_t part, std::int64_t i) {
+    return static_cast<char>((i * 31 + static_cast<std::int64_t>(part) * 17 + 1) % 251);
+  };
+  const std::vector<std::vector<std::int64_t>> cases{
+      {},          {0, 0}, {1}, {5, 0, 1000, 3, 7}, {1048576, 1, 1048575, 1, 2}, {700000, 700000, 700000, 700000, 9},
+      {3100000, 4}};
+  for (const auto& lengths : cases) {
+    std::vector<std::vector<char>> memory;
+    std::vector<SharedPart> parts;
+    for (std::size_t p = 0; p < lengths.size(); ++p) {
+      const auto root = static_cast<std::int32_t>(p * p + p / 2) % ranks->size();
+      auto& bytes = memory.emplace_back(static_cast<std::size_t>(lengths[p] + 2), 'x');
+      for (std::int64_t i = 0; root == ranks->rank() && i < lengths[p]; ++i) {
+        bytes[static_cast<std::size_t>(i + 1)] = byte(p, i);
+      }
+      parts.push_back({.data = nullptr, .bytes = lengths[p], .root = root});
+    }
+    for (std::size_t p = 0; p < parts.size(); ++p) parts[p].data = memory[p].data() + 1;
+    ASSERT_OK(ranks->begin_share(parts, nullptr));
+    if (std::any_of(lengths.begin(), lengths.end(), [](std::int64_t length) { return length > 0; })) {
+      char other = 0;
+      EXPECT_EQ(ranks->broadcast(&other, 1, 0, nullptr).code(), StatusCode::kFailedPrecondition);
+    }
+    ASSERT_OK(ranks->end_share(nullptr));
+    std::int64_t wrong = 0;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      wrong += memory[p].front() == 'x' && memory[p].back() == 'x' ? 0 : 1;
+      for (std::int64_t i = 0; i < lengths[p]; ++i) {
+        wrong += memory[p][static_cast<std::size_t>(i + 1)] == byte(p, i) ? 0 : 1;
+      }
+      std::fill(memory[p].begin(), memory[p].end(), 'y');
+    }
+    EXPECT_EQ(wrong, 0) << lengths.size() << " parts";
+  }
+  EXPECT_OK(ranks->end_share(nullptr)) << "nothing is under way";
+}
+
+// One rank was called with other parts, of the same length or of another one: nobody takes them for its own.
+TEST(MpiCommunicator, SharesOfOtherPartsLoseTheRanks) {
+  for (const std::int64_t others : {600, 300}) {
+    const auto ranks = all_ranks(5);
+    std::vector<char> bytes(1000);
+    std::vector<SharedPart> parts{{.data = bytes.data(), .bytes = 600, .root = 0},
+                                  {.data = bytes.data() + 600, .bytes = 400, .root = 0}};
+    if (ranks->rank() == ranks->size() - 1) parts[0].bytes = others == 600 ? 400 : 300;
+    if (ranks->rank() == ranks->size() - 1) parts[1].bytes = others == 600 ? 600 : 400;
+    const Status status = ranks->begin_share(parts, nullptr);
+    EXPECT_EQ(status.code(), StatusCode::kBackendLost);
+    EXPECT_NE(status.message().find("was called with other parts"), std::string::npos) << status.message();
+    EXPECT_EQ(ranks->state().message(), status.message());
+    EXPECT_EQ(ranks->end_share(nullptr).message(), status.message());
+  }
+  const auto ranks = all_ranks();
+  expect_same_on_every_rank(*ranks, "afterwards");
+}
+
+// An end that never comes leaves nothing that the process trips over.
+TEST(MpiCommunicator, ACommunicatorMayGoWithinAShare) {
+  std::vector<char> bytes(1000);
+  auto abandoned = all_ranks();
+  const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = 0};
+  ASSERT_OK(abandoned->begin_share({&part, 1}, nullptr));
+  abandoned.reset();
+  const auto ranks = all_ranks();
+  expect_same_on_every_rank(*ranks, "afterwards");
+}
+
 TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   const auto ranks = all_ranks();
   float value = 0;
@@ -114,6 +186,16 @@ TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   EXPECT_OK(sum(nullptr, nullptr, ElementType::kF32, 0));
   EXPECT_EQ(ranks->broadcast(&value, 4, ranks->size(), nullptr).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ranks->all_gather(&value, nullptr, 4, nullptr).code(), StatusCode::kInvalidArgument);
+  const auto share = [&](void* data, std::int64_t bytes, std::int32_t root) {
+    const SharedPart parts[] = {{.data = &value, .bytes = 4, .root = 0}, {.data = data, .bytes = bytes, .root = root}};
+    const Status status = ranks->begin_share(parts, nullptr);
+    EXPECT_NE(status.message().find("begin_share: "), std::string::npos) << status.message();
+    return status.code();
+  };
+  EXPECT_EQ(share(nullptr, 1, 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, -1, 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, 4, -1), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, 4, ranks->size()), StatusCode::kInvalidArgument);
   for (const double seconds : {0.0, -1.0, 1e6, std::numeric_limits<double>::quiet_NaN()}) {
     const auto made = create_mpi_communicator({.communicator = nullptr, .deadline_seconds = seconds});
     EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument) << seconds;
@@ -141,6 +223,8 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
     EXPECT_LE(waited.count(), kDeadline + 1);
     EXPECT_EQ(ranks->state().message(), lost.message());
     // No call waits again.
+    const SharedPart part{.data = values.data(), .bytes = 4, .root = 0};
+    EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
     const auto again = std::chrono::steady_clock::now();
     for (int i = 0; i < 100; ++i) {
       EXPECT_EQ(ranks->broadcast(values.data(), 4, 0, nullptr).message(), lost.message());
@@ -150,6 +234,30 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
   // Another communicator of the same processes works on.
   expect_same_on_every_rank(*all, "after the loss");
   // This rank has noticed nothing, and freeing takes all ranks.
+  if (absent) static_cast<void>(new std::shared_ptr<Communicator>(ranks));
+}
+
+// The same with a share.
+TEST(MpiCommunicator, ARankThatDoesNotComeToAShareIsLostWithinTheDeadline) {
+  constexpr double kDeadline = 0.3;
+  const auto ranks = all_ranks(kDeadline);
+  const auto all = all_ranks();
+  const bool absent = ranks->rank() == ranks->size() - 1;
+  if (!absent) {
+    std::vector<char> bytes(1000);
+    const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = ranks->size() - 1};
+    const auto begin = std::chrono::steady_clock::now();
+    const Status lost = ranks->begin_share({&part, 1}, nullptr);
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
+    EXPECT_NE(lost.message().find("begin_share: not every rank took part within 0.3 s"), std::string::npos)
+        << lost.message();
+    EXPECT_GE(waited.count(), kDeadline);
+    EXPECT_LE(waited.count(), kDeadline + 1);
+    EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
+    EXPECT_EQ(ranks->end_share(nullptr).message(), lost.message());
+  }
+  expect_same_on_every_rank(*all, "after the loss");
   if (absent) static_cast<void>(new std::shared_ptr<Communicator>(ranks));
 }
 

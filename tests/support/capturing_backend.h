@@ -56,6 +56,16 @@ class CapturingOps final : public Ops {
       return inner_.write_kv(now);
     });
   }
+  // Steps of several ranks only, which are never captured.
+  Status query(const QueryParams& p) override { return run_step("query", p, &Ops::query); }
+  Status index_query(const IndexQueryParams& p) override { return run_step("index_query", p, &Ops::index_query); }
+  Status swa_kv(const SwaKvParams& p) override { return run_step("swa_kv", p, &Ops::swa_kv); }
+  Status compress(const CompressParams& p) override { return run_step("compress", p, &Ops::compress); }
+  Status state_store(const StateStoreParams& p) override { return run_step("state_store", p, &Ops::state_store); }
+  Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& p) override {
+    return run("copy_finished_rows",
+               [this, direction, p](const StepHeader*) { return inner_.copy_finished_rows(direction, p); });
+  }
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override {
     if (fail) {
       if (Status status = fail("begin_step"); !status.ok()) return status;

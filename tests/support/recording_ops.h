@@ -47,6 +47,24 @@ class RecordingOps : public Ops {
     if (p.index_compress) compressions.push_back(*p.index_compress);
     return pass("write_kv", [&] { return inner_->write_kv(p); });
   }
+  Status query(const QueryParams& p) override {
+    return pass("query", [&] { return inner_->query(p); });
+  }
+  Status index_query(const IndexQueryParams& p) override {
+    return pass("index_query", [&] { return inner_->index_query(p); });
+  }
+  Status swa_kv(const SwaKvParams& p) override {
+    return pass("swa_kv", [&] { return inner_->swa_kv(p); });
+  }
+  Status compress(const CompressParams& p) override {
+    return pass("compress", [&] { return inner_->compress(p); });
+  }
+  Status state_store(const StateStoreParams& p) override {
+    return pass("state_store", [&] { return inner_->state_store(p); });
+  }
+  Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& p) override {
+    return pass("copy_finished_rows", [&] { return inner_->copy_finished_rows(direction, p); });
+  }
   Status indexer_topk(const IndexerTopkParams& p) override {
     select_params = p;
     return pass("indexer_topk", [&] { return inner_->indexer_topk(p); });

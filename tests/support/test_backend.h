@@ -15,6 +15,9 @@ extern const std::string_view kTestBackend;
 // A backend of one thread on the CPU, of device 0 on a GPU.
 Result<std::unique_ptr<Backend>> create_test_backend();
 
+// Waits for what is enqueued on a stream of that backend (Backend::native_stream).
+void settle_test_stream(void* stream);
+
 // Scratch that single operations may take in tests; an engine plans its own.
 inline constexpr std::size_t kTestScratchBytes = std::size_t{64} << 20;
 // On the CPU every thread has scores of its own. Pages that nobody touches cost nothing.

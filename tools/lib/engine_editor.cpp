@@ -113,7 +113,8 @@ Status EngineEditor::forward_layer_with(Ops& ops, const Step& step, LayerId laye
   if (!impl_.step.started) DSV4RT_RETURN_IF_ERROR(impl_.start_step());
   impl_.step.layer_done[local] = true;
   return impl_.layers[local].forward(ops, impl_.step.view, reinterpret_cast<const bf16*>(x),
-                                     reinterpret_cast<bf16*>(out), impl_.workspace);
+                                     reinterpret_cast<bf16*>(out), impl_.workspace, nullptr, nullptr, nullptr,
+                                     impl_.first_tokens());
 }
 
 }  // namespace dsv4rt

@@ -43,6 +43,9 @@ class CpuOps final : public RowOps {
 
   Status write_kv(const WriteKvParams& params) override;  // cpu_write_kv.cpp
 
+  // cpu_finished_rows.cpp
+  Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) override;
+
   Status attend(const AttendParams& params) override;  // cpu_attend.cpp
 
   Status flag_non_finite(const FlagNonFiniteParams& params) override;  // cpu_flag_non_finite.cpp

@@ -9,7 +9,7 @@
 namespace dsv4rt::cpu {
 
 Status CpuOps::swa_kv(const SwaKvParams& params) {
-  DSV4RT_CHECK(params.step.counts.tokens <= params.staged_shape.rows);
+  DSV4RT_CHECK(params.staged_first + params.step.counts.tokens <= params.staged_shape.rows);
   return team_.parallel_for(params.step.counts.tokens, [&](std::int64_t begin, std::int64_t end, int) {
     float values[kHeadDim];
     for (std::int64_t token = begin; token < end; ++token) {
@@ -22,7 +22,7 @@ Status CpuOps::swa_kv(const SwaKvParams& params) {
         values[i] = round_to_bf16(values[i] * scale * to_float(params.norm_weight[i]));
       }
       RopeRotation(params.rope, place.position).apply(values + kNopeDim);
-      encode_row(params.format, params.staged_shape, values, params.staged, token);
+      encode_row(params.format, params.staged_shape, values, params.staged, params.staged_first + token);
     }
   });
 }

@@ -35,6 +35,7 @@ class CudaOps final : public RowOps {
   Status state_store(const StateStoreParams& params) override;
   Status index_query(const IndexQueryParams& params) override;
   Status write_kv(const WriteKvParams& params) override;
+  Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) override;
   Status indexer_topk(const IndexerTopkParams& params) override;
   Status attend(const AttendParams& params) override;
   Status flag_non_finite(const FlagNonFiniteParams& params) override;

@@ -56,6 +56,11 @@ Status DeviceOps::write_kv(const WriteKvParams& params) {
   return ops_.write_kv(params);
 }
 
+Status DeviceOps::copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.copy_finished_rows(direction, params);
+}
+
 Status DeviceOps::indexer_topk(const IndexerTopkParams& params) {
   DSV4RT_ON_DEVICE(device_);
   return ops_.indexer_topk(params);

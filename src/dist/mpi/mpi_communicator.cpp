@@ -13,6 +13,7 @@
 #include <memory>
 #include <mpi.h>
 #include <sched.h>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -67,8 +68,9 @@ bool wait_until(MPI_Request& request, Clock::time_point end, int& code) {
 }
 
 // Keeps memory that MPI may still read and write, for as long as the process lives.
-void leave_behind(std::vector<std::byte> memory) {
-  static auto* const left = new std::vector<std::vector<std::byte>>();
+template <class T>
+void leave_behind(std::vector<T> memory) {
+  static auto* const left = new std::vector<std::vector<T>>();
   left->push_back(std::move(memory));
 }
 
@@ -79,9 +81,15 @@ class MpiCommunicator final : public Communicator {
         rank_(rank),
         size_(size),
         deadline_seconds_(deadline_seconds),
-        staging_(static_cast<std::size_t>(kMpiPartBytes) * static_cast<std::size_t>(size)) {}
+        staging_(static_cast<std::size_t>(kMpiPartBytes) * static_cast<std::size_t>(size)),
+        shared_bytes_(static_cast<std::size_t>(size)),
+        counts_(static_cast<std::size_t>(size)),
+        places_(static_cast<std::size_t>(size)) {
+    for (std::int32_t r = 0; r < size; ++r) places_[static_cast<std::size_t>(r)] = static_cast<int>(r * kMpiPartBytes);
+  }
   ~MpiCommunicator() override {
-    if (lost_.lost()) return;  // freeing would wait for the ranks that are gone
+    if (sharing_) leave_memory();
+    if (sharing_ || lost_.lost()) return;  // freeing would wait for the ranks that are gone
     int finalised = 0;
     MPI_Finalized(&finalised);
     if (finalised == 0) MPI_Comm_free(&comm_);
@@ -98,7 +106,7 @@ class MpiCommunicator final : public Communicator {
 
   Status all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
                         std::int64_t elements, void*) override {
-    DSV4RT_RETURN_IF_ERROR(lost_.status());
+    DSV4RT_RETURN_IF_ERROR(ready());
     DSV4RT_RETURN_IF_ERROR(check_sum(terms, terms_type, sum, sum_type, elements));
     const std::int64_t term_bytes = element_bytes(terms_type);
     const std::int64_t most = kMpiPartBytes / term_bytes;
@@ -121,7 +129,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void*) override {
-    DSV4RT_RETURN_IF_ERROR(lost_.status());
+    DSV4RT_RETURN_IF_ERROR(ready());
     DSV4RT_RETURN_IF_ERROR(check_broadcast(data, bytes, root, size_));
     for (std::int64_t first = 0; first < bytes; first += kMpiPartBytes) {
       const std::int64_t count = std::min(kMpiPartBytes, bytes - first);
@@ -135,11 +143,100 @@ class MpiCommunicator final : public Communicator {
     return {};
   }
 
+  // What every root has to give is one run of bytes, its parts in their order, of which kMpiPartBytes go at a time. The
+  // first are under way between begin and end; longer runs follow in end. Ranks first compare what they were called
+  // with: MPI checks no lengths and would write other ranks' bytes anywhere.
+  Status begin_share(std::span<const SharedPart> parts, void*) override {
+    DSV4RT_RETURN_IF_ERROR(ready());
+    DSV4RT_RETURN_IF_ERROR(check_share(parts, size_));
+    std::fill(shared_bytes_.begin(), shared_bytes_.end(), 0);
+    for (const SharedPart& part : parts) shared_bytes_[static_cast<std::size_t>(part.root)] += part.bytes;
+    shared_ = parts;
+    shared_offset_ = 0;
+    DSV4RT_RETURN_IF_ERROR(compare_parts());
+    return post_share();
+  }
+  Status end_share(void*) override {
+    while (sharing_) {
+      sharing_ = false;
+      DSV4RT_RETURN_IF_ERROR(complete("end_share", share_code_, share_request_, deadline_seconds_));
+      for (std::int32_t root = 0; root < size_; ++root) {
+        if (root != rank_) move_shared(root);
+      }
+      shared_offset_ += kMpiPartBytes;
+      DSV4RT_RETURN_IF_ERROR(post_share());
+    }
+    return lost_.status();
+  }
+
   [[nodiscard]] Status state() const override { return lost_.status(); }
 
  private:
+  // Whether a collective may begin.
+  [[nodiscard]] Status ready() const {
+    if (!sharing_) return lost_.status();
+    return {StatusCode::kFailedPrecondition, "mpi: begin_share was called; accepted now: end_share"};
+  }
+
+  // Lost, on every rank, unless all were called with the same lengths and roots.
+  Status compare_parts() {
+    std::uint64_t own = 0xcbf29ce484222325U;  // FNV-1a
+    for (const SharedPart& part : shared_) {
+      for (const auto value : {static_cast<std::uint64_t>(part.bytes), static_cast<std::uint64_t>(part.root)}) {
+        own = (own ^ value) * 0x100000001b3U;
+      }
+    }
+    DSV4RT_RETURN_IF_ERROR(gather_part("begin_share", &own, sizeof(own), deadline_seconds_));
+    for (std::int32_t rank = 0; rank < size_; ++rank) {
+      std::uint64_t theirs = 0;
+      std::memcpy(&theirs, staging_.data() + rank * std::int64_t{sizeof(theirs)}, sizeof(theirs));
+      if (theirs == own) continue;
+      return lost_.lose("rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                        " (mpi): begin_share: rank " + std::to_string(rank) +
+                        " was called with other parts: the ranks' steps differ");
+    }
+    return {};
+  }
+
+  // Starts to bring [shared_offset_, shared_offset_ + kMpiPartBytes) of every root's bytes to all; nothing is left to
+  // do when there are none.
+  Status post_share() {
+    const std::int64_t longest = *std::max_element(shared_bytes_.begin(), shared_bytes_.end());
+    if (shared_offset_ >= longest) return {};
+    for (std::size_t root = 0; root < counts_.size(); ++root) {
+      counts_[root] =
+          static_cast<int>(std::clamp<std::int64_t>(shared_bytes_[root] - shared_offset_, 0, kMpiPartBytes));
+    }
+    move_shared(rank_);
+    share_request_ = MPI_REQUEST_NULL;
+    share_code_ = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, staging_.data(), counts_.data(), places_.data(),
+                                  MPI_BYTE, comm_, &share_request_);
+    sharing_ = true;
+    return {};
+  }
+
+  // Of the bytes that are under way those of `root`: own ones go from the parts to staging_, others' the other way.
+  void move_shared(std::int32_t root) {
+    const std::int64_t first = shared_offset_;
+    const std::int64_t end = first + counts_[static_cast<std::size_t>(root)];
+    std::byte* const staged = staging_.data() + places_[static_cast<std::size_t>(root)];
+    std::int64_t at = 0;  // where the part begins among the bytes of its root
+    for (const SharedPart& part : shared_) {
+      if (part.root != root) continue;
+      const std::int64_t from = std::max(first, at);
+      const std::int64_t to = std::min(end, at + part.bytes);
+      if (from < to) {
+        std::byte* const in_part = static_cast<std::byte*>(part.data) + (from - at);
+        std::byte* const in_staging = staged + (from - first);
+        const bool own = root == rank_;
+        std::memcpy(own ? in_staging : in_part, own ? in_part : in_staging, static_cast<std::size_t>(to - from));
+      }
+      at += part.bytes;
+    }
+  }
+
   Status gather(const char* call, const void* part, void* all, std::int64_t bytes, double deadline_seconds) {
-    DSV4RT_RETURN_IF_ERROR(lost_.status());
+    DSV4RT_RETURN_IF_ERROR(ready());
     DSV4RT_RETURN_IF_ERROR(check_gather(part, all, bytes));
     for (std::int64_t first = 0; first < bytes; first += kMpiPartBytes) {
       const std::int64_t count = std::min(kMpiPartBytes, bytes - first);
@@ -164,17 +261,34 @@ class MpiCommunicator final : public Communicator {
   Status complete(const char* call, int code, MPI_Request& request, double deadline_seconds) {
     if (code == MPI_SUCCESS && wait_until(request, after(deadline_seconds), code)) return {};
     const std::string who = "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " (mpi): " + call + ": ";
-    leave_behind(std::move(staging_));
+    leave_memory();
     if (code != MPI_SUCCESS) return lost_.lose(who + error_text(code));
     return lost_.lose(who + "not every rank took part within " + seconds_text(deadline_seconds));
+  }
+
+  // MPI may touch it later.
+  void leave_memory() {
+    leave_behind(std::move(staging_));
+    leave_behind(std::move(counts_));
+    leave_behind(std::move(places_));
   }
 
   MPI_Comm comm_;
   std::int32_t rank_;
   std::int32_t size_;
   double deadline_seconds_;
-  std::vector<std::byte> staging_;
+  std::vector<std::byte> staging_;  // kMpiPartBytes of every rank
   LostState lost_;
+
+  // Between begin_share and end_share.
+  bool sharing_ = false;
+  std::span<const SharedPart> shared_;
+  std::vector<std::int64_t> shared_bytes_;  // bytes that every root has to give
+  std::int64_t shared_offset_ = 0;          // where those begin that are under way
+  MPI_Request share_request_ = MPI_REQUEST_NULL;
+  int share_code_ = MPI_SUCCESS;
+  std::vector<int> counts_;  // bytes of every root that are under way, and where they lie in staging_
+  std::vector<int> places_;
 };
 
 }  // namespace

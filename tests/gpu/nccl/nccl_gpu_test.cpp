@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cuda_runtime_api.h>
 #include <future>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -110,6 +111,38 @@ TEST(NcclGpu, ARankAloneAddsGathersAndEnds) {
     for (std::size_t i = 0; i < got.size(); ++i) wrong += got[i].bits == to_bf16(values[i]).bits ? 0 : 1;
     EXPECT_EQ(wrong, 0) << (captured ? "captured" : "eager");
   }
+  EXPECT_OK(alone.state());
+  static_cast<void>(cudaStreamDestroy(stream));
+}
+
+// As far as a rank alone shows it: NCCL takes all parts in a group, the streams go on, parts stay as they are, and what
+// is no share is refused.
+TEST(NcclGpu, ARankAloneSharesWithItself) {
+  const auto id = create_nccl_unique_id();
+  ASSERT_OK(id);
+  auto made = create_nccl_communicator({.rank = 0, .size = 1, .id = *id, .device = 0, .deadline_seconds = 20});
+  ASSERT_OK(made);
+  Communicator& alone = **made;
+  const auto values = terms(5000);
+  const DeviceArray<float> on_device(values);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  std::vector<SharedPart> parts;
+  for (std::int64_t i = 0; i < 100; ++i)
+    parts.push_back({.data = on_device.data() + 41 * i, .bytes = 4 * i, .root = 0});
+  for (const std::span<const SharedPart> given : {std::span<const SharedPart>(parts), std::span<const SharedPart>()}) {
+    ASSERT_OK(alone.begin_share(given, stream));
+    EXPECT_EQ(alone.begin_share(given, stream).code(), StatusCode::kFailedPrecondition);
+    ASSERT_OK(alone.end_share(stream));
+    ASSERT_OK(alone.end_share(stream)) << "nothing is under way";
+    ASSERT_OK(alone.watch(stream));
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_TRUE(on_device.read() == values);
+  }
+  parts[3].root = 1;
+  const Status refused = alone.begin_share(parts, stream);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("begin_share: root = 1; accepted: 0 to 0"), std::string::npos) << refused.message();
   EXPECT_OK(alone.state());
   static_cast<void>(cudaStreamDestroy(stream));
 }

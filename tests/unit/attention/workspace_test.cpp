@@ -32,7 +32,8 @@ std::vector<Region> regions(const WorkspaceShape& shape, const Workspace& ws) {
           {"selected", ws.topk_indices, t * shape.top_k * 4},
           {"topk_count", ws.topk_count, t * 4},
           {"o", ws.o, t * shape.heads * kHeadDim * 2},
-          {"o_latent", ws.o_latent, t * shape.output_rank * 2}};
+          {"o_latent", ws.o_latent, t * shape.output_rank * 2},
+          {"packed_rows", ws.packed_rows, shape.packed_row_bytes}};
 }
 
 void expect_laid_out(const WorkspaceShape& shape) {
@@ -53,6 +54,7 @@ void expect_laid_out(const WorkspaceShape& shape) {
         << all[i - 1].name << " reaches into " << all[i].name;
   }
   EXPECT_GE(ws.staged_shape.rows, shape.max_tokens);
+  EXPECT_EQ(ws.packed_row_bytes, shape.packed_row_bytes);
   std::free(base);
 }
 
@@ -67,7 +69,10 @@ TEST(Workspace, ArraysLieInTheBufferAlignedAndApart) {
     for (const RowFormat format : {RowFormat::kFp8DsMla, RowFormat::kFp8Row, RowFormat::kNvfp4, RowFormat::kBf16}) {
       for (const std::int32_t tokens : {1, 3, 128, 129}) {
         SCOPED_TRACE(std::string(config) + ", " + std::to_string(tokens) + " tokens");
-        expect_laid_out(shape_of(config, tokens, format));
+        WorkspaceShape shape = shape_of(config, tokens, format);
+        expect_laid_out(shape);
+        shape.packed_row_bytes = 1000;
+        expect_laid_out(shape);
       }
     }
   }

@@ -248,4 +248,49 @@ inline Status write_kv_one_by_one(RowOps& ops, const WriteKvParams& p) {
   return {};
 }
 
+// The same with the tokens dealt out in pieces, as over ranks: what a token makes comes from calls for its piece alone;
+// what rings get, from calls for the step.
+inline Status write_kv_in_pieces(RowOps& ops, const WriteKvParams& p, const std::vector<std::int32_t>& cuts) {
+  const auto piece_of = [](StepView step, std::int32_t first, std::int32_t count) {
+    step.counts.tokens = count;
+    step.token_position += first;
+    step.token_sequence += first;
+    if (step.valid_mask[0] != nullptr) step.valid_mask[0] += first;
+    if (step.row_index[0] != nullptr) step.row_index[0] += first;
+    return step;
+  };
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const std::int32_t first = cuts[i];
+    const StepView piece = piece_of(p.query.step, first, cuts[i + 1] - first);
+    QueryParams query = p.query;
+    query.step = piece;
+    query.q += std::int64_t{first} * query.heads * kHeadDim;
+    DSV4RT_RETURN_IF_ERROR(ops.query(query));
+    if (p.index_query) {
+      IndexQueryParams index_query = *p.index_query;
+      index_query.step = piece;
+      index_query.q += std::int64_t{first} * index_query.heads * kIndexHeadDim;
+      DSV4RT_RETURN_IF_ERROR(ops.index_query(index_query));
+    }
+    SwaKvParams window = p.window;
+    window.step = piece;
+    window.kv += std::int64_t{first} * kHeadDim;
+    window.staged_first = first;
+    DSV4RT_RETURN_IF_ERROR(ops.swa_kv(window));
+    for (const auto& one : {p.compress, p.index_compress}) {
+      if (!one) continue;
+      CompressParams rows = *one;
+      rows.step = piece;
+      DSV4RT_RETURN_IF_ERROR(ops.compress(rows));
+    }
+  }
+  if (p.swa_ring) {
+    DSV4RT_RETURN_IF_ERROR(ops.swa_cache_write({p.window.step, p.window.staged_shape, p.window.staged, *p.swa_ring}));
+  }
+  for (const auto& one : {p.compress, p.index_compress}) {
+    if (one) DSV4RT_RETURN_IF_ERROR(ops.state_store({one->step, one->input, one->state}));
+  }
+  return {};
+}
+
 }  // namespace dsv4rt::test

@@ -24,6 +24,24 @@ TEST(WriteKv, LeavesTheBytesOfTheSingleOperations) {
   }
 }
 
+TEST(WriteKv, PiecesOfTheTokensLeaveTheBytesOfTheWhole) {
+  for (const LayerKind kind : {LayerKind::kSwa, LayerKind::kCsa, LayerKind::kHca}) {
+    for (const RowFormat format : {RowFormat::kFp8DsMla, RowFormat::kNvfp4}) {
+      const RowsLayer layer{.kind = kind, .row_format = format};
+      const TestStep step({{2, 127, 1}, {0, 0, 130}, {1, 3, 5}, {3, 120, 260}}, 3, layer.ratios());
+      const RowsMemory before(layer, step.tokens(), 4, step.view().counts.context_end, 4);
+      TestOps ops;
+      RowsMemory whole = before;
+      ASSERT_TRUE(ops->write_kv(whole.params(step.view(), whole.bytes().data())).ok());
+      RowsMemory pieces = before;
+      ASSERT_TRUE(write_kv_in_pieces(*ops, pieces.params(step.view(), pieces.bytes().data()),
+                                     {0, 1, 48, 133, 134, 390, step.tokens()})
+                      .ok());
+      EXPECT_EQ(pieces.difference(whole), "");
+    }
+  }
+}
+
 TEST(WriteKv, WithoutARingWindowRowsAreOnlyStaged) {
   const RowsLayer layer{.kind = LayerKind::kSwa};
   const TestStep step({{0, 5, 3}});

@@ -30,6 +30,7 @@ class WatchingOps final : public RowOps {
   Status state_store(const StateStoreParams&) override { return note(); }
   Status index_query(const IndexQueryParams&) override { return note(); }
   Status write_kv(const WriteKvParams&) override { return note(); }
+  Status copy_finished_rows(RowDirection, const FinishedRowsParams&) override { return note(); }
   Status indexer_topk(const IndexerTopkParams&) override { return note(); }
   Status attend(const AttendParams&) override { return note(); }
   Status flag_non_finite(const FlagNonFiniteParams&) override { return note(); }
@@ -66,6 +67,7 @@ const std::vector<std::function<Status(RowOps&)>> kCalls = {
     [](RowOps& ops) { return ops.state_store({}); },
     [](RowOps& ops) { return ops.index_query({}); },
     [](RowOps& ops) { return ops.write_kv({}); },
+    [](RowOps& ops) { return ops.copy_finished_rows(RowDirection::kToCache, {}); },
     [](RowOps& ops) { return ops.indexer_topk({}); },
     [](RowOps& ops) { return ops.attend({}); },
     [](RowOps& ops) { return ops.flag_non_finite({}); },

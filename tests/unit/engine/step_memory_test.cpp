@@ -38,6 +38,24 @@ class CountingOps final : public Ops {
   Status write_kv(const WriteKvParams& p) override {
     return count([&] { return inner_.write_kv(p); });
   }
+  Status query(const QueryParams& p) override {
+    return count([&] { return inner_.query(p); });
+  }
+  Status index_query(const IndexQueryParams& p) override {
+    return count([&] { return inner_.index_query(p); });
+  }
+  Status swa_kv(const SwaKvParams& p) override {
+    return count([&] { return inner_.swa_kv(p); });
+  }
+  Status compress(const CompressParams& p) override {
+    return count([&] { return inner_.compress(p); });
+  }
+  Status state_store(const StateStoreParams& p) override {
+    return count([&] { return inner_.state_store(p); });
+  }
+  Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& p) override {
+    return count([&] { return inner_.copy_finished_rows(direction, p); });
+  }
   Status swa_cache_write(const SwaCacheWriteParams& p) override {
     return count([&] { return inner_.swa_cache_write(p); });
   }

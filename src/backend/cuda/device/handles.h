@@ -45,6 +45,16 @@ inline Result<Stream> create_stream() {
   return Stream(stream);
 }
 
+// The same; its work comes before that of other streams of the device.
+inline Result<Stream> create_first_stream() {
+  int least = 0;
+  int greatest = 0;
+  DSV4RT_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  DSV4RT_CUDA_TRY(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return Stream(stream);
+}
+
 // timing: whether elapsed times may be asked; events without it are cheaper.
 inline Result<Event> create_event(bool timing) {
   cudaEvent_t event = nullptr;

@@ -14,6 +14,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,6 +64,8 @@ class NcclCommunicator final : public Communicator {
                         std::int64_t elements, void* stream) override;
   Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) override;
   Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override;
+  Status begin_share(std::span<const SharedPart> parts, void* stream) override;
+  Status end_share(void* stream) override;
   Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override;
   Status watch(void* stream) override;
   [[nodiscard]] Status state() const override { return lost_.status(); }
@@ -84,6 +87,14 @@ class NcclCommunicator final : public Communicator {
   ncclComm_t comm_ = nullptr;
   void* scratch_ = nullptr;
   std::int64_t scratch_elements_ = 0;
+  // Shares run on a stream of their own, beside the caller's work and before it where both wait for a multiprocessor.
+  struct ShareStream {
+    Stream stream;
+    Event ready;  // what the caller had enqueued before begin_share
+    Event done;
+  };
+  std::shared_ptr<ShareStream> share_;  // also of the thread that ends the communicator, which may use it
+  bool sharing_ = false;                // between begin_share and end_share
   std::optional<DeadlineWatch> watch_;  // gone first
 };
 
@@ -94,15 +105,17 @@ NcclCommunicator::~NcclCommunicator() {
   const std::lock_guard lock(comm_mutex_);
   // Ranks end together; one that does not is not waited for.
   if (comm_ != nullptr) end(nccl_.ncclCommDestroy, std::chrono::duration<double>(options_.deadline_seconds));
+  share_.reset();  // while the device is current
 }
 
 void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) {
   std::promise<void> ended;
   std::future<void> done = ended.get_future();
-  std::thread([how, comm = std::exchange(comm_, nullptr), ordinal = device_->ordinal(),
+  std::thread([how, comm = std::exchange(comm_, nullptr), ordinal = device_->ordinal(), share = share_,
                promise = std::move(ended)]() mutable {
     static_cast<void>(cudaSetDevice(ordinal));
     static_cast<void>(how(comm));
+    share.reset();
     promise.set_value();
   }).detach();
   static_cast<void>(done.wait_for(wait));
@@ -112,6 +125,10 @@ Status NcclCommunicator::connect() {
   DSV4RT_ON_DEVICE(*device_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  share_ = std::make_shared<ShareStream>();
+  DSV4RT_ASSIGN_OR_RETURN(share_->stream, create_first_stream());
+  DSV4RT_ASSIGN_OR_RETURN(share_->ready, create_event(/*timing=*/false));
+  DSV4RT_ASSIGN_OR_RETURN(share_->done, create_event(/*timing=*/false));
   ncclUniqueId id;
   static_assert(sizeof(id) == sizeof(options_.id));
   std::memcpy(&id, options_.id.data(), sizeof(id));
@@ -229,6 +246,41 @@ Status NcclCommunicator::broadcast(void* data, std::int64_t bytes, std::int32_t 
     return nccl_.ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, comm_,
                                static_cast<cudaStream_t>(stream));
   });
+}
+
+// All parts in one launch. The caller's stream goes on, and waits for them where it needs them.
+Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(lost_.status());
+  if (sharing_) {
+    return {StatusCode::kFailedPrecondition, "nccl: begin_share was called; accepted now: end_share"};
+  }
+  DSV4RT_RETURN_IF_ERROR(check_share(parts, options_.size));
+  DSV4RT_ON_DEVICE(*device_);
+  const cudaStream_t beside = share_->stream.get();
+  DSV4RT_CUDA_TRY(cudaEventRecord(share_->ready.get(), static_cast<cudaStream_t>(stream)));
+  DSV4RT_CUDA_TRY(cudaStreamWaitEvent(beside, share_->ready.get()));
+  DSV4RT_RETURN_IF_ERROR(enqueue("begin_share", [&] {
+    if (const ncclResult_t started = nccl_.ncclGroupStart(); started != ncclSuccess) return started;
+    ncclResult_t result = ncclSuccess;
+    for (const SharedPart& part : parts) {
+      if (part.bytes == 0 || (result != ncclSuccess && result != ncclInProgress)) continue;
+      result = nccl_.ncclBroadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, part.root,
+                                   comm_, beside);
+    }
+    const ncclResult_t ended = nccl_.ncclGroupEnd();
+    return result == ncclSuccess || result == ncclInProgress ? ended : result;
+  }));
+  DSV4RT_CUDA_TRY(cudaEventRecord(share_->done.get(), beside));
+  sharing_ = true;
+  return {};
+}
+
+Status NcclCommunicator::end_share(void* stream) {
+  DSV4RT_ON_DEVICE(*device_);
+  if (std::exchange(sharing_, false)) {
+    DSV4RT_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), share_->done.get()));
+  }
+  return lost_.status();
 }
 
 Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) {

@@ -19,6 +19,8 @@ struct Nccl {
   decltype(&::ncclGetLastError) ncclGetLastError = nullptr;
   decltype(&::ncclAllGather) ncclAllGather = nullptr;
   decltype(&::ncclBroadcast) ncclBroadcast = nullptr;
+  decltype(&::ncclGroupStart) ncclGroupStart = nullptr;
+  decltype(&::ncclGroupEnd) ncclGroupEnd = nullptr;
 };
 
 // libnccl.so.2, which stays loaded. kUnsupported, saying what to install, when the loader does not find it, it lacks a

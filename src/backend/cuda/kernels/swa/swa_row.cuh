@@ -33,7 +33,7 @@ __device__ inline void window_row(const SwaKvParams& p, const SwaRing& ring, std
   group.sync();
   float v[4];
   finish.apply(reinterpret_cast<const float*>(shared.row), kHeadDim, p.eps, quad, v);
-  encode_row_quad(p.format, p.staged_shape, v, group, p.staged, token, shared.warp_amax);
+  encode_row_quad(p.format, p.staged_shape, v, group, p.staged, p.staged_first + token, shared.warp_amax);
   if (ring.base == nullptr || !place.real || token < std::int64_t{place.end_token} - ring.shape.rows) return;
   group.sync();  // warp_amax is written anew
   encode_row_quad(p.format, ring.shape, v, group, ring.base + place.slot * ring.slot_bytes, ring_row, shared.warp_amax);

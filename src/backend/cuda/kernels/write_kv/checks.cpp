@@ -28,8 +28,11 @@ Status check_index_query(const IndexQueryParams& params, const char* operation) 
 Status check_swa_kv(const SwaKvParams& params, const char* operation) {
   const std::int32_t tokens = params.step.counts.tokens;
   DSV4RT_RETURN_IF_ERROR(require_shape(params.staged_shape, params.format, operation, "staged_shape"));
-  DSV4RT_RETURN_IF_ERROR(require(tokens <= params.staged_shape.rows, operation, "step.counts.tokens", tokens,
-                                 "at most the rows of staged_shape"));
+  DSV4RT_RETURN_IF_ERROR(
+      require(params.staged_first >= 0, operation, "staged_first", params.staged_first, "0 or more"));
+  DSV4RT_RETURN_IF_ERROR(require(std::int64_t{params.staged_first} + tokens <= params.staged_shape.rows, operation,
+                                 "step.counts.tokens", tokens,
+                                 "at most the rows of staged_shape from staged_first on"));
   DSV4RT_RETURN_IF_ERROR(require_aligned(params.kv, 8, operation, "kv"));
   DSV4RT_RETURN_IF_ERROR(require_aligned(params.norm_weight, 8, operation, "norm_weight"));
   return require_aligned(params.staged, 16, operation, "staged");
