@@ -127,7 +127,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
                   .item_row_tiles = variant.row_tiles,
                   .clusters = items_of(shapes, tokens, variant.tokens, variant.row_tiles),
                   .cluster_blocks = segments / variant.groups};
-  if (segments % variant.groups != 0) return does_not_fit(plan.variant);
+  if (segments % variant.groups != 0 || (any_products(shapes) && !variant.takes_codes)) return does_not_fit(plan.variant);
   // All blocks of the kernel that rounds then have a place at once, and this one can begin to fetch weights.
   if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
   const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes +
@@ -302,7 +302,8 @@ std::string name_of(LinearVariant variant) {
       break;
     }
     case LinearFamily::kTile:
-      add("tile ", kTileVariants.at(number).row_tiles);
+      add("tile ", kTileVariants.at(number).tokens);
+      add("r", kTileVariants.at(number).row_tiles);
       add("c", kTileVariants.at(number).cluster_blocks);
       break;
     case LinearFamily::kPrefill:

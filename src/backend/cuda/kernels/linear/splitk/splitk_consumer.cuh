@@ -135,6 +135,10 @@ struct SplitKConsumer {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const uint4 codes = load_shared_uint4(codes_at + i * kWarpgroup * 16);
+      if (Shape::kOneOperand) {
+        wgmma_wait<0>();
+        if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
+      }
       widen(codes.x, codes.y, factors, a + 8 * i);
       widen(codes.z, codes.w, factors, a + 8 * i + 4);
     }
@@ -144,8 +148,10 @@ struct SplitKConsumer {
       Mma::bf16_registers(sum, a + 4 * k, columns(step_of_stage * (kWideValues / 4) + k), true);
     }
     wgmma_commit();
-    wgmma_wait<1>();
-    if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
+    if (!Shape::kOneOperand) {
+      wgmma_wait<1>();
+      if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
+    }
     if (step_of_stage + 1 == kStepsPerStage) ring.advance(unit.slots);
   }
 
@@ -157,7 +163,7 @@ struct SplitKConsumer {
 #pragma unroll
       for (int step = 0; step < kStepsPerBlock; step += 2) {
         step_wide(sum, even, factors, block, step);
-        step_wide(sum, odd, factors, block, step + 1);
+        step_wide(sum, Shape::kOneOperand ? even : odd, factors, block, step + 1);
       }
     }
     wgmma_wait<0>();
@@ -215,10 +221,10 @@ struct SplitKConsumer {
     for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
     if (unit.q->kind == TileKind::kBf16) {
       sum_bf16(sum);
-    } else if (unit.q->kind == TileKind::kFp8Products) {
-      sum_products(sum, scales);
-    } else {
+    } else if (!Shape::kTakesCodes || unit.q->kind == TileKind::kFp8) {
       sum_wide(sum, scales);
+    } else {
+      if constexpr (Shape::kTakesCodes) sum_products(sum, scales);
     }
     sync_group();  // every warp has finished with the ring
     const std::uint32_t to = unit.ring + (kRows > 1 ? unit.row * Shape::kSumBytes : 0) + (warp * 16 + lane / 4) * 4;

@@ -29,8 +29,8 @@ __global__ __launch_bounds__(
   // Known to be uniform.
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool loads = Shape::kLoaderWarps && warp >= kGroups * kRowTileWarps;
-  const int group = loads ? warp - kGroups * kRowTileWarps : kRows > 1 ? 0 : warp / kRowTileWarps;
+  const bool loads = Shape::kLoaderWarps && warp >= kGroups * kRows * kRowTileWarps;
+  const int group = kRows > 1 ? 0 : loads ? warp - kGroups * kRowTileWarps : warp / kRowTileWarps;
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int segment = rank * kGroups + group;
@@ -38,7 +38,7 @@ __global__ __launch_bounds__(
   const LinearProblem& q = p.problems[item.problem];
   SplitKUnit unit;
   unit.q = &q;
-  unit.row = kRows > 1 ? warp / kRowTileWarps : 0;
+  unit.row = kRows > 1 && !loads ? warp / kRowTileWarps : 0;
   unit.row_tile = item.row_group * kRows + unit.row;
   unit.first_token = item.token_tile * kTokens;
   unit.first_block = q.scale_blocks * segment / p.segments;

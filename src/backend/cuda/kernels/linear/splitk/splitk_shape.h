@@ -29,9 +29,13 @@ struct SplitKShape {
   static constexpr int kThreads = kConsumers + (kLoaderWarps ? kGroups * 32 : 0);
   // Four or five segments give those of a layer's linears (640 at most) place at once on 132 SMs: a second wave costs
   // more than anything saved inside a block.
-  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : 4 / (kGroups * kRows);
+  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : kGroups * kRows > 4 ? 1 : 4 / (kGroups * kRows);
+  // kFp8Products have a register for the products of 128 inputs beside that of each sum.
+  static constexpr bool kTakesCodes = kTokens <= 96 && kRows <= 2;
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
+  // Five warpgroups have no registers for a second A operand: one's products run while others widen.
+  static constexpr bool kOneOperand = kRows > 4 && kTokens > 96;
   // Sums lie [token][64 outputs] where their ring was; the padding spreads a warp's stores over the banks.
   static constexpr int kSumRowBytes = kRowTile * 4 + 16;
   static constexpr int kSumBytes = kTokens * kSumRowBytes;
@@ -50,6 +54,7 @@ struct SplitKVariant {
   int box_bytes;      // inputs of a stage
   int sum_bytes;      // sums of a segment; they take the place of its ring
   int other_bytes;    // shared memory of a block besides the rings
+  bool takes_codes;   // runs kFp8Products too
 };
 
 template <int kTokens, int kGroups, int kRows = 1>
@@ -62,14 +67,16 @@ constexpr SplitKVariant splitk_variant() {
           .blocks_per_sm = Shape::kBlocksPerSm,
           .box_bytes = kSplitKBoxBytes<kTokens>,
           .sum_bytes = Shape::kRingSumBytes,
-          .other_bytes = Shape::kBarrierBytes};
+          .other_bytes = Shape::kBarrierBytes,
+          .takes_codes = Shape::kTakesCodes};
 }
 
 // Numbered as LinearVariant does.
 inline constexpr std::array kSplitKVariants = {
     splitk_variant<16, 4>(), splitk_variant<16, 2>(),    splitk_variant<16, 1>(), splitk_variant<32, 4>(),
     splitk_variant<32, 2>(), splitk_variant<32, 1>(),    splitk_variant<64, 4>(), splitk_variant<64, 2>(),
-    splitk_variant<64, 1>(), splitk_variant<96, 1, 2>(),
+    splitk_variant<64, 1>(), splitk_variant<96, 1, 2>(),  splitk_variant<96, 1, 4>(), splitk_variant<96, 1, 5>(),
+    splitk_variant<128, 1, 2>(), splitk_variant<128, 1, 3>(), splitk_variant<128, 1, 4>(), splitk_variant<128, 1, 5>(),
 };
 
 }  // namespace dsv4rt::cuda

@@ -57,7 +57,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   const int cluster = static_cast<int>(blockIdx.x) / blocks;
   const int clusters = static_cast<int>(gridDim.x) / blocks;
   if (warp >= kRowTiles * kRowTileWarps) {
-    if constexpr (Shape::kMovesRegisters) give_registers<24>();
+    if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
     if (warp == kRowTiles * kRowTileWarps && lane == 0) {
       const int share = p.segments / blocks;
       StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
@@ -71,7 +71,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
     }
     __syncwarp();
   } else {
-    if constexpr (Shape::kMovesRegisters) take_registers<240>();
+    if constexpr (Shape::kMovesRegisters) take_registers<Shape::kRegisters>();
     if (blocks > 1) cluster_wait();  // everybody's are
     wait_for_predecessors();
     TileConsumer<kTokens, kRowTiles> consumer{p,      m,     warp / kRowTileWarps, warp % kRowTileWarps, lane, rank,

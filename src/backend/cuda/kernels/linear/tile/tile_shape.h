@@ -19,6 +19,9 @@ struct TileShape {
   // Two row tiles need more registers than an even share: a whole producer warpgroup gives its own away.
   static constexpr bool kMovesRegisters = kRowTiles > 1;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
+  // What the threads of consumers and of the producer's warpgroup have then: together as many as all were launched with.
+  static constexpr int kRegisters = kRowTiles > 2 ? 112 : 240;
+  static constexpr int kProducerRegisters = 24;
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kBarrierBytes = 512;
@@ -45,7 +48,8 @@ constexpr TileVariant tile_variant(int cluster_blocks) {
 }
 
 // Numbered as LinearVariant does.
-inline constexpr std::array kTileVariants = {tile_variant<128, 1>(2), tile_variant<128, 2>(1), tile_variant<128, 2>(2),
-                                             tile_variant<128, 2>(4)};
+inline constexpr std::array kTileVariants = {tile_variant<64, 2>(1),  tile_variant<64, 2>(2),  tile_variant<64, 4>(1),
+                                             tile_variant<64, 4>(2),  tile_variant<128, 1>(2), tile_variant<128, 2>(1),
+                                             tile_variant<128, 2>(2), tile_variant<128, 2>(4)};
 
 }  // namespace dsv4rt::cuda
