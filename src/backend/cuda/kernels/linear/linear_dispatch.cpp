@@ -179,7 +179,7 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
   plan.sum_bytes = tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
   return plan_resident(plan, device.facts, device.tile_clusters[index],
                        items_of(shapes, tokens, variant.tokens, variant.row_tiles),
-                       variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
+                       variant.parts * variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
                        variant.other_bytes + variant.row_tiles * plan.sum_bytes);
 }
 

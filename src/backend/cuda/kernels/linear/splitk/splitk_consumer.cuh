@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
+#include "backend/cuda/kernels/linear/shared/wgmma_48.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
 #include "backend/cuda/kernels/linear/splitk/splitk_loader.cuh"
 

@@ -31,7 +31,7 @@ struct SplitKShape {
   // more than anything saved inside a block.
   static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : kGroups * kRows > 4 ? 1 : 4 / (kGroups * kRows);
   // kFp8Products have a register for the products of 128 inputs beside that of each sum.
-  static constexpr bool kTakesCodes = kTokens <= 96 && kRows <= 2;
+  static constexpr bool kTakesCodes = kTokens <= 64 || (kTokens == 96 && kRows == 2);
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
   // Five warpgroups have no registers for a second A operand: one's products run while others widen.
@@ -75,7 +75,7 @@ constexpr SplitKVariant splitk_variant() {
 inline constexpr std::array kSplitKVariants = {
     splitk_variant<16, 4>(), splitk_variant<16, 2>(),    splitk_variant<16, 1>(), splitk_variant<32, 4>(),
     splitk_variant<32, 2>(), splitk_variant<32, 1>(),    splitk_variant<64, 4>(), splitk_variant<64, 2>(),
-    splitk_variant<64, 1>(), splitk_variant<96, 1, 2>(),  splitk_variant<96, 1, 4>(), splitk_variant<96, 1, 5>(),
+    splitk_variant<64, 1>(), splitk_variant<96, 1, 2>(), splitk_variant<80, 4>(), splitk_variant<80, 2>(), splitk_variant<80, 1, 5>(), splitk_variant<96, 4>(), splitk_variant<96, 2>(), splitk_variant<96, 1, 4>(), splitk_variant<96, 1, 5>(),
     splitk_variant<128, 1, 2>(), splitk_variant<128, 1, 3>(), splitk_variant<128, 1, 4>(), splitk_variant<128, 1, 5>(),
 };
 

@@ -60,7 +60,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
     if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
     if (warp == kRowTiles * kRowTileWarps && lane == 0) {
       const int share = p.segments / blocks;
-      StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
+      StageCursor<Shape::kParts> cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
       cursor.load_item();
       const TileProducer<kTokens, kRowTiles> producer{
           p, m, blocks, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};

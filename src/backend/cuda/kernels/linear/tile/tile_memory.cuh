@@ -8,9 +8,10 @@
 
 namespace dsv4rt::cuda {
 
-// First stage of a segment.
+// First stage of a segment, in stages of kParts parts.
+template <int kParts>
 __device__ inline int segment_stage(const LinearParams& p, const LinearProblem& q, int segment) {
-  return q.scale_blocks * segment / p.segments * kStagesPerScale;
+  return q.scale_blocks * segment / p.segments * (kStagesPerScale / kParts);
 }
 
 // Shared-memory addresses.
