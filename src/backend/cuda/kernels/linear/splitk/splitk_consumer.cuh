@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
+#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
 #include "backend/cuda/kernels/linear/shared/wgmma_48.cuh"
@@ -95,7 +96,7 @@ struct SplitKConsumer {
     barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarps) {
       if (warp == 0 && (kRows == 1 || unit.row == 0)) {
-        if (lane == 0 && loader.more()) loader.refill();
+        if (elect_one() && loader.more()) loader.refill();
         __syncwarp();
       }
     }

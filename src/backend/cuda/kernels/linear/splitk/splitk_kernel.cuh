@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/splitk/splitk_consumer.cuh"
 #include "backend/cuda/kernels/linear/splitk/splitk_loader.cuh"
@@ -65,7 +66,7 @@ __global__ __launch_bounds__(
   };
   SplitKLoader<kTokens, kRows> loader{p, unit, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
   if (loads) {
-    if (lane == 0) {
+    if (elect_one()) {
       loader.start();
       while (loader.more()) loader.refill();
     }
@@ -78,7 +79,7 @@ __global__ __launch_bounds__(
     return;
   }
   if constexpr (!Shape::kLoaderWarps) {
-    if (threadIdx.x == 0) loader.start();
+    if (warp == 0 && elect_one()) loader.start();
     __syncwarp();
   }
   SplitKConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};

@@ -11,6 +11,7 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/tile/tile_consumer.cuh"
@@ -58,7 +59,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   const int clusters = static_cast<int>(gridDim.x) / blocks;
   if (warp >= kRowTiles * kRowTileWarps) {
     if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
-    if (warp == kRowTiles * kRowTileWarps && lane == 0) {
+    if (warp == kRowTiles * kRowTileWarps && elect_one()) {
       const int share = p.segments / blocks;
       StageCursor<Shape::kParts> cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
       cursor.load_item();
