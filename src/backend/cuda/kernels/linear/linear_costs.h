@@ -43,9 +43,9 @@ consteval LinearVariant splitk_of(int tokens, int groups, int row_tiles) {
             return v.tokens == tokens && v.groups == groups && v.row_tiles == row_tiles;
           })};
 }
-consteval LinearVariant tile_of(int tokens, int row_tiles, int cluster_blocks) {
+consteval LinearVariant tile_of(int row_tiles, int cluster_blocks) {
   return {LinearFamily::kTile, number_of(kTileVariants, [&](const TileVariant& v) {
-            return v.tokens == tokens && v.row_tiles == row_tiles && v.cluster_blocks == cluster_blocks;
+            return v.row_tiles == row_tiles && v.cluster_blocks == cluster_blocks;
           })};
 }
 consteval LinearVariant prefill_of(int tokens) {
@@ -60,10 +60,10 @@ consteval LinearVariant fp8_of(int tokens) {
 inline constexpr std::array kLinearCosts = {
     LinearCost{splitk_of(64, 4, 1), 0.5327, 2.016, 3.457, 0.002504, 0.01004, 0.01248},
     LinearCost{splitk_of(96, 1, 2), 2.113, 0.6495, 2.898, 0.08945, 0.09142, 0.01241},
-    LinearCost{tile_of(128, 1, 2), 4.783, 0.2568, 2.272, 0.322, 0.3035, 0},
-    LinearCost{tile_of(128, 2, 1), 0.002695, 1.971, 1.789, 0.4303, 0.3705, 0},
-    LinearCost{tile_of(128, 2, 2), 0, 1.868, 2.052, 0.6047, 0.5883, 0},
-    LinearCost{tile_of(128, 2, 4), 0, 2.848, 3.438, 0.5647, 0.5712, 0},
+    LinearCost{tile_of(1, 2), 4.783, 0.2568, 2.272, 0.322, 0.3035, 0},
+    LinearCost{tile_of(2, 1), 0.002695, 1.971, 1.789, 0.4303, 0.3705, 0},
+    LinearCost{tile_of(2, 2), 0, 1.868, 2.052, 0.6047, 0.5883, 0},
+    LinearCost{tile_of(2, 4), 0, 2.848, 3.438, 0.5647, 0.5712, 0},
     LinearCost{prefill_of(128), 1, 2.975, 1.792, 0.3989, 0.357, 0},
     LinearCost{prefill_of(192), 0.6612, 3.367, 2.831, 0.4806, 0.4797, 0},
 };

@@ -119,8 +119,8 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
                                std::span<const LinearShape> shapes) {
   constexpr int kRingUnit = 1024;  // bytes: swizzled stages begin at multiples of it
   // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each.
-  const int min_slots = any_products(shapes) ? 2 : 3;
   const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
+  const int min_slots = any_products(shapes) || variant.groups == 4 ? 2 : 3;
   const int segments = segments_of(shapes);
   LinearPlan plan{.variant = {LinearFamily::kSplitK, number},
                   .item_tokens = variant.tokens,
@@ -179,7 +179,7 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
   plan.sum_bytes = tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
   return plan_resident(plan, device.facts, device.tile_clusters[index],
                        items_of(shapes, tokens, variant.tokens, variant.row_tiles),
-                       variant.parts * variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
+                       variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
                        variant.other_bytes + variant.row_tiles * plan.sum_bytes);
 }
 
@@ -298,12 +298,12 @@ std::string name_of(LinearVariant variant) {
     case LinearFamily::kSplitK: {
       const SplitKVariant& v = kSplitKVariants.at(number);
       add("splitk ", v.tokens);
-      v.row_tiles > 1 ? add("r", v.row_tiles) : add("x", v.groups);
+      if (v.row_tiles > 1) add("r", v.row_tiles);
+      if (v.row_tiles == 1 || v.groups > 1) add("x", v.groups);
       break;
     }
     case LinearFamily::kTile:
-      add("tile ", kTileVariants.at(number).tokens);
-      add("r", kTileVariants.at(number).row_tiles);
+      add("tile ", kTileVariants.at(number).row_tiles);
       add("c", kTileVariants.at(number).cluster_blocks);
       break;
     case LinearFamily::kPrefill:

@@ -82,7 +82,7 @@ struct SplitKConsumer {
     if constexpr (kGroups == 1) {
       sync();
     } else {
-      asm volatile("bar.sync %0, 128;\n" ::"r"(2 + group) : "memory");
+      asm volatile("bar.sync %0, %1;\n" ::"r"(2 + group), "n"(Shape::kReaders) : "memory");
     }
   }
   __device__ __forceinline__ static void sync() {
@@ -137,10 +137,6 @@ struct SplitKConsumer {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const uint4 codes = load_shared_uint4(codes_at + i * kWarpgroup * 16);
-      if (Shape::kOneOperand) {
-        wgmma_wait<0>();
-        if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
-      }
       widen(codes.x, codes.y, factors, a + 8 * i);
       widen(codes.z, codes.w, factors, a + 8 * i + 4);
     }
@@ -150,10 +146,8 @@ struct SplitKConsumer {
       Mma::bf16_registers(sum, a + 4 * k, columns(step_of_stage * (kWideValues / 4) + k), true);
     }
     wgmma_commit();
-    if (!Shape::kOneOperand) {
-      wgmma_wait<1>();
-      if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
-    }
+    wgmma_wait<1>();
+    if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
     if (step_of_stage + 1 == kStepsPerStage) ring.advance(unit.slots);
   }
 
@@ -165,7 +159,7 @@ struct SplitKConsumer {
 #pragma unroll
       for (int step = 0; step < kStepsPerBlock; step += 2) {
         step_wide(sum, even, factors, block, step);
-        step_wide(sum, Shape::kOneOperand ? even : odd, factors, block, step + 1);
+        step_wide(sum, odd, factors, block, step + 1);
       }
     }
     wgmma_wait<0>();
@@ -244,7 +238,7 @@ struct SplitKConsumer {
     const int pieces = min(kTokens, p.tokens - unit.first_token) * kPieces;
     int first = rank * Shape::kConsumers + static_cast<int>(threadIdx.x);
     if constexpr (kRows > 1) {
-      first = rank * kWarpgroup + warp * 32 + lane;
+      first = (rank * kGroups + group) * kWarpgroup + warp * 32 + lane;
       first_ring += unit.row * Shape::kSumBytes;
       if (unit.row_tile >= unit.q->row_tiles) return;
     }

@@ -31,7 +31,8 @@ __global__ __launch_bounds__(
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool loads = Shape::kLoaderWarps && warp >= kGroups * kRows * kRowTileWarps;
-  const int group = kRows > 1 ? 0 : loads ? warp - kGroups * kRowTileWarps : warp / kRowTileWarps;
+  constexpr int kGroupWarps = kRows * kRowTileWarps;
+  const int group = loads ? warp - kGroups * kGroupWarps : warp / kGroupWarps;
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int segment = rank * kGroups + group;
@@ -39,7 +40,7 @@ __global__ __launch_bounds__(
   const LinearProblem& q = p.problems[item.problem];
   SplitKUnit unit;
   unit.q = &q;
-  unit.row = kRows > 1 && !loads ? warp / kRowTileWarps : 0;
+  unit.row = kRows > 1 && !loads ? warp % kGroupWarps / kRowTileWarps : 0;
   unit.row_tile = item.row_group * kRows + unit.row;
   unit.first_token = item.token_tile * kTokens;
   unit.first_block = q.scale_blocks * segment / p.segments;
@@ -51,7 +52,8 @@ __global__ __launch_bounds__(
   unit.full = first_ring + kGroups * p.ring_bytes + group * Shape::kGroupBarrierBytes;
   unit.empty = unit.full + kMaxStages * 8;
 
-  if ((loads || (!Shape::kLoaderWarps && warp == 0)) && lane == 0) {
+  const bool keeps_ring = Shape::kLoaderWarps ? loads : warp % kGroupWarps == 0;
+  if (keeps_ring && lane == 0) {
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
       barrier_init(unit.empty + i * 8, Shape::kReaders);
@@ -79,7 +81,7 @@ __global__ __launch_bounds__(
     return;
   }
   if constexpr (!Shape::kLoaderWarps) {
-    if (warp == 0 && elect_one()) loader.start();
+    if (keeps_ring && elect_one()) loader.start();
     __syncwarp();
   }
   SplitKConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};

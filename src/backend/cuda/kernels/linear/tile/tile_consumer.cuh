@@ -7,7 +7,6 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
-#include "backend/cuda/kernels/linear/shared/wgmma_48.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
 #include "backend/cuda/kernels/linear/tile/tile_memory.cuh"
 
@@ -20,7 +19,6 @@ struct TileConsumer {
   using Shape = TileShape<kTokens, kRowTiles>;
   using Mma = Wgmma<kTokens>;
   static constexpr int kValues = Shape::kValues;
-  static constexpr int kParts = Shape::kParts;
 
   const LinearParams& p;
   const TileMemory& m;
@@ -63,14 +61,11 @@ struct TileConsumer {
   __device__ __forceinline__ void sum_bf16(float (&sum)[kValues], int stages) {
     for (int i = 0; i < stages; ++i) {
       wait_full();
-      const std::uint32_t a = weights_at(ring.stage, kParts * stage_tile_bytes(TileKind::kBf16));
+      const std::uint32_t a = weights_at(ring.stage, 8192);
       const std::uint32_t b = inputs_at(ring.stage);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4 * kParts; ++k) {
-        Mma::bf16(sum, wgmma_tile(a + k / 4 * stage_tile_bytes(TileKind::kBf16), k % 4),
-                  wgmma_tile(b + k / 4 * Shape::kPartBytes, k % 4), k > 0 || i > 0);
-      }
+      for (int k = 0; k < 4; ++k) Mma::bf16(sum, wgmma_tile(a, k), wgmma_tile(b, k), k > 0 || i > 0);
       wgmma_commit();
       wgmma_wait<1>();
       if (i > 0) release(earlier_stage(1));
@@ -83,13 +78,12 @@ struct TileConsumer {
 
   static constexpr int kWideValues = kStageInputs / 4;  // registers of the A operand for a stage
 
-  // Widens a part of a stage while the products of the one before still run, then multiplies it.
+  // Widens a stage while the products of the one before still run, then multiplies it.
   __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues],
-                                            std::uint32_t factors, int part, bool first) {
-    constexpr int kTileBytes = stage_tile_bytes(TileKind::kFp8);
-    if (part == 0) wait_full();
-    const std::uint32_t at = weights_at(ring.stage, kParts * kTileBytes) + part * kTileBytes + (warp * 32 + lane) * 16;
-    const std::uint32_t inputs = inputs_at(ring.stage) + part * Shape::kPartBytes;
+                                            std::uint32_t factors, bool first) {
+    wait_full();
+    const std::uint32_t at = weights_at(ring.stage, stage_tile_bytes(TileKind::kFp8)) + (warp * 32 + lane) * 16;
+    const std::uint32_t inputs = inputs_at(ring.stage);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint4 codes = load_shared_uint4(at + i * kWarpgroup * 16);
@@ -101,8 +95,8 @@ struct TileConsumer {
     for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs, k), k > 0 || !first);
     wgmma_commit();
     wgmma_wait<1>();
-    if (part == 0 && !first) release(earlier_stage(1));
-    if (part + 1 == kParts) ring.advance(p.stages);
+    if (!first) release(earlier_stage(1));
+    ring.advance(p.stages);
   }
 
   // `scales` begins at the segment; two stages share one.
@@ -116,8 +110,8 @@ struct TileConsumer {
         next_chunk = lane_scales(scales, block + 32, blocks);
       }
       const std::uint32_t factors = widening_factors(__shfl_sync(0xffffffffU, chunk, block % 32));
-      step_wide(sum, even, factors, 0, block == 0);
-      step_wide(sum, odd, factors, 1 % kParts, false);
+      step_wide(sum, even, factors, block == 0);
+      step_wide(sum, odd, factors, false);
     }
     wgmma_wait<0>();
     wgmma_hold(sum);
@@ -145,7 +139,7 @@ struct TileConsumer {
     const int blocks = q.scale_blocks * (s.number + 1) / p.segments - first;
     const float* scales = q.scales + std::int64_t{s.row_tile} * q.scale_blocks + first;
     if (q.kind == TileKind::kBf16) {
-      sum_bf16(sum, kStagesPerScale / kParts * blocks);
+      sum_bf16(sum, 2 * blocks);
       return;
     }
     sum_wide(sum, scales, first_scales, blocks);
@@ -403,7 +397,7 @@ struct TileConsumer {
       if (present(s)) {
         run_item(s, item.token_tile * kTokens, next, last_item);
       } else {
-        skip(segment_stage<kParts>(p, *s.q, first + share()) - segment_stage<kParts>(p, *s.q, first));
+        skip(segment_stage(p, *s.q, first + share()) - segment_stage(p, *s.q, first));
         next.number = first;
         scales_ahead = first_scales(next);
       }

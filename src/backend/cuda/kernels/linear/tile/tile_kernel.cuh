@@ -58,10 +58,10 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   const int cluster = static_cast<int>(blockIdx.x) / blocks;
   const int clusters = static_cast<int>(gridDim.x) / blocks;
   if (warp >= kRowTiles * kRowTileWarps) {
-    if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
+    if constexpr (Shape::kMovesRegisters) give_registers<24>();
     if (warp == kRowTiles * kRowTileWarps && elect_one()) {
       const int share = p.segments / blocks;
-      StageCursor<Shape::kParts> cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
+      StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
       cursor.load_item();
       const TileProducer<kTokens, kRowTiles> producer{
           p, m, blocks, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
@@ -72,7 +72,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
     }
     __syncwarp();
   } else {
-    if constexpr (Shape::kMovesRegisters) take_registers<Shape::kRegisters>();
+    if constexpr (Shape::kMovesRegisters) take_registers<240>();
     if (blocks > 1) cluster_wait();  // everybody's are
     wait_for_predecessors();
     TileConsumer<kTokens, kRowTiles> consumer{p,      m,     warp / kRowTileWarps, warp % kRowTileWarps, lane, rank,

@@ -8,10 +8,9 @@
 
 namespace dsv4rt::cuda {
 
-// First stage of a segment, in stages of kParts parts.
-template <int kParts>
+// First stage of a segment.
 __device__ inline int segment_stage(const LinearParams& p, const LinearProblem& q, int segment) {
-  return q.scale_blocks * segment / p.segments * (kStagesPerScale / kParts);
+  return q.scale_blocks * segment / p.segments * kStagesPerScale;
 }
 
 // Shared-memory addresses.

@@ -12,7 +12,6 @@ namespace dsv4rt::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Walks the stages of this block's items.
-template <int kParts>
 struct StageCursor {
   const LinearParams* p;
   int cluster, clusters, first_segment, end_segment;
@@ -27,8 +26,8 @@ struct StageCursor {
     if (!valid) return;
     item = linear_item(*p, index);
     const LinearProblem& q = p->problems[item.problem];
-    stage = segment_stage<kParts>(*p, q, first_segment);
-    end = segment_stage<kParts>(*p, q, end_segment);
+    stage = segment_stage(*p, q, first_segment);
+    end = segment_stage(*p, q, end_segment);
   }
   __device__ __forceinline__ void next() {
     if (++stage < end) return;
@@ -40,20 +39,19 @@ struct StageCursor {
 template <int kTokens, int kRowTiles>
 struct TileProducer {
   using Shape = TileShape<kTokens, kRowTiles>;
-  using Cursor = StageCursor<Shape::kParts>;
   const LinearParams& p;
   const TileMemory& m;
   int blocks;  // number of blocks in the cluster
   std::uint64_t weight_policy;
 
-  __device__ __forceinline__ void load_weights(const Cursor& at, int stage) const {
+  __device__ __forceinline__ void load_weights(const StageCursor& at, int stage) const {
     const LinearProblem& q = p.problems[at.item.problem];
-    const int tile_bytes = Shape::kParts * stage_tile_bytes(q.kind);
+    const int tile_bytes = stage_tile_bytes(q.kind);
     const int first_tile = at.item.row_group * kRowTiles;
     const int tiles = min(kRowTiles, q.row_tiles - first_tile);
     const std::uint32_t barrier = m.full + stage * 8;
     barrier_arrive_expect(barrier, static_cast<std::uint32_t>(tiles * tile_bytes + Shape::kInputBytes));
-    const int stages = segment_stage<Shape::kParts>(p, q, p.segments);
+    const int stages = segment_stage(p, q, p.segments);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       if (t >= tiles) break;
@@ -63,23 +61,19 @@ struct TileProducer {
     }
   }
 
-  __device__ __forceinline__ void load_inputs(const Cursor& at, int stage) const {
+  __device__ __forceinline__ void load_inputs(const StageCursor& at, int stage) const {
     const LinearProblem& q = p.problems[at.item.problem];
     const std::uint32_t barrier = m.full + stage * 8;
     const int first_token = at.item.token_tile * kTokens;
-    const std::uint32_t to = m.stages + stage * p.stage_bytes + p.input_offset;
-#pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) {
-      copy_box(to + part * Shape::kPartBytes, &p.inputs[q.input], (at.stage * Shape::kParts + part) * kStageInputs,
-               first_token, barrier);
-    }
+    copy_box(m.stages + stage * p.stage_bytes + p.input_offset, &p.inputs[q.input], at.stage * kStageInputs,
+             first_token, barrier);
   }
 
-  __device__ __forceinline__ void run(Cursor cursor) const {
+  __device__ __forceinline__ void run(StageCursor cursor) const {
     // The first ring: weights at once, inputs when the kernels before have written them. Nothing here concerns other
     // blocks; it waits for them all the same before it waits for consumers: racecheck lets nobody past a barrier of the
     // cluster before all threads wait there.
-    Cursor ahead = cursor;
+    StageCursor ahead = cursor;
     int filled = 0;
     for (; filled < p.stages && ahead.valid; ++filled, ahead.next()) load_weights(ahead, filled);
     if (blocks > 1) cluster_wait();

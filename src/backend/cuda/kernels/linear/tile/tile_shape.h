@@ -19,14 +19,8 @@ struct TileShape {
   // Two row tiles need more registers than an even share: a whole producer warpgroup gives its own away.
   static constexpr bool kMovesRegisters = kRowTiles > 1;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
-  // What the threads of consumers and of the producer's warpgroup have then: together as many as all were launched with.
-  static constexpr int kRegisters = kRowTiles > 2 ? 112 : 240;
-  static constexpr int kProducerRegisters = 24;
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
-  // Parts of kStageInputs inputs in a stage of the ring: few tokens multiply fast, and a stage has its price.
-  static constexpr int kParts = kTokens > 64 ? 1 : kStagesPerScale;
-  static constexpr int kPartBytes = kTokens * kStageBytesOfInput;  // inputs of a part
-  static constexpr int kInputBytes = kParts * kPartBytes;
+  static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kBarrierBytes = 512;
   static constexpr int kAlignmentBytes = 1024;
 };
@@ -36,7 +30,6 @@ struct TileVariant {
   int tokens;          // tokens of an item
   int row_tiles;       // row tiles of a block
   int cluster_blocks;  // a divisor of the segments
-  int parts;           // of kStageInputs inputs in a stage
   int input_bytes;     // inputs of a stage
   int other_bytes;     // shared memory of a block besides stages and sums
 };
@@ -47,14 +40,12 @@ constexpr TileVariant tile_variant(int cluster_blocks) {
   return {.tokens = kTokens,
           .row_tiles = kRowTiles,
           .cluster_blocks = cluster_blocks,
-          .parts = Shape::kParts,
           .input_bytes = Shape::kInputBytes,
           .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes};
 }
 
 // Numbered as LinearVariant does.
-inline constexpr std::array kTileVariants = {tile_variant<48, 2>(1),  tile_variant<48, 2>(2),  tile_variant<64, 2>(1),  tile_variant<64, 2>(2),  tile_variant<64, 4>(1),
-                                             tile_variant<64, 4>(2),  tile_variant<128, 1>(2), tile_variant<128, 2>(1),
-                                             tile_variant<128, 2>(2), tile_variant<128, 2>(4)};
+inline constexpr std::array kTileVariants = {tile_variant<128, 1>(2), tile_variant<128, 2>(1), tile_variant<128, 2>(2),
+                                             tile_variant<128, 2>(4)};
 
 }  // namespace dsv4rt::cuda
