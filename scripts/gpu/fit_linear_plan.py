@@ -66,18 +66,22 @@ def segments(part):
     return count // 2 if part[2] is CODES and part[1] >= 8192 else count
 
 
+def splitk_shape(shape):
+    """Tokens, row tiles and segments of a block."""
+    tokens, rows, groups = re.fullmatch(r"(\d+)(?:r(\d))?(?:x(\d))?", shape).groups()
+    return int(tokens), int(rows or 1), int(groups or 1)
+
+
 def features(variant, parts, tokens):
     """What the constants are multiplied with; None where the variant does not run the problem."""
     family, shape = variant.split()
     rows, cluster, groups = 1, 1, 1
     count = segments(parts[0])
     if family == "splitk":
-        item_tokens, kind, number = re.fullmatch(r"(\d+)([xr])(\d)", shape).groups()
-        rows, groups = (int(number), 1) if kind == "r" else (1, int(number))
+        item_tokens, rows, groups = splitk_shape(shape)
         if count % groups:
             return None
         cluster = count // groups
-        item_tokens = int(item_tokens)
     elif family == "tile":
         rows, cluster = (int(n) for n in shape.split("c"))
         item_tokens = 128
@@ -99,9 +103,9 @@ def features(variant, parts, tokens):
     work = [(items_of(p), p[1] // stage_inputs(p)) for p in parts]
     traffic = sum(items_of(p) * (p[1] // stage_inputs(p)) * (item_tokens * 128 + rows * p[2]) for p in parts)
     if family == "splitk":
-        per_sm = 4 // (groups * rows) if groups * rows > 1 else 5
+        per_sm = max(1, 4 // (groups * rows)) if groups * rows > 1 else 5
         blocks = MULTIPROCESSORS * per_sm
-        rounds = ceil_div(items, max(1, blocks if cluster == 1 else blocks * 10 // 11 // cluster))
+        rounds = ceil_div(items, max(1, blocks // cluster if cluster <= 2 else blocks * 10 // 11 // cluster))
         neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
         stages = rounds * (parts[0][1] / stage_inputs(parts[0]) / count) * neighbours * groups * rows
     else:
@@ -241,7 +245,8 @@ def main():
         family, shape = variant.split()
         numbers = shape.replace("c", ", ")
         if family == "splitk":
-            numbers = re.sub(r"x(\d)", r", \1, 1", re.sub(r"r(\d)", r", 1, \1", shape))
+            tokens, rows, groups = splitk_shape(shape)
+            numbers = f"{tokens}, {groups}, {rows}"
         print(f"    LinearCost{{{family}_of({numbers}), {values}}},")
     print("\nvariant       root mean square and largest relative residual, points, chosen")
     counts = collections.Counter(variant for _, variant in choices.chosen(adjusted))

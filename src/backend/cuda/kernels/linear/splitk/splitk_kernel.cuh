@@ -31,7 +31,7 @@ __global__ __launch_bounds__(
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool loads = Shape::kLoaderWarps && warp >= kGroups * kRows * kRowTileWarps;
-  constexpr int kGroupWarps = kRows * kRowTileWarps;
+  constexpr int kGroupWarps = Shape::kReaderWarps;
   const int group = loads ? warp - kGroups * kGroupWarps : warp / kGroupWarps;
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(
   if (keeps_ring && lane == 0) {
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
-      barrier_init(unit.empty + i * 8, Shape::kReaders);
+      barrier_init(unit.empty + i * 8, Shape::kReaderWarps);
     }
     barrier_init_fence();
   }

@@ -22,6 +22,7 @@ struct SplitKShape {
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
   static constexpr int kConsumers = kGroups * kRows * kWarpgroup;
   static constexpr int kReaders = kRows * kWarpgroup;  // threads that read a ring
+  static constexpr int kReaderWarps = kRows * kRowTileWarps;
   // Keeping a ring full is the work of a warp of its own. With many accumulators five blocks of five warps do not fit
   // a multiprocessor, whose quarters have the registers of seven warps with 72 each.
   static constexpr bool kLoaderWarps = (kGroups > 1 && kRows == 1 && kTokens <= 96) || (kTokens <= 32 && kRows == 1);
@@ -73,7 +74,7 @@ inline constexpr std::array kSplitKVariants = {
     splitk_variant<16, 4>(), splitk_variant<16, 2>(), splitk_variant<16, 1>(),  splitk_variant<32, 4>(),
     splitk_variant<32, 2>(), splitk_variant<32, 1>(), splitk_variant<64, 4>(),  splitk_variant<64, 2>(),
     splitk_variant<64, 1>(), splitk_variant<80, 4>(), splitk_variant<80, 2>(),  splitk_variant<96, 4>(), splitk_variant<96, 1, 2>(),
-    splitk_variant<96, 1, 5>(), splitk_variant<112, 4>(), splitk_variant<128, 4>(), splitk_variant<128, 2, 2>(), splitk_variant<128, 1, 2>(),
+    splitk_variant<96, 1, 5>(), splitk_variant<128, 4>(), splitk_variant<128, 2, 2>(), splitk_variant<128, 1, 2>(),
 };
 
 }  // namespace dsv4rt::cuda
