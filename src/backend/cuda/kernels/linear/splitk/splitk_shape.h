@@ -74,7 +74,7 @@ inline constexpr std::array kSplitKVariants = {
     splitk_variant<16, 4>(), splitk_variant<16, 2>(), splitk_variant<16, 1>(),  splitk_variant<32, 4>(),
     splitk_variant<32, 2>(), splitk_variant<32, 1>(), splitk_variant<64, 4>(),  splitk_variant<64, 2>(),
     splitk_variant<64, 1>(), splitk_variant<80, 4>(), splitk_variant<80, 2>(),  splitk_variant<96, 4>(), splitk_variant<96, 1, 2>(),
-    splitk_variant<96, 1, 5>(), splitk_variant<128, 4>(), splitk_variant<128, 2, 2>(), splitk_variant<128, 1, 2>(),
+    splitk_variant<96, 1, 5>(), splitk_variant<128, 4>(), splitk_variant<128, 2, 2>(), splitk_variant<128, 1, 2>(), splitk_variant<128, 1, 5>(),
 };
 
 }  // namespace dsv4rt::cuda
