@@ -84,6 +84,13 @@ struct SplitKConsumer {
       asm volatile("bar.sync %0, %1;\n" ::"r"(2 + group), "n"(Shape::kReaders) : "memory");
     }
   }
+  __device__ __forceinline__ void sync_readers() const {
+    if constexpr (kGroups * kRows == 1) {
+      sync();
+    } else {
+      asm volatile("bar.sync %0, 128;\n" ::"r"(2 + kGroups + group * kRows + unit.row) : "memory");
+    }
+  }
   __device__ __forceinline__ static void sync() {
     asm volatile("bar.sync 1, %0;\n" ::"n"(Shape::kConsumers) : "memory");
   }
@@ -92,8 +99,8 @@ struct SplitKConsumer {
   // warp: arrivals of 32 take turns, about 250 clocks.
   __device__ __forceinline__ void release_before(int i) {
     if (i == 0) return;
-    __syncwarp();  // all lanes have read it
-    if (lane == 0) barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
+    sync_readers();
+    if (warp == 0 && lane == 0) barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarps) {
       if (warp == 0 && (kRows == 1 || unit.row == 0)) {
         if (elect_one() && loader.more()) loader.refill();

@@ -56,7 +56,7 @@ __global__ __launch_bounds__(
   if (keeps_ring && lane == 0) {
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
-      barrier_init(unit.empty + i * 8, Shape::kReaderWarps);
+      barrier_init(unit.empty + i * 8, kRows);
     }
     barrier_init_fence();
   }

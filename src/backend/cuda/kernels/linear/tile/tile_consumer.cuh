@@ -38,8 +38,8 @@ struct TileConsumer {
   __device__ __forceinline__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
   // One lane arrives for its warp: arrivals of 32 take turns, about 250 clocks.
   __device__ __forceinline__ void release(int stage) const {
-    __syncwarp();  // all lanes have read it
-    if (lane == 0) barrier_arrive(m.empty + stage * 8);
+    sync_warpgroup();
+    if (warp == 0 && lane == 0) barrier_arrive(m.empty + stage * 8);
   }
 
   // Stages of a segment that a row tile beyond the problem's last does not need.

@@ -44,7 +44,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, kRowTiles * kRowTileWarps);
+      barrier_init(m.empty + i * 8, kRowTiles);
     }
     for (int t = 0; t < kRowTiles; ++t) {
       barrier_init(m.sent + t * 8, 1);
