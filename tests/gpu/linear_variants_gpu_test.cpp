@@ -114,7 +114,8 @@ TEST_F(LinearVariants, GiveTheSameBytesForEveryCountOfTokens) {
   std::set<std::int32_t> counts{79, 81, 96, 97, 127, 128, 129, 161, 191, 192, 193, 255, 256, 257, 512};
   for (std::int32_t tokens = 65; tokens <= 300; tokens += 15) counts.insert(tokens);
   for (const std::int32_t tokens : counts) {
-    for (const Weights& weights : {kWeights[0], kWeights[2]}) expect_same(weights, 704, 4224, tokens, OutputType::kBf16);
+    for (const Weights& weights : {kWeights[0], kWeights[2]})
+      expect_same(weights, 704, 4224, tokens, OutputType::kBf16);
   }
 }
 

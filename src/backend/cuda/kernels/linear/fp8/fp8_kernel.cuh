@@ -11,7 +11,6 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/fp8/fp8_consumer.cuh"
@@ -96,7 +95,7 @@ __global__ __launch_bounds__(Fp8Shape<kTokenGroups, kRowGroups>::kThreads,
 
   if (warp >= Shape::kGroups * kRowTileWarps) {
     give_registers<Shape::kProducerRegisters>();
-    if (warp == Shape::kGroups * kRowTileWarps && elect_one())
+    if (warp == Shape::kGroups * kRowTileWarps && lane == 0)
       Fp8Producer<kTokenGroups, kRowGroups>{p, m, evict_normal_policy(), Ring{}}.run();
     __syncwarp();
   } else {

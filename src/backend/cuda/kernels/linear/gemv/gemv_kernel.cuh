@@ -8,7 +8,6 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/gemv/gemv_exchange.cuh"
 #include "backend/cuda/kernels/linear/gemv/gemv_inputs.cuh"
@@ -76,7 +75,7 @@ __global__ __launch_bounds__(kGemvThreads,
   __syncthreads();
   if (p.segments > 1) cluster_arrive_relaxed();  // others may send sums here
   if (loads) {
-    if (elect_one()) load_weights(unit);
+    if (lane == 0) load_weights(unit);
     __syncwarp();
     wait_for_predecessors();
     if (p.segments > 1) cluster_wait();

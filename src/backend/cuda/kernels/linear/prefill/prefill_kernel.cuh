@@ -9,7 +9,6 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/prefill/prefill_consumer.cuh"
@@ -48,7 +47,7 @@ __global__ __launch_bounds__(kPrefillThreads, 1) void linear_prefill_kernel(cons
 
   if (warp >= kPrefillConsumerWarps) {
     give_registers<24>();
-    if (warp == kPrefillConsumerWarps && elect_one()) {
+    if (warp == kPrefillConsumerWarps && lane == 0) {
       const PrefillProducer<kTokens> producer{p, m, rank, pair, pairs, evict_normal_policy()};
       producer.run();
     } else {

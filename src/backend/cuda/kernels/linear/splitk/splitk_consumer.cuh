@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
-#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
@@ -81,29 +80,21 @@ struct SplitKConsumer {
     if constexpr (kGroups == 1) {
       sync();
     } else {
-      asm volatile("bar.sync %0, %1;\n" ::"r"(2 + group), "n"(Shape::kReaders) : "memory");
-    }
-  }
-  __device__ __forceinline__ void sync_readers() const {
-    if constexpr (kGroups * kRows == 1) {
-      sync();
-    } else {
-      asm volatile("bar.sync %0, 128;\n" ::"r"(2 + kGroups + group * kRows + unit.row) : "memory");
+      asm volatile("bar.sync %0, 128;\n" ::"r"(2 + group) : "memory");
     }
   }
   __device__ __forceinline__ static void sync() {
     asm volatile("bar.sync 1, %0;\n" ::"n"(Shape::kConsumers) : "memory");
   }
 
-  // The products of the stage before stage `i`, which is the ring's current one, have ended. One lane arrives for its
-  // warp: arrivals of 32 take turns, about 250 clocks.
+  // The products of the stage before stage `i`, which is the ring's current one, have ended. Every lane arrives, since
+  // race checkers do not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ __forceinline__ void release_before(int i) {
     if (i == 0) return;
-    sync_readers();
-    if (warp == 0 && lane == 0) barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
+    barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarps) {
       if (warp == 0 && (kRows == 1 || unit.row == 0)) {
-        if (elect_one() && loader.more()) loader.refill();
+        if (lane == 0 && loader.more()) loader.refill();
         __syncwarp();
       }
     }
@@ -245,7 +236,7 @@ struct SplitKConsumer {
     const int pieces = min(kTokens, p.tokens - unit.first_token) * kPieces;
     int first = rank * Shape::kConsumers + static_cast<int>(threadIdx.x);
     if constexpr (kRows > 1) {
-      first = (rank * kGroups + group) * kWarpgroup + warp * 32 + lane;
+      first = rank * kWarpgroup + warp * 32 + lane;
       first_ring += unit.row * Shape::kSumBytes;
       if (unit.row_tile >= unit.q->row_tiles) return;
     }

@@ -20,17 +20,18 @@ constexpr int splitk_scale_bytes(TileKind kind) {
 template <int kTokens, int kGroups, int kRows = 1>
 struct SplitKShape {
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
+  static_assert(kRows == 1 || kGroups == 1, "warpgroups are told apart by one of both");
   static constexpr int kConsumers = kGroups * kRows * kWarpgroup;
   static constexpr int kReaders = kRows * kWarpgroup;  // threads that read a ring
-  static constexpr int kReaderWarps = kRows * kRowTileWarps;
   // Keeping a ring full is the work of a warp of its own. With many accumulators five blocks of five warps do not fit
-  // a multiprocessor, whose quarters have the registers of seven warps with 72 each.
-  static constexpr bool kLoaderWarps = (kGroups > 1 && kRows == 1 && kTokens <= 96) || (kTokens <= 32 && kRows == 1);
+  // a multiprocessor, whose quarters have the registers of seven warps with 72 each; nor do four warpgroups of more
+  // than 96 tokens beside warps that load.
+  static constexpr bool kLoaderWarps = kTokens <= 96 && (kGroups > 1 || (kTokens <= 32 && kRows == 1));
   static constexpr int kThreads = kConsumers + (kLoaderWarps ? kGroups * 32 : 0);
   // Four or five segments give those of a layer's linears (640 at most) place at once on 132 SMs: a second wave costs
   // more than anything saved inside a block.
   static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : kGroups * kRows > 4 ? 1 : 4 / (kGroups * kRows);
-  // kFp8Products have a register for the products of 128 inputs beside that of each sum.
+  // kFp8Products need a second set of accumulators.
   static constexpr bool kTakesCodes = kTokens <= 64 || (kTokens == 96 && kRows == 2);
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
@@ -71,10 +72,11 @@ constexpr SplitKVariant splitk_variant() {
 
 // Numbered as LinearVariant does.
 inline constexpr std::array kSplitKVariants = {
-    splitk_variant<16, 4>(), splitk_variant<16, 2>(), splitk_variant<16, 1>(),  splitk_variant<32, 4>(),
-    splitk_variant<32, 2>(), splitk_variant<32, 1>(), splitk_variant<64, 4>(),  splitk_variant<64, 2>(),
-    splitk_variant<64, 1>(), splitk_variant<80, 4>(), splitk_variant<80, 2>(),  splitk_variant<96, 4>(), splitk_variant<96, 1, 2>(),
-    splitk_variant<96, 1, 5>(), splitk_variant<128, 4>(), splitk_variant<128, 2, 2>(), splitk_variant<128, 1, 2>(), splitk_variant<128, 1, 5>(),
+    splitk_variant<16, 4>(),     splitk_variant<16, 2>(),    splitk_variant<16, 1>(),  splitk_variant<32, 4>(),
+    splitk_variant<32, 2>(),     splitk_variant<32, 1>(),    splitk_variant<64, 4>(),  splitk_variant<64, 2>(),
+    splitk_variant<64, 1>(),     splitk_variant<80, 4>(),    splitk_variant<80, 2>(),  splitk_variant<96, 4>(),
+    splitk_variant<96, 1, 2>(),  splitk_variant<96, 1, 5>(), splitk_variant<112, 4>(), splitk_variant<128, 4>(),
+    splitk_variant<128, 1, 2>(),
 };
 
 }  // namespace dsv4rt::cuda

@@ -36,11 +36,8 @@ struct TileConsumer {
   }
   __device__ std::uint32_t inputs_at(int stage) const { return m.stages + stage * p.stage_bytes + p.input_offset; }
   __device__ __forceinline__ void wait_full() const { barrier_wait(m.full + ring.stage * 8, ring.parity); }
-  // One lane arrives for its warp: arrivals of 32 take turns, about 250 clocks.
-  __device__ __forceinline__ void release(int stage) const {
-    sync_warpgroup();
-    if (warp == 0 && lane == 0) barrier_arrive(m.empty + stage * 8);
-  }
+  // Every lane arrives for what it has read itself.
+  __device__ __forceinline__ void release(int stage) const { barrier_arrive(m.empty + stage * 8); }
 
   // Stages of a segment that a row tile beyond the problem's last does not need.
   __device__ __forceinline__ void skip(int stages) {

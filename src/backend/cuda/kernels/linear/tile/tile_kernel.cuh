@@ -11,7 +11,6 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/elect.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/tile/tile_consumer.cuh"
@@ -44,7 +43,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, kRowTiles);
+      barrier_init(m.empty + i * 8, kRowTiles * kWarpgroup);
     }
     for (int t = 0; t < kRowTiles; ++t) {
       barrier_init(m.sent + t * 8, 1);
@@ -59,7 +58,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   const int clusters = static_cast<int>(gridDim.x) / blocks;
   if (warp >= kRowTiles * kRowTileWarps) {
     if constexpr (Shape::kMovesRegisters) give_registers<24>();
-    if (warp == kRowTiles * kRowTileWarps && elect_one()) {
+    if (warp == kRowTiles * kRowTileWarps && lane == 0) {
       const int share = p.segments / blocks;
       StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
       cursor.load_item();
