@@ -22,9 +22,9 @@ MULTIPROCESSORS = 132
 FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stage; of CODES it holds 128 inputs, not 64
 # Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
 CLUSTERS = {1: 132, 2: 66, 4: 31}
-EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 96x4", "splitk 96r2", "splitk 96r5", "splitk 112x4",
-                  "splitk 128x4", "splitk 128r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
-                  "prefill 192"]
+EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 96x4", "splitk 96r2", "splitk 96r5",
+                  "splitk 112x4", "splitk 128x4", "splitk 128r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4",
+                  "prefill 128", "prefill 192"]
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
@@ -76,7 +76,10 @@ def splitk_shape(shape):
 def competes(variant, parts, tokens):
     """Split-K of exact products and more than 64 tokens runs launches of one item of tokens alone."""
     family, shape = variant.split()
-    return all(p[2] is CODES for p in parts) or family != "splitk" or splitk_shape(shape)[0] <= 64 or tokens <= splitk_shape(shape)[0]
+    if family != "splitk" or all(p[2] is CODES for p in parts):
+        return True
+    item_tokens = splitk_shape(shape)[0]
+    return item_tokens <= 64 or tokens <= item_tokens
 
 
 def features(variant, parts, tokens):
