@@ -22,8 +22,9 @@ MULTIPROCESSORS = 132
 FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stage; of CODES it holds 128 inputs, not 64
 # Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
 CLUSTERS = {1: 132, 2: 66, 4: 31}
-EXACT_VARIANTS = ["splitk 64x4", "splitk 96r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4", "prefill 128",
-                  "prefill 192"]
+EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 96x4", "splitk 96r2", "splitk 96r5",
+                  "splitk 112x4", "splitk 128x4", "splitk 128r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4",
+                  "prefill 128", "prefill 192"]
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
@@ -66,18 +67,31 @@ def segments(part):
     return count // 2 if part[2] is CODES and part[1] >= 8192 else count
 
 
+def splitk_shape(shape):
+    """Tokens, row tiles and segments of a block."""
+    tokens, rows, groups = re.fullmatch(r"(\d+)(?:r(\d))?(?:x(\d))?", shape).groups()
+    return int(tokens), int(rows or 1), int(groups or 1)
+
+
+def competes(variant, parts, tokens):
+    """Split-K of exact products and more than 64 tokens runs launches of one item of tokens alone."""
+    family, shape = variant.split()
+    if family != "splitk" or all(p[2] is CODES for p in parts):
+        return True
+    item_tokens = splitk_shape(shape)[0]
+    return item_tokens <= 64 or tokens <= item_tokens
+
+
 def features(variant, parts, tokens):
     """What the constants are multiplied with; None where the variant does not run the problem."""
     family, shape = variant.split()
     rows, cluster, groups = 1, 1, 1
     count = segments(parts[0])
     if family == "splitk":
-        item_tokens, kind, number = re.fullmatch(r"(\d+)([xr])(\d)", shape).groups()
-        rows, groups = (int(number), 1) if kind == "r" else (1, int(number))
+        item_tokens, rows, groups = splitk_shape(shape)
         if count % groups:
             return None
         cluster = count // groups
-        item_tokens = int(item_tokens)
     elif family == "tile":
         rows, cluster = (int(n) for n in shape.split("c"))
         item_tokens = 128
@@ -99,9 +113,9 @@ def features(variant, parts, tokens):
     work = [(items_of(p), p[1] // stage_inputs(p)) for p in parts]
     traffic = sum(items_of(p) * (p[1] // stage_inputs(p)) * (item_tokens * 128 + rows * p[2]) for p in parts)
     if family == "splitk":
-        per_sm = 4 // (groups * rows) if groups * rows > 1 else 5
+        per_sm = max(1, 4 // (groups * rows)) if groups * rows > 1 else 5
         blocks = MULTIPROCESSORS * per_sm
-        rounds = ceil_div(items, max(1, blocks if cluster == 1 else blocks * 10 // 11 // cluster))
+        rounds = ceil_div(items, max(1, blocks // cluster if cluster <= 2 else blocks * 10 // 11 // cluster))
         neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
         stages = rounds * (parts[0][1] / stage_inputs(parts[0]) / count) * neighbours * groups * rows
     else:
@@ -151,10 +165,10 @@ class Choices:
         for (name, tokens), measured in times.items():
             parts = problems_of[name]
             known = {v: features(v, parts, tokens) for v in variants if v in measured}
-            known = {v: f for v, f in known.items() if f is not None}
+            known = {v: f for v, f in known.items() if f is not None and competes(v, parts, tokens)}
             # A launch of prefill takes few problems; one of these counts of tokens is cut into several for all.
             if len(parts) > MOST_PREFILL_PROBLEMS and tokens >= 192:
-                known = {v: features(v, parts[:MOST_PREFILL_PROBLEMS], tokens) for v in variants if v in measured}
+                known = {v: features(v, parts[:MOST_PREFILL_PROBLEMS], tokens) for v in known}
             self.candidates[name, tokens] = known
 
     def chosen(self, constants):
@@ -187,14 +201,14 @@ class Choices:
                             least, best = score, tried
         return best
 
-    def refined(self, constants):
-        """The constants after small random changes that lessen the losses, large ones before all."""
+    def refined(self, constants, seed, tries, most):
+        """The constants after small random changes that lessen the losses, those above `most` before all."""
         def score(tried):
-            return self.score(tried) + 60 * sum(max(0.0, math.log(r / 1.08)) for r, _, _ in self.losses(tried))
+            return self.score(tried) + 60 * sum(max(0.0, math.log(r / most)) for r, _, _ in self.losses(tried))
 
-        generator = random.Random(1)
+        generator = random.Random(seed)
         best, least = constants, score(constants)
-        for _ in range(12000):
+        for _ in range(tries):
             tried = {variant: list(values) for variant, values in best.items()}
             for _ in range(generator.randint(1, 3)):
                 values = tried[generator.choice(self.variants)]
@@ -233,15 +247,15 @@ def main():
         errors = [dot(row, constants[variant]) - 1 for row in rows]
         residuals[variant] = (math.sqrt(sum(e * e for e in errors) / len(errors)), max(map(abs, errors)), len(errors))
     choices = Choices(times, constants, variants, problems_of)
-    adjusted = choices.adjusted()
-    if fp8:
-        adjusted = choices.refined(adjusted)
+    choices.constants = choices.refined(choices.adjusted(), 1, 12000, 1.08)
+    adjusted = choices.constants if fp8 else choices.adjusted()
     for variant in variants:
         values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in adjusted[variant])
         family, shape = variant.split()
         numbers = shape.replace("c", ", ")
         if family == "splitk":
-            numbers = re.sub(r"x(\d)", r", \1, 1", re.sub(r"r(\d)", r", 1, \1", shape))
+            tokens, rows, groups = splitk_shape(shape)
+            numbers = f"{tokens}, {groups}, {rows}"
         print(f"    LinearCost{{{family}_of({numbers}), {values}}},")
     print("\nvariant       root mean square and largest relative residual, points, chosen")
     counts = collections.Counter(variant for _, variant in choices.chosen(adjusted))

@@ -108,6 +108,17 @@ TEST_F(LinearVariants, GiveTheSameBytes) {
   }
 }
 
+// Items of every size end inside and at the end of their tokens.
+TEST_F(LinearVariants, GiveTheSameBytesForEveryCountOfTokens) {
+  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
+  std::set<std::int32_t> counts{79, 81, 96, 97, 127, 128, 129, 161, 191, 192, 193, 255, 256, 257, 512};
+  for (std::int32_t tokens = 65; tokens <= 300; tokens += 15) counts.insert(tokens);
+  for (const std::int32_t tokens : counts) {
+    for (const Weights& weights : {kWeights[0], kWeights[2]})
+      expect_same(weights, 704, 4224, tokens, OutputType::kBf16);
+  }
+}
+
 // The same with few launches, for tools that follow every access. In the prefill kernel one lane of a warp arrives for
 // all of them behind __syncwarp(), which racecheck does not take for the other lanes' arrival: there it gets inputs of
 // which the ring holds all stages.

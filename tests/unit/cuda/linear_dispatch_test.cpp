@@ -104,9 +104,17 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 32, wo_b), "splitk 32x4");
   EXPECT_EQ(served(device, 33, wo_b), "splitk 64x4");
   EXPECT_EQ(served(device, 64, wo_b), "splitk 64x4");
-  EXPECT_EQ(served(device, 65, wo_b), "splitk 96r2");
-  EXPECT_EQ(served(device, 96, wo_b), "splitk 96r2");
-  EXPECT_EQ(served(device, 128, wo_b), "tile 1c2");
+  EXPECT_EQ(served(device, 65, wo_b), "splitk 80x4");
+  EXPECT_EQ(served(device, 80, wo_b), "splitk 80x4");
+  EXPECT_EQ(served(device, 81, wo_b), "splitk 96x4");
+  EXPECT_EQ(served(device, 96, wo_b), "splitk 96x4");
+  EXPECT_EQ(served(device, 97, wo_b), "splitk 112x4");
+  EXPECT_EQ(served(device, 112, wo_b), "splitk 112x4");
+  EXPECT_EQ(served(device, 113, wo_b), "splitk 128x4");
+  EXPECT_EQ(served(device, 128, wo_b), "splitk 128x4");
+  const std::vector<LinearShape> wq_b_and_index{fp8(32768, 1024), fp8(8192, 1024)};
+  EXPECT_EQ(served(device, 65, wq_b_and_index), "splitk 96r5");
+  EXPECT_EQ(served(device, 96, wq_b_and_index), "splitk 96r5");
   EXPECT_EQ(served(device, 256, wo_b), "tile 2c2");
   EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
   EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "prefill 192");
@@ -277,14 +285,14 @@ void expect_fast_choices(const std::string& path, std::size_t least_points, std:
       }
     }
     const double loss = measured.at(chosen) / least;
-    EXPECT_LT(loss, 1.15) << problem << " T " << tokens << ": " << chosen;
+    EXPECT_LT(loss, 1.2) << problem << " T " << tokens << ": " << chosen;
     sum += std::log(loss);
   }
   EXPECT_LT(std::exp(sum / static_cast<double>(times.size())), 1.01);
 }
 
 TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
-  expect_fast_choices("linear_plan_h200.csv", 152, cuda::kLinearCosts, all_layers());
+  expect_fast_choices("linear_plan_h200.csv", 154, cuda::kLinearCosts, all_layers());
 }
 
 TEST(LinearDispatch, ChoicesForProductsOfCodesAreThoseThatMeasuredFast) {

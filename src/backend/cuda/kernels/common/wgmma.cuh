@@ -54,7 +54,9 @@ struct Wgmma;
 #define DSV4RT_D8(i) DSV4RT_D4(i), DSV4RT_D4(i + 4)
 #define DSV4RT_D16(i) DSV4RT_D8(i), DSV4RT_D8(i + 8)
 #define DSV4RT_D32(i) DSV4RT_D16(i), DSV4RT_D16(i + 16)
+#define DSV4RT_D40(i) DSV4RT_D32(i), DSV4RT_D8(i + 32)
 #define DSV4RT_D48(i) DSV4RT_D32(i), DSV4RT_D16(i + 32)
+#define DSV4RT_D56(i) DSV4RT_D48(i), DSV4RT_D8(i + 48)
 #define DSV4RT_D64(i) DSV4RT_D32(i), DSV4RT_D32(i + 32)
 #define DSV4RT_D96(i) DSV4RT_D64(i), DSV4RT_D32(i + 64)
 
@@ -67,9 +69,15 @@ struct Wgmma;
 #define DSV4RT_REGISTERS_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV4RT_REGISTERS_40 \
+  DSV4RT_REGISTERS_32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39"
 #define DSV4RT_REGISTERS_48 \
   DSV4RT_REGISTERS_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define DSV4RT_REGISTERS_56 \
+  DSV4RT_REGISTERS_48 ", " \
+  "%48, %49, %50, %51, %52, %53, %54, %55"
 #define DSV4RT_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -107,7 +115,9 @@ DSV4RT_WGMMA(8, 4, "%4", "%5", "%6", "%4", "%5", "%6", "%7", "%8", "%9", "%10");
 DSV4RT_WGMMA(16, 8, "%8", "%9", "%10", "%8", "%9", "%10", "%11", "%12", "%13", "%14");
 DSV4RT_WGMMA(32, 16, "%16", "%17", "%18", "%16", "%17", "%18", "%19", "%20", "%21", "%22");
 DSV4RT_WGMMA(64, 32, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+DSV4RT_WGMMA(80, 40, "%40", "%41", "%42", "%40", "%41", "%42", "%43", "%44", "%45", "%46");
 DSV4RT_WGMMA(96, 48, "%48", "%49", "%50", "%48", "%49", "%50", "%51", "%52", "%53", "%54");
+DSV4RT_WGMMA(112, 56, "%56", "%57", "%58", "%56", "%57", "%58", "%59", "%60", "%61", "%62");
 DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
 DSV4RT_WGMMA(192, 96, "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "%101", "%102");
 
@@ -117,14 +127,18 @@ DSV4RT_WGMMA(192, 96, "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "
 #undef DSV4RT_REGISTERS_16
 #undef DSV4RT_REGISTERS_32
 #undef DSV4RT_REGISTERS_64
+#undef DSV4RT_REGISTERS_40
 #undef DSV4RT_REGISTERS_48
+#undef DSV4RT_REGISTERS_56
 #undef DSV4RT_REGISTERS_96
 #undef DSV4RT_D4
 #undef DSV4RT_D8
 #undef DSV4RT_D16
 #undef DSV4RT_D32
 #undef DSV4RT_D64
+#undef DSV4RT_D40
 #undef DSV4RT_D48
+#undef DSV4RT_D56
 #undef DSV4RT_D96
 // clang-format on
 

@@ -26,11 +26,11 @@ double busiest_stages(const LinearPlan& plan, std::int32_t tokens, std::span<con
   return std::max(most, all / plan.clusters);
 }
 
-// Clusters of the split-K kernel that run at once. Those of several blocks do not fill the groups that multiprocessors
-// come in.
+// Clusters of the split-K kernel that run at once. Those of more than two blocks do not fill the groups that
+// multiprocessors come in.
 int splitk_places(const SplitKVariant& variant, int cluster_blocks, int multiprocessors) {
   const int blocks = multiprocessors * variant.blocks_per_sm;
-  return std::max(1, cluster_blocks == 1 ? blocks : blocks * 10 / 11 / cluster_blocks);
+  return std::max(1, (cluster_blocks <= 2 ? blocks : blocks * 10 / 11) / cluster_blocks);
 }
 
 }  // namespace

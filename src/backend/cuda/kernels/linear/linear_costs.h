@@ -58,14 +58,21 @@ consteval LinearVariant fp8_of(int tokens) {
 }
 
 inline constexpr std::array kLinearCosts = {
-    LinearCost{splitk_of(64, 4, 1), 0.5327, 2.016, 3.457, 0.002504, 0.01004, 0.01248},
-    LinearCost{splitk_of(96, 1, 2), 2.113, 0.6495, 2.898, 0.08945, 0.09142, 0.01241},
-    LinearCost{tile_of(1, 2), 4.783, 0.2568, 2.272, 0.322, 0.3035, 0},
-    LinearCost{tile_of(2, 1), 0.002695, 1.971, 1.789, 0.4303, 0.3705, 0},
-    LinearCost{tile_of(2, 2), 0, 1.868, 2.052, 0.6047, 0.5883, 0},
-    LinearCost{tile_of(2, 4), 0, 2.848, 3.438, 0.5647, 0.5712, 0},
-    LinearCost{prefill_of(128), 1, 2.975, 1.792, 0.3989, 0.357, 0},
-    LinearCost{prefill_of(192), 0.6612, 3.367, 2.831, 0.4806, 0.4797, 0},
+    LinearCost{splitk_of(64, 4, 1), 0, 3.019, 4.344, 0.004577, 0.0142, 0.01081},
+    LinearCost{splitk_of(80, 4, 1), 0, 3.72, 3.628, 0.004476, 0.01427, 0.0103},
+    LinearCost{splitk_of(80, 2, 1), 1, 2.936, 0.5023, 0.1032, 0.1176, 0.008795},
+    LinearCost{splitk_of(96, 4, 1), 0, 5.215, 2.665, 0.0235, 0.07835, 0.009825},
+    LinearCost{splitk_of(96, 1, 2), 2.274, 1.272, 3.821, 0.06087, 0.0595, 0.01153},
+    LinearCost{splitk_of(96, 1, 5), 3.84, 2.514, 4.192, 0.1038, 0.1153, 0.009969},
+    LinearCost{splitk_of(112, 4, 1), 0, 5.363, 3.284, 0.0452, 0.102, 0.01123},
+    LinearCost{splitk_of(128, 4, 1), 0, 4.477, 3.318, 0.07121, 0.1036, 0.009532},
+    LinearCost{splitk_of(128, 1, 2), 5.76, 0.351, 5.619, 0.05733, 0.06594, 0.005},
+    LinearCost{tile_of(1, 2), 1.995, 0.9872, 2.264, 0.3228, 0.3072, 0},
+    LinearCost{tile_of(2, 1), 0, 2.113, 1.807, 0.4213, 0.338, 0},
+    LinearCost{tile_of(2, 2), 0, 1.608, 1.793, 0.5373, 0.5389, 0},
+    LinearCost{tile_of(2, 4), 2, 2.727, 3.234, 0.5168, 0.5231, 0},
+    LinearCost{prefill_of(128), 0.3807, 3.095, 1.732, 0.4002, 0.3368, 0},
+    LinearCost{prefill_of(192), 0.5553, 3.588, 2.802, 0.4364, 0.4814, 0},
 };
 
 // Of launches of kFp8Products alone, which all round: `start` holds that too.

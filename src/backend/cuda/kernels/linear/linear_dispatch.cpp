@@ -118,16 +118,18 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
 Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32_t tokens,
                                std::span<const LinearShape> shapes) {
   constexpr int kRingUnit = 1024;  // bytes: swizzled stages begin at multiples of it
-  // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each.
-  const int min_slots = any_products(shapes) ? 2 : 3;
+  // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each, and so do 128 tokens
+  // for four rings of a block.
   const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
+  const int min_slots = any_products(shapes) || variant.groups == 4 ? 2 : 3;
   const int segments = segments_of(shapes);
   LinearPlan plan{.variant = {LinearFamily::kSplitK, number},
                   .item_tokens = variant.tokens,
                   .item_row_tiles = variant.row_tiles,
                   .clusters = items_of(shapes, tokens, variant.tokens, variant.row_tiles),
                   .cluster_blocks = segments / variant.groups};
-  if (segments % variant.groups != 0) return does_not_fit(plan.variant);
+  if (segments % variant.groups != 0 || (any_products(shapes) && !variant.takes_codes))
+    return does_not_fit(plan.variant);
   // All blocks of the kernel that rounds then have a place at once, and this one can begin to fetch weights.
   if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
   const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes +
@@ -227,12 +229,20 @@ int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<cons
   return number;
 }
 
+// Split-K of exact products and more than 64 tokens wins, if at all, where one item holds all of them.
+bool competes(LinearVariant variant, std::int32_t tokens) {
+  if (variant.family != LinearFamily::kSplitK) return true;
+  const int item_tokens = kSplitKVariants.at(static_cast<std::size_t>(variant.number)).tokens;
+  return item_tokens <= kMostSplitKTokens || tokens <= item_tokens;
+}
+
 // From 65 tokens on. Costs are those of `counted`.
 Result<LinearPlan> plan_cheapest(std::span<const LinearCost> costs, const LinearDevice& device, std::int32_t tokens,
                                  std::span<const LinearShape> shapes, std::span<const LinearShape> counted) {
   Result<LinearPlan> best = Status{StatusCode::kUnsupported, "linear: no kernel runs these problems on this device"};
   double least = 0;
   for (const LinearCost& cost : costs) {
+    if (!all_products(shapes) && !competes(cost.variant, tokens)) continue;
     Result<LinearPlan> plan = plan_variant(cost.variant, device, tokens, shapes);
     if (!plan.ok()) continue;
     const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, counted);

@@ -215,10 +215,10 @@ struct SplitKConsumer {
     for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
     if (unit.q->kind == TileKind::kBf16) {
       sum_bf16(sum);
-    } else if (unit.q->kind == TileKind::kFp8Products) {
-      sum_products(sum, scales);
-    } else {
+    } else if (!Shape::kTakesCodes || unit.q->kind == TileKind::kFp8) {
       sum_wide(sum, scales);
+    } else {
+      if constexpr (Shape::kTakesCodes) sum_products(sum, scales);
     }
     sync_group();  // every warp has finished with the ring
     const std::uint32_t to = unit.ring + (kRows > 1 ? unit.row * Shape::kSumBytes : 0) + (warp * 16 + lane / 4) * 4;

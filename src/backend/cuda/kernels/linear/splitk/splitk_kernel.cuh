@@ -1,4 +1,4 @@
-// Linear layers for up to 64 tokens, where the gemv kernel does not take them: a warpgroup multiplies one segment of
+// Linear layers for up to 128 tokens, where the gemv kernel does not take them: a warpgroup multiplies one segment of
 // the inputs of 64 outputs, and the kGroups warpgroups of a block, or of the blocks of a cluster, add up. Weights are
 // the A operand of wgmma, tokens the B operand. Stages come through a ring in shared memory, one for each warpgroup;
 // weights do not depend on earlier kernels, so the first ring of them is fetched while the previous kernel of the
@@ -29,8 +29,10 @@ __global__ __launch_bounds__(
   // Known to be uniform.
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool loads = Shape::kLoaderWarps && warp >= kGroups * kRowTileWarps;
-  const int group = loads ? warp - kGroups * kRowTileWarps : kRows > 1 ? 0 : warp / kRowTileWarps;
+  constexpr int kGroupWarps = kRows * kRowTileWarps;
+  const bool loads = Shape::kLoaderWarps && warp >= kGroups * kGroupWarps;
+  const int group = loads ? warp - kGroups * kGroupWarps : warp / kGroupWarps;
+  const bool keeps_ring = Shape::kLoaderWarps ? loads : warp % kGroupWarps == 0;
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int segment = rank * kGroups + group;
@@ -38,7 +40,7 @@ __global__ __launch_bounds__(
   const LinearProblem& q = p.problems[item.problem];
   SplitKUnit unit;
   unit.q = &q;
-  unit.row = kRows > 1 ? warp / kRowTileWarps : 0;
+  unit.row = kRows > 1 ? warp % kGroupWarps / kRowTileWarps : 0;
   unit.row_tile = item.row_group * kRows + unit.row;
   unit.first_token = item.token_tile * kTokens;
   unit.first_block = q.scale_blocks * segment / p.segments;
@@ -50,7 +52,7 @@ __global__ __launch_bounds__(
   unit.full = first_ring + kGroups * p.ring_bytes + group * Shape::kGroupBarrierBytes;
   unit.empty = unit.full + kMaxStages * 8;
 
-  if ((loads || (!Shape::kLoaderWarps && warp == 0)) && lane == 0) {
+  if (keeps_ring && lane == 0) {
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
       barrier_init(unit.empty + i * 8, Shape::kReaders);
@@ -78,7 +80,7 @@ __global__ __launch_bounds__(
     return;
   }
   if constexpr (!Shape::kLoaderWarps) {
-    if (threadIdx.x == 0) loader.start();
+    if (keeps_ring && lane == 0) loader.start();
     __syncwarp();
   }
   SplitKConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};

@@ -24,12 +24,15 @@ struct SplitKShape {
   static constexpr int kConsumers = kGroups * kRows * kWarpgroup;
   static constexpr int kReaders = kRows * kWarpgroup;  // threads that read a ring
   // Keeping a ring full is the work of a warp of its own. With many accumulators five blocks of five warps do not fit
-  // a multiprocessor, whose quarters have the registers of seven warps with 72 each.
-  static constexpr bool kLoaderWarps = kGroups > 1 || (kTokens <= 32 && kRows == 1);
+  // a multiprocessor, whose quarters have the registers of seven warps with 72 each; nor do four warpgroups of more
+  // than 96 tokens beside warps that load.
+  static constexpr bool kLoaderWarps = kTokens <= 96 && (kGroups > 1 || (kTokens <= 32 && kRows == 1));
   static constexpr int kThreads = kConsumers + (kLoaderWarps ? kGroups * 32 : 0);
   // Four or five segments give those of a layer's linears (640 at most) place at once on 132 SMs: a second wave costs
   // more than anything saved inside a block.
-  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : 4 / (kGroups * kRows);
+  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : kGroups * kRows > 4 ? 1 : 4 / (kGroups * kRows);
+  // kFp8Products need a second set of accumulators.
+  static constexpr bool kTakesCodes = kTokens <= 64 || (kTokens == 96 && kRows == 2);
   // Inputs whose weights are widened together: a quarter as many registers, twice.
   static constexpr int kWideInputs = kTokens >= 32 ? 32 : 64;
   // Sums lie [token][64 outputs] where their ring was; the padding spreads a warp's stores over the banks.
@@ -50,6 +53,7 @@ struct SplitKVariant {
   int box_bytes;      // inputs of a stage
   int sum_bytes;      // sums of a segment; they take the place of its ring
   int other_bytes;    // shared memory of a block besides the rings
+  bool takes_codes;   // runs kFp8Products too
 };
 
 template <int kTokens, int kGroups, int kRows = 1>
@@ -62,14 +66,17 @@ constexpr SplitKVariant splitk_variant() {
           .blocks_per_sm = Shape::kBlocksPerSm,
           .box_bytes = kSplitKBoxBytes<kTokens>,
           .sum_bytes = Shape::kRingSumBytes,
-          .other_bytes = Shape::kBarrierBytes};
+          .other_bytes = Shape::kBarrierBytes,
+          .takes_codes = Shape::kTakesCodes};
 }
 
 // Numbered as LinearVariant does.
 inline constexpr std::array kSplitKVariants = {
-    splitk_variant<16, 4>(), splitk_variant<16, 2>(),    splitk_variant<16, 1>(), splitk_variant<32, 4>(),
-    splitk_variant<32, 2>(), splitk_variant<32, 1>(),    splitk_variant<64, 4>(), splitk_variant<64, 2>(),
-    splitk_variant<64, 1>(), splitk_variant<96, 1, 2>(),
+    splitk_variant<16, 4>(),     splitk_variant<16, 2>(),    splitk_variant<16, 1>(),  splitk_variant<32, 4>(),
+    splitk_variant<32, 2>(),     splitk_variant<32, 1>(),    splitk_variant<64, 4>(),  splitk_variant<64, 2>(),
+    splitk_variant<64, 1>(),     splitk_variant<80, 4>(),    splitk_variant<80, 2>(),  splitk_variant<96, 4>(),
+    splitk_variant<96, 1, 2>(),  splitk_variant<96, 1, 5>(), splitk_variant<112, 4>(), splitk_variant<128, 4>(),
+    splitk_variant<128, 1, 2>(),
 };
 
 }  // namespace dsv4rt::cuda
