@@ -12,7 +12,8 @@
 //
 // A captured launch keeps the counts of its capture. Kernels therefore take from StepView::counts
 // nothing but `tokens`, which the capture's bucket fixes; everything else they read from the arrays.
-// longest_entry and context_end are bounds for the host's choice of grids: a capture may round them up.
+// longest_entry, context_end and sequences are bounds for the host's choice of kernels and grids, on which no byte
+// depends: a capture may round them up, and takes one sequence a row.
 #pragma once
 
 #include <cstddef>

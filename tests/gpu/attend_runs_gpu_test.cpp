@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention/context_split.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/run_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
@@ -24,29 +25,54 @@ class AttendRunsGpuTest : public GpuTest {
 
   static void expect_same(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
                           void (*spoil)(AttendInputs&) = nullptr) {
-    const auto device = cuda::CudaDevice::create(0);
-    ASSERT_OK(device);
     AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
     if (spoil != nullptr) spoil(inputs);
     const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
     const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
     const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
+    expect_same_rows(setup, arrays, {0, inputs.counts.tokens});
+  }
+
+  // As a rank attends that has the rows from every 16th on: pieces of the step, whose sequences are the whole step's.
+  static void expect_same_pieces(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding) {
+    const AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
+    const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
+    const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
+    const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
+    for (std::int32_t first = 16; first < inputs.counts.tokens; first += 16) {
+      SCOPED_TRACE(testing::Message() << "rows from " << first);
+      expect_same_rows(setup, arrays, {first, inputs.counts.tokens - first});
+      if (HasFailure()) return;
+    }
+  }
+
+ private:
+  static void expect_same_rows(const Setup& setup, const AttendArrays& arrays, RowRange rows) {
+    const auto device = cuda::CudaDevice::create(0);
+    ASSERT_OK(device);
+    AttendParams params = arrays.params;
+    const std::int64_t row_values = std::int64_t{setup.shape.heads} * kHeadDim;
+    params.step = rows_of_step(params.step, rows);
+    params.q += rows.first * row_values;
+    params.o += rows.first * row_values;
     std::vector<bf16> single;
     std::vector<bf16> runs;
-    const auto plans = cuda::plan_warpgroups(**device, arrays.params, 640);
+    const auto plans = cuda::plan_warpgroups(**device, params, 640);
     ASSERT_OK(plans);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // uploads have another stream
-    ASSERT_OK(cuda::launch_warpgroups(**device, arrays.params, *plans, nullptr));
+    const auto poison_outputs = [&] {
+      const std::vector<bf16> poison(static_cast<std::size_t>(rows.count * row_values), bf16{0x7fc0});
+      ASSERT_OK(gpu().upload(params.o, poison.data(), poison.size() * sizeof(bf16)));
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // uploads have another stream
+    };
+    poison_outputs();
+    ASSERT_OK(cuda::launch_warpgroups(**device, params, *plans, nullptr));
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     ASSERT_OK(arrays.output(single));
-    const std::vector<bf16> poison(single.size(), bf16{0x7fc0});
-    const std::int32_t tokens = inputs.counts.tokens;
     for (const std::int32_t blocks : {132, 3}) {
-      cuda::RunPlan plan{.block_tokens = (tokens + blocks - 1) / blocks, .groups = setup.shape.heads / 64};
-      plan.blocks = std::int64_t{(tokens + plan.block_tokens - 1) / plan.block_tokens} * plan.groups;
-      ASSERT_OK(gpu().upload(arrays.params.o, poison.data(), poison.size() * sizeof(bf16)));
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      ASSERT_OK(cuda::launch_runs(**device, arrays.params, plan, nullptr));
+      cuda::RunPlan plan{.block_tokens = (rows.count + blocks - 1) / blocks, .groups = setup.shape.heads / 64};
+      plan.blocks = std::int64_t{(rows.count + plan.block_tokens - 1) / plan.block_tokens} * plan.groups;
+      poison_outputs();
+      ASSERT_OK(cuda::launch_runs(**device, params, plan, nullptr));
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       ASSERT_OK(arrays.output(runs));
       std::size_t differ = 0;
@@ -93,6 +119,15 @@ TEST_F(AttendRunsGpuTest, SeveralSequencesAndHeads) {
       const Setup setup({.heads = heads, .ratio = ratio}, 5, 3000);
       expect_same(setup, {{1, 5, 40}, {0, 2400, 200}, {2, 900, 41}, {3, 0, 7}, {4, 2999, 1}}, 11);
     }
+  }
+}
+
+// Sequences end, and padding begins, at rows of a piece that are not those of the step.
+TEST_F(AttendRunsGpuTest, PiecesOfAStep) {
+  for (const std::int32_t ratio : {0, 128}) {
+    SCOPED_TRACE(ratio);
+    const Setup setup({.heads = 64, .ratio = ratio}, 3, 3000);
+    expect_same_pieces(setup, {{0, 2400, 101}, {1, 0, 90}, {2, 900, 75}}, 21);
   }
 }
 

@@ -72,6 +72,7 @@ class RunConsumer {
 #pragma unroll 1
     for (int atom = 0; atom < kAtoms; ++atom) {
       barrier_wait(shared_address(&shared_.full[slot_]), phase_);
+      __syncwarp();  // all lanes have seen this phase before it can pass
       release(slot_);
       pass_atoms(1);
     }

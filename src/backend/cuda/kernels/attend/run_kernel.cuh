@@ -60,7 +60,9 @@ __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block
       ++first;
       continue;
     }
-    const std::int32_t most_end = first < alone_until ? first + 1 : min(block.end, place.end_token);
+    // The sequence's last token by its place in the sequence: a part of a step has rows of its own (rows_of_step).
+    const std::int32_t left = place.end_token - place.token_of(place.position);
+    const std::int32_t most_end = first < alone_until ? first + 1 : min(block.end, first + left);
     RunRows rows{.place = place,
                  .first_position = max(0, place.position - kRunWindow + 1),
                  .compressed = compressed_rows(place.position + most_end - 1 - first)};

@@ -9,9 +9,8 @@
 //
 //   warpgroups 0, 1  consumers: each takes every second token of the block, alone. Scores of all rows, weights, outputs
 //                    of 128 values at a time; scores and weights stay in registers. Both decode the rows of a run.
-//   warpgroup 2      a thread that copies queries, 64 values of 64 heads at a time, to a ring. The ring runs through
-//   all
-//                    tokens of the block; consumers take turns at it.
+//   warpgroup 2      a thread that copies queries, 64 values of 64 heads at a time, to a ring. The ring runs
+//                    through all tokens of the block; consumers take turns at it.
 //
 // Scores are chains over the values, outputs chains over the token's rows, 16 at a time from its first row on, and
 // weights are summed by 32 rows, as in warpgroup_plan.cuh: results are equal bit by bit.

@@ -12,10 +12,11 @@ struct TokenPosition {
   std::int32_t position = 0;     // position of the token in its sequence
   std::int32_t slot = 0;         // state slot and block-table row of its sequence
   std::int32_t start = 0;        // position of the sequence's first token of the step
+  // Rows of the whole step, also where the view is a part of one (rows_of_step) and `token` counts the part's.
   std::int32_t first_token = 0;  // row of x of that token
   std::int32_t end_token = 0;    // row of x after the sequence's last token of the step
 
-  // Row of x of `other_position`, which lies within the step.
+  // Row of x, in the whole step, of `other_position`, which lies within the step.
   [[nodiscard]] __device__ std::int32_t token_of(std::int32_t other_position) const {
     return first_token + (other_position - start);
   }
