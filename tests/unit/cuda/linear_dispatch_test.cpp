@@ -316,6 +316,8 @@ TEST(LinearDispatch, ProductsOfCodes) {
   EXPECT_EQ(cuda::tile_segments(TileKind::kFp8Products, 8192), 4);
   EXPECT_EQ(cuda::tile_segments(TileKind::kFp8, 8192), 8);
   EXPECT_EQ(cuda::tile_segments(TileKind::kFp8Products, 7168), 8);
+  // 80 tokens would need accumulators twice.
+  EXPECT_EQ(plan_variant(cuda::splitk_of(80, 4, 1), h200(), 65, wo_b).status().code(), StatusCode::kUnsupported);
   const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
   EXPECT_EQ(served(h200(), 64, mixed).substr(0, 6), "splitk");
   EXPECT_EQ(served(h200(), 128, mixed).substr(0, 6), "splitk");

@@ -118,9 +118,9 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
 Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32_t tokens,
                                std::span<const LinearShape> shapes) {
   constexpr int kRingUnit = 1024;  // bytes: swizzled stages begin at multiples of it
-  // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each, and so do 128 tokens
-  // for four rings of a block.
   const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
+  // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each. So do stages of 128
+  // tokens in four rings of a block.
   const int min_slots = any_products(shapes) || variant.groups == 4 ? 2 : 3;
   const int segments = segments_of(shapes);
   LinearPlan plan{.variant = {LinearFamily::kSplitK, number},
