@@ -201,14 +201,14 @@ class Choices:
                             least, best = score, tried
         return best
 
-    def refined(self, constants, seed, tries, most):
-        """The constants after small random changes that lessen the losses, those above `most` before all."""
+    def refined(self, constants):
+        """The constants after small random changes that lessen the losses, large ones before all."""
         def score(tried):
-            return self.score(tried) + 60 * sum(max(0.0, math.log(r / most)) for r, _, _ in self.losses(tried))
+            return self.score(tried) + 60 * sum(max(0.0, math.log(r / 1.08)) for r, _, _ in self.losses(tried))
 
-        generator = random.Random(seed)
+        generator = random.Random(1)
         best, least = constants, score(constants)
-        for _ in range(tries):
+        for _ in range(12000):
             tried = {variant: list(values) for variant, values in best.items()}
             for _ in range(generator.randint(1, 3)):
                 values = tried[generator.choice(self.variants)]
@@ -247,7 +247,7 @@ def main():
         errors = [dot(row, constants[variant]) - 1 for row in rows]
         residuals[variant] = (math.sqrt(sum(e * e for e in errors) / len(errors)), max(map(abs, errors)), len(errors))
     choices = Choices(times, constants, variants, problems_of)
-    choices.constants = choices.refined(choices.adjusted(), 1, 12000, 1.08)
+    choices.constants = choices.refined(choices.adjusted())
     adjusted = choices.constants if fp8 else choices.adjusted()
     for variant in variants:
         values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in adjusted[variant])

@@ -17,13 +17,8 @@ constexpr RowFormat kFormats[] = {RowFormat::kFp8DsMla, RowFormat::kFp8Row, RowF
 // One cache of several sequences, attended by steps of any cut.
 class AttendGpuTest : public GpuTest {
  protected:
-  struct Setup {
-    Setup(const AttendShape& attend_shape, std::int32_t sequence_slots, std::int64_t positions)
-        : shape(attend_shape), slots(sequence_slots), bank(shape.format), pool(shape, bank, slots, positions, 97) {}
-    AttendShape shape;
-    std::int32_t slots;
-    RowBank bank;
-    AttendPool pool;
+  struct Setup : AttendSetup {
+    using AttendSetup::AttendSetup;
     float query_scale = 1.0F;
   };
 

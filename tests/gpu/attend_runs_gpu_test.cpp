@@ -14,14 +14,7 @@ namespace {
 
 class AttendRunsGpuTest : public GpuTest {
  protected:
-  struct Setup {
-    Setup(const AttendShape& attend_shape, std::int32_t sequence_slots, std::int64_t positions)
-        : shape(attend_shape), slots(sequence_slots), bank(shape.format), pool(shape, bank, slots, positions, 97) {}
-    AttendShape shape;
-    std::int32_t slots;
-    RowBank bank;
-    AttendPool pool;
-  };
+  using Setup = AttendSetup;
 
   static void expect_same(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
                           void (*spoil)(AttendInputs&) = nullptr) {

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -204,6 +206,18 @@ TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   EXPECT_OK(ranks->state());  // a refusal loses nothing
 }
 
+// The call waits for the deadline and says so within a second more.
+void expect_lost(Communicator& ranks, double deadline, const std::string& name, const std::function<Status()>& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Status lost = call();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
+  EXPECT_NE(lost.message().find(name + ": not every rank took part within 0.3 s"), std::string::npos) << lost.message();
+  EXPECT_GE(waited.count(), deadline);
+  EXPECT_LE(waited.count(), deadline + 1);
+  EXPECT_EQ(ranks.state().message(), lost.message());
+}
+
 // The last rank stays away: all others have their answer within the deadline and a second, and go on with it.
 TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
   constexpr double kDeadline = 0.3;
@@ -212,16 +226,10 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
   const bool absent = ranks->rank() == ranks->size() - 1;
   std::vector<float> values(1000, 1.0F);
   if (!absent) {
-    const auto begin = std::chrono::steady_clock::now();
-    const Status lost =
-        ranks->all_reduce_sum(values.data(), ElementType::kF32, values.data(), ElementType::kF32, 1000, nullptr);
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-    EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
-    EXPECT_NE(lost.message().find("all_reduce_sum: not every rank took part within 0.3 s"), std::string::npos)
-        << lost.message();
-    EXPECT_GE(waited.count(), kDeadline);
-    EXPECT_LE(waited.count(), kDeadline + 1);
-    EXPECT_EQ(ranks->state().message(), lost.message());
+    expect_lost(*ranks, kDeadline, "all_reduce_sum", [&] {
+      return ranks->all_reduce_sum(values.data(), ElementType::kF32, values.data(), ElementType::kF32, 1000, nullptr);
+    });
+    const Status lost = ranks->state();
     // No call waits again.
     const SharedPart part{.data = values.data(), .bytes = 4, .root = 0};
     EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
@@ -246,14 +254,8 @@ TEST(MpiCommunicator, ARankThatDoesNotComeToAShareIsLostWithinTheDeadline) {
   if (!absent) {
     std::vector<char> bytes(1000);
     const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = ranks->size() - 1};
-    const auto begin = std::chrono::steady_clock::now();
-    const Status lost = ranks->begin_share({&part, 1}, nullptr);
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-    EXPECT_EQ(lost.code(), StatusCode::kBackendLost);
-    EXPECT_NE(lost.message().find("begin_share: not every rank took part within 0.3 s"), std::string::npos)
-        << lost.message();
-    EXPECT_GE(waited.count(), kDeadline);
-    EXPECT_LE(waited.count(), kDeadline + 1);
+    expect_lost(*ranks, kDeadline, "begin_share", [&] { return ranks->begin_share({&part, 1}, nullptr); });
+    const Status lost = ranks->state();
     EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
     EXPECT_EQ(ranks->end_share(nullptr).message(), lost.message());
   }

@@ -113,6 +113,16 @@ struct AttendPool {
   std::vector<std::int32_t> table;
 };
 
+// A cache of several sequences, from which steps of any cut take their inputs.
+struct AttendSetup {
+  AttendSetup(const AttendShape& attend_shape, std::int32_t sequence_slots, std::int64_t positions)
+      : shape(attend_shape), slots(sequence_slots), bank(shape.format), pool(shape, bank, slots, positions, 97) {}
+  AttendShape shape;
+  std::int32_t slots;
+  RowBank bank;
+  AttendPool pool;
+};
+
 // Host arrays of one step.
 struct AttendInputs {
   AttendInputs(const AttendShape& shape_, const RowBank& bank, std::int32_t slots, const std::vector<AttendPart>& parts,

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cuda_runtime_api.h>
 #include <future>
+#include <memory>
 #include <span>
 #include <thread>
 #include <vector>
@@ -68,10 +69,13 @@ TEST(NcclGpu, SumsOfRanksAreTheHosts) {
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got[i].bits, expected[i].bits) << i;
 }
 
+Result<std::shared_ptr<Communicator>> rank_alone() {
+  DSV4RT_ASSIGN_OR_RETURN(const NcclUniqueId id, create_nccl_unique_id());
+  return create_nccl_communicator({.rank = 0, .size = 1, .id = id, .device = 0, .deadline_seconds = 20});
+}
+
 TEST(NcclGpu, ARankAloneAddsGathersAndEnds) {
-  const auto id = create_nccl_unique_id();
-  ASSERT_OK(id);
-  auto made = create_nccl_communicator({.rank = 0, .size = 1, .id = *id, .device = 0, .deadline_seconds = 20});
+  const auto made = rank_alone();
   ASSERT_OK(made);
   Communicator& alone = **made;
   EXPECT_EQ(alone.transport(), "nccl");
@@ -118,9 +122,7 @@ TEST(NcclGpu, ARankAloneAddsGathersAndEnds) {
 // As far as a rank alone shows it: NCCL takes all parts in a group, the streams go on, parts stay as they are, and what
 // is no share is refused.
 TEST(NcclGpu, ARankAloneSharesWithItself) {
-  const auto id = create_nccl_unique_id();
-  ASSERT_OK(id);
-  auto made = create_nccl_communicator({.rank = 0, .size = 1, .id = *id, .device = 0, .deadline_seconds = 20});
+  const auto made = rank_alone();
   ASSERT_OK(made);
   Communicator& alone = **made;
   const auto values = terms(5000);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -53,6 +54,20 @@ std::string digest_of(SequenceFeeder& feeder, const FedSequence& sequence) {
   for (const auto& layer : sequence.outputs) digest.update(std::as_bytes(std::span(layer)));
   for (const std::string& cache : feeder.digests(sequence)) digest.update(std::as_bytes(std::span(cache)));
   return digest.hex();
+}
+
+// One sequence on one rank: what several ranks have to give.
+struct OneRank {
+  OneRank(const EngineOptions& options, const LayerRows& inputs)
+      : engine(make_engine(options)), feeder(*engine), sequence(feeder.create(inputs)) {}
+  std::unique_ptr<Engine> engine;
+  SequenceFeeder feeder;
+  FedSequence sequence;
+};
+
+EngineOptions options_of_one_sequence(std::int32_t tokens) {
+  return options_of(
+      {.max_sequences = 1, .max_context_tokens = tokens, .max_step_tokens = tokens, .pool_tokens = tokens});
 }
 
 using Play = std::vector<std::string> (*)(Engine& engine);
@@ -375,16 +390,13 @@ TEST(ContextRanksOnTheHost, AFailedStepLeavesTheStateAsItWas) {
   constexpr std::array<std::string_view, 4> kBeforeTheExchange{"linear", "swa_kv", "compress", "copy_finished_rows"};
   constexpr std::int64_t kBefore = 70;
   constexpr std::int64_t kTokens = 300;
-  const EngineOptions options = options_of(
-      {.max_sequences = 1, .max_context_tokens = kTokens, .max_step_tokens = kTokens, .pool_tokens = kTokens});
+  const EngineOptions options = options_of_one_sequence(kTokens);
   const LayerRows inputs = inputs_of(8, kTokens);
-  const auto alone = make_engine(options);
-  SequenceFeeder one(*alone);
-  FedSequence expected = one.create(inputs);
-  one.feed(expected, kBefore);
-  const std::vector<std::string> before = one.digests(expected);
-  one.feed(expected, kTokens - kBefore);
-  const std::string after = digest_of(one, expected);
+  OneRank expected(options, inputs);
+  expected.feeder.feed(expected.sequence, kBefore);
+  const std::vector<std::string> before = expected.feeder.digests(expected.sequence);
+  expected.feeder.feed(expected.sequence, kTokens - kBefore);
+  const std::string after = digest_of(expected.feeder, expected.sequence);
 
   const auto traffic = ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
     const auto engine = make_engine(divided(options, ranks));
@@ -437,14 +449,11 @@ TEST(ContextRanksOnTheHost, AFailedStepLeavesTheStateAsItWas) {
 // One rank fails while the other waits for it, and tries again in time: nobody is the worse for it.
 TEST(ContextRanksOnTheHost, ARankThatTriesAgainInTimeIsNotLost) {
   constexpr std::int64_t kTokens = 300;
-  const EngineOptions options = options_of(
-      {.max_sequences = 1, .max_context_tokens = kTokens, .max_step_tokens = kTokens, .pool_tokens = kTokens});
+  const EngineOptions options = options_of_one_sequence(kTokens);
   const LayerRows inputs = inputs_of(11, kTokens);
-  const auto alone = make_engine(options);
-  SequenceFeeder one(*alone);
-  FedSequence expected = one.create(inputs);
-  one.feed(expected, kTokens);
-  const std::vector<std::string> digests = one.digests(expected);
+  OneRank expected(options, inputs);
+  expected.feeder.feed(expected.sequence, kTokens);
+  const std::vector<std::string> digests = expected.feeder.digests(expected.sequence);
   ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
     const auto engine = make_engine(divided(options, ranks));
     const BackendSwap backend(*engine);
@@ -474,7 +483,7 @@ TEST(ContextRanksOnTheHost, ARankThatTriesAgainInTimeIsNotLost) {
       }
       backend->capturing_ops().fail = nullptr;
       ASSERT_OK(engine->forward_layer(*step, engine->layers()[layer], inputs[layer].data(), out.data()));
-      const auto first = expected.outputs[layer].begin();
+      const auto first = expected.sequence.outputs[layer].begin();
       EXPECT_TRUE(std::equal(out.begin(), out.end(), first)) << "rank " << rank << ", layer " << layer;
     }
     EXPECT_EQ(failures, rank == 1 ? 20 : 0);
