@@ -16,8 +16,8 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --tests REGEX      only GPU tests whose name matches
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
-  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step",
-                     "whole_step_long" and "whole_prefill", and those of products in FP8 "whole_step_fp8"
+  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step", "whole_step_long",
+                     "whole_prefill" and "whole_prefill_long", and those of products in FP8 "whole_step_fp8"
   --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
                      (6 GB), at <build-dir>/gpu-run/flash
   --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated
@@ -49,9 +49,10 @@ cmake_arguments=()
 # Arguments of benchmarks that have any.
 declare -A shapes=(
   [bench_write_kv_gpu]="--singles"
-  [whole_step]="--whole-step 1x8192,4x8192,5x8192,8x8192,32x32768,33x32768,64x8192,65x8192,128x8192,256x4096"
-  [whole_step_long]="--whole-step 1x131072,1x1048576"
+  [whole_step]="--whole-step 1x8192,4x8192,5x8192,8x8192,32x32768,33x32768,64x8192,65x8192,64x32768,128x8192,256x4096"
+  [whole_step_long]="--whole-step 1x131072,32x131072,1x524288,1x1048576"
   [whole_prefill]="--whole-prefill 8192"
+  [whole_prefill_long]="--whole-prefill 65536"
   [whole_step_fp8]="--whole-step 1x8192,8x8192,32x32768,64x8192,128x8192,256x4096 --linear-precision fp8"
   [whole_prefill_fp8]="--whole-prefill 8192 --linear-precision fp8"
   [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
@@ -133,7 +134,8 @@ sanitized=(
 )
 
 # Benchmarks by `dsv4rt bench`.
-whole=(whole_step whole_step_long whole_step_fp8 whole_prefill whole_prefill_fp8 whole_prefill_not_deterministic)
+whole=(whole_step whole_step_long whole_step_fp8 whole_prefill whole_prefill_long whole_prefill_fp8
+  whole_prefill_not_deterministic)
 
 # Tests of single stages, run four at a time too.
 crowded=(indexer_topk_gpu_test linear_gpu_test attend_gpu_test write_kv_gpu_test)
