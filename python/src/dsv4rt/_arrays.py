@@ -42,17 +42,37 @@ class Values:
     numpy: tuple[str, ...]
     dlpack: tuple[tuple[int, int, int], ...]
     """Type code, bits, lanes."""
-    torch_dtype: Any = None
-    """The object of that name, looked up once torch is there: every layer of a step compares with it."""
-
-    def find_torch_dtype(self, torch: Any) -> Any:
-        self.torch_dtype = getattr(torch, self.torch)
-        return self.torch_dtype
 
 
 BFLOAT16 = Values("bfloat16, or of uint16 that holds its bits,", "bfloat16", ("bfloat16", "uint16"),
                   ((_BFLOAT, 16, 1), (_UINT, 16, 1)))
 INT32 = Values("int32", "int32", ("int32",), ((_INT, 32, 1),))
+
+# torch.Tensor and torch.bfloat16 once torch was there: it may be imported after this module, or never. Nothing is an
+# instance of ().
+_tensor: Any = ()
+_bfloat16: Any = None
+
+
+def locate_rows(x: Any, out: Any, shape: tuple[int, ...], engine: Engine) -> tuple[int, int, Any]:
+    """Addresses of what a layer reads and writes, and what keeps their memory: locate() of both."""
+    # Every layer comes here, and finds the caches full of the layer before. So tensors of torch, which are what they
+    # should be, are asked nothing twice and take no further call; locate() says what is wrong with others.
+    if (isinstance(x, _tensor) and isinstance(out, _tensor) and x.dtype is out.dtype is _bfloat16
+            and x.shape == out.shape == shape and x.is_contiguous() and out.is_contiguous()
+            and x.get_device() == out.get_device() == engine._torch_device):
+        return x.data_ptr(), out.data_ptr(), None
+    if not _tensor:
+        _look_for_torch()
+    x_rows, x_kept = locate(x, shape, BFLOAT16, engine, "x")
+    out_rows, out_kept = locate(out, shape, BFLOAT16, engine, "out", True)
+    return x_rows, out_rows, (x_kept, out_kept)
+
+
+def _look_for_torch() -> None:
+    global _tensor, _bfloat16
+    if (torch := sys.modules.get("torch")) is not None:
+        _tensor, _bfloat16 = torch.Tensor, torch.bfloat16
 
 
 def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, name: str,
@@ -61,8 +81,7 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
     interface or with DLPack, whose producer makes the values available on the engine's stream."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        dtype = values.torch_dtype or values.find_torch_dtype(torch)
-        if (array.dtype is dtype and array.shape == shape and array.is_contiguous()
+        if (array.dtype is getattr(torch, values.torch) and array.shape == shape and array.is_contiguous()
                 and array.get_device() == engine._torch_device):
             return array.data_ptr(), array
         found = (f"a {'' if array.is_contiguous() else 'strided '}{array.dtype} tensor {list(array.shape)} on "
