@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What a step in Python costs beyond the same step in C: step_overhead.py CHECKPOINT [--steps N] [--most MICROSECONDS]
+"""What a step in Python costs beyond the same step in C.
+
+  step_overhead.py CHECKPOINT [--steps N] [--most MICROSECONDS] [--arrays torch|numpy]
 
 Decodes on the checkpoint's layers, all loaded, with one thread: as a host does it through the package, with tensors of
-torch, and with the same calls in C, which the compiler makes (CC, or cc) when this begins. Both work on sequences of
-the same content and take turns, and their outputs and snapshots must be equal. The clock of a step through the package
-stands outside of everything that the step needs of Python, and that of a step in C stands in C: what the package takes
-longer is all that Python adds, the calls themselves and what cold caches make of them included.
+torch or with arrays of NumPy (--arrays numpy), and with the same calls in C, which the compiler makes (CC, or cc) when
+this begins. Both work on sequences of the same content and take turns, and their outputs and snapshots must be equal.
+The clock of a step through the package stands outside of everything that the step needs of Python, and that of a step
+in C stands in C: what the package takes longer is all that Python adds, the calls themselves and what cold caches make
+of them included. It has colder caches beside other work, and the figure is then one of that machine.
 
 Two steps make a round, one with either side first, so that what a side leaves in the caches for the other, and what
 else the machine does, meet both. A round gives one difference of the two sides. Printed are the median of these
@@ -96,11 +99,17 @@ def in_c(engine, sequence, xs, outs):
     return run
 
 
+def as_numpy(tensors):
+    """Arrays of NumPy of the same memory."""
+    import ml_dtypes
+    return [tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for tensor in tensors]
+
+
 class Different(Exception):
     """The two sides computed different things."""
 
 
-def measure(checkpoint, steps):
+def measure(checkpoint, steps, arrays="torch"):
     """Number of layers, and the seconds of every step after the warm-up: [(through the package, in C)]."""
     with dsv4rt.Engine(checkpoint, max_context_tokens=steps + 1, max_step_tokens=1, max_sequences=2,
                        threads=1) as engine:
@@ -110,8 +119,8 @@ def measure(checkpoint, steps):
         inputs = torch.randn(steps, layers, 1, engine.hidden_size,
                              generator=torch.Generator().manual_seed(1)).bfloat16()
         sequences = [engine.create_sequence() for _ in range(2)]
-        sides = [make(engine, sequence, xs, rows)
-                 for make, sequence, rows in zip((through_package, in_c), sequences, outs)]
+        given = (xs, outs[0]) if arrays == "torch" else (as_numpy(xs), as_numpy(outs[0]))
+        sides = through_package(engine, sequences[0], *given), in_c(engine, sequences[1], xs, outs[1])
         times = []
         for number in range(steps):
             for x, values in zip(xs, inputs[number]):
@@ -146,18 +155,19 @@ def main(words=None):
     parser.add_argument("checkpoint")
     parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--most", type=float, help="microseconds that Python may add to a step")
+    parser.add_argument("--arrays", choices=("torch", "numpy"), default="torch", help="what the package is given")
     arguments = parser.parse_args(words)
     if arguments.steps < 20 or arguments.steps % 2:
         parser.error(f"--steps: {arguments.steps} is not an even number from 20 on")
     try:
-        layers, times = measure(arguments.checkpoint, arguments.steps)
+        layers, times = measure(arguments.checkpoint, arguments.steps, arguments.arrays)
     except Different as error:
         print(error, file=sys.stderr)
         return 2
     rounds = rounds_of(times)
     interval = median_interval(rounds)
     package, calls = (statistics.median(seconds) * 1e6 for seconds in zip(*times))
-    print(f"layers {layers}, step through the package {package:.1f} us, in C {calls:.1f} us; Python adds "
+    print(f"layers {layers}, load {os.getloadavg()[0]:.1f}; step through the package {package:.1f} us, in C {calls:.1f} us; Python adds "
           f"{statistics.median(rounds):.1f} us ({interval[0]:.1f} .. {interval[1]:.1f} with 95 % confidence) by "
           f"{len(rounds)} rounds; {arguments.steps} steps with equal outputs and caches")
     code = exit_code(interval, arguments.most)

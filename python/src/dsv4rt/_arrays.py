@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
     elif not engine._cuda and (interface := getattr(array, "__array_interface__", None)) is not None:
         dtype, strides = getattr(array, "dtype", None), interface.get("strides")
         # ml_dtypes' bfloat16 calls itself two opaque bytes in the interface.
-        dtype = str(dtype) if dtype is not None else _NUMPY_TYPES.get(interface["typestr"], interface["typestr"])
+        dtype = _text_of(dtype) if dtype is not None else _NUMPY_TYPES.get(interface["typestr"], interface["typestr"])
         fits = dtype in values.numpy
         dense = strides is None or (fits and _dense(interface["shape"], strides, values.dlpack[0][1] // 8))
         pointer, read_only = interface["data"]
@@ -106,6 +107,17 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
             return address, found
     raise InvalidArgumentError(f"{name} is {found}; accepted: a contiguous array {list(shape)} of {values.text} in the "
                                "engine's memory")
+
+
+# What a type of NumPy is called takes it microseconds to say.
+_known_text = functools.lru_cache(maxsize=64)(str)
+
+
+def _text_of(dtype: Any) -> str:
+    try:
+        return _known_text(dtype)
+    except TypeError:  # of another library, and not hashable
+        return str(dtype)
 
 
 def _locate_dlpack(array: Any, shape: tuple[int, ...], values: Values, engine: Engine) -> tuple[int | None, Any]:
