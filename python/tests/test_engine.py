@@ -360,14 +360,19 @@ def test_a_callback_may_close_the_engine(golden, trace):
         sequence.save()
 
 
-def test_a_receiver_of_warnings_may_ask_and_close(golden):
-    seen = []
+def test_a_receiver_of_warnings_may_ask_and_close(golden, monkeypatch):
+    seen, destroyed = [], []
+    destroy = dsv4rt.engine._Owner.__del__
+    monkeypatch.setattr(dsv4rt.engine._Owner, "__del__", lambda owner: destroyed.append(owner) or destroy(owner))
 
     def receive(message):
         seen.append((message, len(sequence), engine.state.live_sequences, engine.shortage([(sequence, 1)])))
-        with pytest.raises(dsv4rt.FailedPreconditionError):
+        try:
             engine.prepare([(sequence, 1)])
+        except dsv4rt.FailedPreconditionError as error:
+            seen.append(str(error))
         engine.close()
+        assert not destroyed, "the call that tells still works with the engine"
 
     engine = dsv4rt.Engine(golden, max_context_tokens=64, max_step_tokens=8, check_outputs=True, on_warning=receive)
     sequence = engine.create_sequence()
@@ -375,7 +380,8 @@ def test_a_receiver_of_warnings_may_ask_and_close(golden):
         for layer in engine.layers:
             step.forward(layer, np.full((2, 128), 0x7FC0, np.uint16))
     assert step.ended and engine.closed
-    assert len(seen) == 1 and "finite" in seen[0][0] and seen[0][1:] == (2, 1, None)
+    assert len(seen) == 2 and "finite" in seen[0][0] and seen[0][1:] == (2, 1, None) and "must not change" in seen[1]
+    assert len(destroyed) == 1
     with pytest.raises(dsv4rt.FailedPreconditionError, match="closed"):
         len(sequence)
 

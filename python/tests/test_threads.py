@@ -118,12 +118,14 @@ def test_state_is_read_while_steps_end(golden, trace):
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             watchers = [pool.submit(watch) for _ in range(2)]
-            for _ in range(100):
-                with engine.prepare([(sequence, 1)]) as step:
-                    for layer in engine.layers:
-                        step.forward(layer, np.ascontiguousarray(trace[f"layers.{layer}.input"][:1]))
-                assert step.ended and engine.outstanding is None
-            stop.set()
+            try:
+                for _ in range(100):
+                    with engine.prepare([(sequence, 1)]) as step:
+                        for layer in engine.layers:
+                            step.forward(layer, np.ascontiguousarray(trace[f"layers.{layer}.input"][:1]))
+                    assert step.ended and engine.outstanding is None
+            finally:
+                stop.set()
             for watcher in watchers:
                 watcher.result()
         assert len(sequence) == 100 and read
