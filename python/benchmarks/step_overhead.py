@@ -16,7 +16,7 @@ differences and the interval in which the true median lies with 95 % confidence 
 assumed). The first quarter of the rounds warms up and is not counted.
 
 Exit code 0: that median is not above --most, with that confidence. 1: it is. 3: undecided, the interval holds --most;
-more steps or a quieter machine decide. 2: results differ, or wrong usage.
+more steps or a quieter machine decide. 2: results differ, something failed, or wrong usage.
 """
 
 import argparse
@@ -59,13 +59,17 @@ double step(dsv4rt_engine* engine, const dsv4rt_step_entry* entry, const int32_t
 """
 
 
+class Failure(Exception):
+    """The two sides computed different things, or one of them nothing."""
+
+
 def compile_step():
     """The function above, of the library that the package has loaded."""
     library = pathlib.Path(dsv4rt.__file__).with_name("libdsv4rt.so")
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "step.so"
-        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", f"-I{TREE / 'include'}", "-o", out, "-xc",
-                        "-", "-xnone", library], input=STEP_IN_C, text=True, check=True)
+        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", f"-I{TREE / 'include'}", "-o", out,
+                        "-xc", "-", "-xnone", library], input=STEP_IN_C, text=True, check=True)
         step = ctypes.CDLL(str(out)).step
     step.restype = ctypes.c_double
     return step
@@ -91,9 +95,10 @@ def in_c(engine, sequence, xs, outs):
     rows = [(ctypes.c_void_p * count)(*(tensor.data_ptr() for tensor in tensors)) for tensors in (xs, outs)]
     handle, address = (ctypes.c_void_p(int(ffi.cast("uintptr_t", pointer))) for pointer in (engine._handle, entry))
 
-    def run(_kept=entry):
+    def run(_kept=entry):  # what the address is of
         seconds = step(handle, address, layers, ctypes.c_size_t(count), *rows)
-        assert seconds >= 0, "a C call failed"
+        if seconds < 0:
+            raise Failure("a call of the step in C failed")
         return seconds
 
     return run
@@ -103,10 +108,6 @@ def as_numpy(tensors):
     """Arrays of NumPy of the same memory."""
     import ml_dtypes
     return [tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for tensor in tensors]
-
-
-class Different(Exception):
-    """The two sides computed different things."""
 
 
 def measure(checkpoint, steps, arrays="torch"):
@@ -131,9 +132,9 @@ def measure(checkpoint, steps, arrays="torch"):
                 calls, package = sides[1](), sides[0]()
             times.append((package, calls))
             if not all(torch.equal(a, b) for a, b in zip(*outs)):
-                raise Different(f"outputs of step {number} differ")
+                raise Failure(f"outputs of step {number} differ")
         if sequences[0].save() != sequences[1].save() or len(sequences[0]) != steps:
-            raise Different("the caches differ")
+            raise Failure("the caches differ")
     return layers, times[steps // 8 * 2:]
 
 
@@ -161,15 +162,15 @@ def main(words=None):
         parser.error(f"--steps: {arguments.steps} is not an even number from 20 on")
     try:
         layers, times = measure(arguments.checkpoint, arguments.steps, arguments.arrays)
-    except Different as error:
-        print(error, file=sys.stderr)
+    except (Failure, dsv4rt.Dsv4rtError, OSError, subprocess.CalledProcessError) as error:
+        print(f"step_overhead.py: {error}", file=sys.stderr)
         return 2
     rounds = rounds_of(times)
     interval = median_interval(rounds)
     package, calls = (statistics.median(seconds) * 1e6 for seconds in zip(*times))
-    print(f"layers {layers}, load {os.getloadavg()[0]:.1f}; step through the package {package:.1f} us, in C {calls:.1f} us; Python adds "
-          f"{statistics.median(rounds):.1f} us ({interval[0]:.1f} .. {interval[1]:.1f} with 95 % confidence) by "
-          f"{len(rounds)} rounds; {arguments.steps} steps with equal outputs and caches")
+    print(f"layers {layers}, load {os.getloadavg()[0]:.1f}; step through the package {package:.1f} us, in C "
+          f"{calls:.1f} us; Python adds {statistics.median(rounds):.1f} us ({interval[0]:.1f} .. {interval[1]:.1f} with "
+          f"95 % confidence) by {len(rounds)} rounds; {arguments.steps} steps with equal outputs and caches")
     code = exit_code(interval, arguments.most)
     if code:
         print(f"{'more than' if code == 1 else 'undecided: is it more than'} {arguments.most:g} us", file=sys.stderr)

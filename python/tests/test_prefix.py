@@ -95,7 +95,8 @@ def test_a_receiver_of_events_may_ask_and_close_while_a_step_is_prepared(golden,
     options = dsv4rt.PrefixCacheOptions(boundary_states=8, policy=dsv4rt.PrefixPolicy(interval_tokens=UNIT),
                                         on_event=receive)
     with dsv4rt.Engine(golden, max_context_tokens=640, max_step_tokens=640, max_sequences=3, pool_tokens=640,
-                       draft_budget_tokens=2, csa_rows_per_block=16, hca_rows_per_block=1, prefix_cache=options) as engine:
+                       draft_budget_tokens=2, csa_rows_per_block=16, hca_rows_per_block=1,
+                       prefix_cache=options) as engine:
         first = engine.create_sequence(list(range(400)))
         run(engine, first, list(range(400)), trace)
         first.release()

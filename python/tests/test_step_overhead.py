@@ -59,13 +59,23 @@ def test_other_outputs_or_tokens_are_no_figure(measured, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(dsv4rt.Step, "forward", changed)
-        assert measured("--steps", "20") == (2, None, "outputs of step 8 differ\n")
+        assert measured("--steps", "20") == (2, None, "step_overhead.py: outputs of step 8 differ\n")
 
     def dropped(step):
         commit(step, [0] if len(step._entries[0]) == 20 else None)
 
     monkeypatch.setattr(dsv4rt.Step, "commit", dropped)
-    assert measured("--steps", "20") == (2, None, "the caches differ\n")
+    assert measured("--steps", "20") == (2, None, "step_overhead.py: the caches differ\n")
+
+
+def test_without_a_compiler_or_a_checkpoint_it_says_so(measured, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
+    code, added, said = measured("--steps", "20")
+    assert (code, added) == (2, None) and "no-compiler" in said
+    monkeypatch.setenv("CC", "false")
+    assert measured("--steps", "20")[:2] == (2, None)
+    assert step_overhead.main([str(tmp_path), "--steps", "20"]) == 2
+    assert "config.json" in capsys.readouterr().err
 
 
 def test_a_round_is_two_steps_and_the_interval_decides():
