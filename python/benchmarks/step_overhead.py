@@ -169,8 +169,8 @@ def main(words=None):
     interval = median_interval(rounds)
     package, calls = (statistics.median(seconds) * 1e6 for seconds in zip(*times))
     print(f"layers {layers}, load {os.getloadavg()[0]:.1f}; step through the package {package:.1f} us, in C "
-          f"{calls:.1f} us; Python adds {statistics.median(rounds):.1f} us ({interval[0]:.1f} .. {interval[1]:.1f} with "
-          f"95 % confidence) by {len(rounds)} rounds; {arguments.steps} steps with equal outputs and caches")
+          f"{calls:.1f} us; Python adds {statistics.median(rounds):.1f} us ({interval[0]:.1f} .. {interval[1]:.1f} "
+          f"with 95 % confidence) by {len(rounds)} rounds; {arguments.steps} steps with equal outputs and caches")
     code = exit_code(interval, arguments.most)
     if code:
         print(f"{'more than' if code == 1 else 'undecided: is it more than'} {arguments.most:g} us", file=sys.stderr)
