@@ -76,9 +76,9 @@ def test_the_step_in_c_has_a_clock_of_its_own(golden, monkeypatch):
 
 def test_a_step_in_c_that_fails_has_no_seconds(engine):
     import torch
-    rows = [torch.zeros(1, engine.hidden_size, dtype=torch.bfloat16) for _ in engine.layers]
+    xs, outs = ([torch.zeros(1, engine.hidden_size, dtype=torch.bfloat16) for _ in engine.layers] for _ in range(2))
     sequence = engine.create_sequence()
-    run = step_overhead.in_c(engine, sequence, rows, rows)
+    run = step_overhead.in_c(engine, sequence, xs, outs)
     assert run() > 0
     sequence.release()
     with pytest.raises(step_overhead.Failure):
