@@ -2,6 +2,7 @@
 
 import gc
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -77,6 +78,84 @@ def test_wrong_torch_tensors_are_refused(engine):
         step.cancel()
 
 
+@pytest.mark.parametrize("wrong, says", [
+    (lambda tensor: tensor.float(), "torch.float32 tensor"),
+    (lambda tensor: tensor.view(2, 256), r"\[2, 256\]"),
+    (lambda tensor: tensor.view(4, 1, 128), r"\[4, 1, 128\]"),
+    (lambda tensor: tensor.t().contiguous().t(), "strided"),
+    (lambda tensor: tensor.tolist(), "list;"),
+    (lambda tensor: tensor.half(), "torch.float16"),
+], ids=["type", "shape", "dimensions", "strides", "list", "half"])
+def test_each_of_the_two_tensors_is_looked_at(engine, wrong, says):
+    import torch
+    with engine.create_sequence() as sequence:
+        step = engine.prepare([(sequence, 4)])
+        good = torch.zeros(4, 128, dtype=torch.bfloat16)
+        step.forward(0, good, good.clone())
+        for name, x, out in (("x", wrong(good), good), ("out", good, wrong(good)), ("x", wrong(good), wrong(good))):
+            with pytest.raises(dsv4rt.InvalidArgumentError, match=f"^{name} is a .*{says}"):
+                step.forward(1, x, out)
+        step.forward(1, good, good.clone())
+        step.cancel()
+
+
+def test_a_tensor_is_looked_at_anew_in_every_call(engine, trace):
+    """Its memory, shape and type may have changed since the last one."""
+    import torch
+    rows = torch.from_numpy(first_rows(trace, 4).view(np.int16)).view(torch.bfloat16)
+    x, out = rows.clone(), torch.zeros_like(rows)
+    with engine.create_sequence() as sequence:
+        step = engine.prepare([(sequence, 4)])
+        wanted = step.forward(0, x, out).clone()
+        step.cancel()
+        step = engine.prepare([(sequence, 4)])
+        old = out.data
+        x.data, out.data = torch.zeros_like(rows), torch.zeros_like(rows)
+        old.zero_()
+        x.copy_(rows)
+        assert torch.equal(step.forward(0, x, out), wanted) and not old.any()
+        for data, says in ((rows[:2].clone(), r"\[2, 128\]"), (rows.t().contiguous().t(), "strided")):
+            x.data = data
+            with pytest.raises(dsv4rt.InvalidArgumentError, match=f"x is a .*{says}"):
+                step.forward(1, x, out)
+        x.data = rows
+        out.resize_(8, 128)
+        with pytest.raises(dsv4rt.InvalidArgumentError, match=r"out is a .*\[8, 128\]"):
+            step.forward(1, x, out)
+        step.cancel()
+
+
+class MadeForTheCall:
+    """An array whose DLPack is memory made for it, which is overwritten when nobody refers to it any more."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __dlpack__(self, **_):
+        memory = self._values.copy()
+        view = memory[:]
+        weakref.finalize(view, memory.fill, 0xFFFF)
+        return view.__dlpack__()
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_memory_made_for_a_call_is_kept_during_it(engine, trace):
+    rows = first_rows(trace, 4)
+    made = MadeForTheCall(rows.view(np.uint16))
+    results = []
+    for x in (rows, made):
+        with engine.create_sequence() as sequence:
+            step = engine.prepare([(sequence, 4)])
+            outputs = [step.forward(0, x, np.zeros_like(rows))]
+            step.cancel()
+            with engine.prepare([(sequence, 4)]) as step:
+                step.run(x, lambda layer, output, _next: outputs.append(np.array(output)))
+        results.append([output.tobytes() for output in outputs])
+    assert results[0] == results[1]
+
+
 class OnDevice:
     """An array of a device that this machine may lack."""
 
@@ -113,6 +192,15 @@ def test_memory_of_another_device_is_refused():
                 with pytest.raises(dsv4rt.InvalidArgumentError, match="x is an? .* on .*in the engine's memory"):
                     _arrays.locate(array, shape, values, engine, "x")
         assert _arrays.locate(OnDevice(tensor, (13, 0)), shape, values, engine, "x"), "managed memory is every device's"
+    here, there = (torch.zeros(2, 8, dtype=torch.bfloat16).as_subclass(Tensor) for _ in range(2))
+    here.on, there.on = 1, 2
+    out = here.clone().as_subclass(Tensor)
+    out.on = 1
+    for _ in range(2):
+        assert _arrays.locate_rows(here, out, (2, 8), engine)[:2] == (here.data_ptr(), out.data_ptr())
+    for name, x, out in (("x", there, here), ("out", here, there), ("x", there, there)):
+        with pytest.raises(dsv4rt.InvalidArgumentError, match=f"^{name} is a .* on "):
+            _arrays.locate_rows(x, out, (2, 8), engine)
 
 
 def test_strides_of_single_rows_say_nothing(engine):
@@ -129,6 +217,27 @@ def test_strides_of_single_rows_say_nothing(engine):
         _arrays.locate(counts[::2], (4,), _arrays.INT32, engine, "x")
     with pytest.raises(dsv4rt.InvalidArgumentError, match="datetime64"):
         _arrays.locate(counts.astype("M8[ns]")[::2], (4,), _arrays.INT32, engine, "x")
+
+
+def test_a_type_of_another_library_is_asked_for_its_text():
+    from dsv4rt import _arrays
+    engine = types.SimpleNamespace(_cuda=False)
+
+    class Type:
+        __hash__ = None
+
+        def __init__(self, text):
+            self._text = text
+
+        def __str__(self):
+            return self._text
+
+    values = np.zeros((1, 8), np.uint16)
+    array = types.SimpleNamespace(__array_interface__=values.__array_interface__, dtype=Type("uint16"))
+    assert _arrays.locate(array, (1, 8), _arrays.BFLOAT16, engine, "x")[0] == values.ctypes.data
+    array.dtype = Type("mine")
+    with pytest.raises(dsv4rt.InvalidArgumentError, match="x is a mine array"):
+        _arrays.locate(array, (1, 8), _arrays.BFLOAT16, engine, "x")
 
 
 def test_a_read_only_array_is_input_and_not_output(engine, trace):

@@ -360,6 +360,54 @@ def test_a_callback_may_close_the_engine(golden, trace):
         sequence.save()
 
 
+def test_a_receiver_of_warnings_may_ask_and_close(golden, monkeypatch):
+    seen, destroyed = [], []
+    destroy = dsv4rt.engine._Owner.__del__
+    monkeypatch.setattr(dsv4rt.engine._Owner, "__del__", lambda owner: destroyed.append(owner) or destroy(owner))
+
+    def receive(message):
+        seen.append((message, len(sequence), engine.state.live_sequences, engine.shortage([(sequence, 1)])))
+        try:
+            engine.prepare([(sequence, 1)])
+        except dsv4rt.FailedPreconditionError as error:
+            seen.append(str(error))
+        engine.close()
+        assert not destroyed, "the call that tells still works with the engine"
+
+    engine = dsv4rt.Engine(golden, max_context_tokens=64, max_step_tokens=8, check_outputs=True, on_warning=receive)
+    sequence = engine.create_sequence()
+    with engine.prepare([(sequence, 2)]) as step:
+        for layer in engine.layers:
+            step.forward(layer, np.full((2, 128), 0x7FC0, np.uint16))
+    assert step.ended and engine.closed
+    assert len(seen) == 2 and "finite" in seen[0][0] and seen[0][1:] == (2, 1, None) and "must not change" in seen[1]
+    assert len(destroyed) == 1
+    with pytest.raises(dsv4rt.FailedPreconditionError, match="closed"):
+        len(sequence)
+
+
+def test_entries_of_a_step_are_its_own(golden, trace):
+    """Token ids may come from what asks the engine meanwhile, with other entries and more of them."""
+    options = dsv4rt.PrefixCacheOptions(boundary_states=4)
+    with dsv4rt.Engine(golden, max_context_tokens=64, max_step_tokens=16, max_sequences=3,
+                       prefix_cache=options) as engine:
+        one, two, other = (engine.create_sequence(list(range(20))) for _ in range(3))
+
+        def ids(count):
+            for token in range(count):
+                assert engine.shortage([(other, [token]), (two, [token])]) is None
+                yield token
+
+        def entries():
+            yield one, [0, 1]
+            yield two, ids(3)
+
+        with engine.prepare(entries()) as step:
+            for layer in engine.layers:
+                step.forward(layer, rows_of(trace, 0, 5, layer))
+        assert [len(sequence) for sequence in (one, two, other)] == [2, 3, 0]
+
+
 def test_an_exception_passes_a_sequence_whose_step_is_open(engine):
     with pytest.raises(KeyError, match="mine"):
         with engine.create_sequence() as sequence:

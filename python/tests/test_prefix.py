@@ -80,6 +80,36 @@ def test_pins_lookups_and_evictions(cached, trace):
         prefix.lookup([2 ** 40])
 
 
+@pytest.mark.parametrize("close", [False, True], ids=["ask", "close"])
+def test_a_receiver_of_events_may_ask_and_close_while_a_step_is_prepared(golden, trace, close):
+    seen = []
+
+    def receive(event):
+        if event.kind is not dsv4rt.PrefixEventKind.UNIT_REMOVED or engine.closed:
+            return
+        # Other entries than those that are being prepared.
+        seen.append((engine.shortage([(third, [1]), (second, [2])]), engine.state.live_sequences))
+        if close:
+            engine.close()
+
+    options = dsv4rt.PrefixCacheOptions(boundary_states=8, policy=dsv4rt.PrefixPolicy(interval_tokens=UNIT),
+                                        on_event=receive)
+    with dsv4rt.Engine(golden, max_context_tokens=640, max_step_tokens=640, max_sequences=3, pool_tokens=640,
+                       draft_budget_tokens=2, csa_rows_per_block=16, hca_rows_per_block=1,
+                       prefix_cache=options) as engine:
+        first = engine.create_sequence(list(range(400)))
+        run(engine, first, list(range(400)), trace)
+        first.release()
+        second, third = (engine.create_sequence(list(range(1000, 1600)), salt=salt) for salt in (b"2", b"3"))
+        step = engine.prepare([(second, list(range(1000, 1300))), (third, list(range(1000, 1300)))])
+        assert seen and engine.closed == close and step.tokens == 600
+        if not close:
+            for layer in engine.layers:
+                step.forward(layer, np.ascontiguousarray(trace[f"layers.{layer}.input"][:600]))
+            step.commit([300, 298])
+            assert (len(second), len(third)) == (300, 298)
+
+
 def test_without_a_prefix_cache_its_calls_are_refused(engine):
     assert engine.prefix.unit_tokens == 0
     for call in (engine.prefix.clear, lambda: engine.prefix.lookup([1]), lambda: engine.create_sequence([1, 2])):

@@ -5,6 +5,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 import dsv4rt
 
@@ -67,6 +68,68 @@ def test_racing_calls_fail_in_python_and_nowhere_else(golden):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             assert sum(pool.map(one, range(4))) < 800
         assert engine.can_admit(1)
+
+
+@pytest.mark.parametrize("name", ["_prepare", "_forward_layer", "_commit"])
+def test_a_call_of_a_step_is_one_turn(golden, trace, monkeypatch, name):
+    """While one is in the library, no other thread's call is, and what it leaves is seen whole."""
+    module = dsv4rt.engine if name == "_prepare" else dsv4rt.step
+    call = getattr(module, name)
+    x = np.ascontiguousarray(trace["layers.0.input"][:1])
+    with dsv4rt.Engine(golden, max_context_tokens=64, max_step_tokens=8, threads=1) as engine:
+        sequence = engine.create_sequence()
+        asked, seen = threading.Event(), []
+
+        def ask():
+            asked.set()
+            with engine._lock:
+                seen.append((engine.state.step_serial, engine.outstanding))
+
+        thread = threading.Thread(target=ask)
+
+        def slow(*arguments):
+            if not asked.is_set():
+                thread.start()
+                asked.wait()
+                thread.join(0.1)
+                assert not seen, "another thread's call ran beside this one"
+            return call(*arguments)
+
+        monkeypatch.setattr(module, name, slow)
+        with engine.prepare([(sequence, 1)]) as step:
+            for layer in engine.layers:
+                step.forward(layer, x)
+        thread.join()
+        assert seen in ([(step._struct.serial, step)], [(0, None)])
+
+
+def test_state_is_read_while_steps_end(golden, trace):
+    """What another thread reads is that of before or after a step, and tokens never go back."""
+    stop = threading.Event()
+    with dsv4rt.Engine(golden, max_context_tokens=256, max_step_tokens=8, threads=1) as engine:
+        sequence = engine.create_sequence()
+        read = []
+
+        def watch():
+            while not stop.is_set():
+                read.append((len(sequence), sequence.state.length, engine.state.live_sequences))
+                step = engine.outstanding
+                assert step is None or (step.tokens, step.valid_tokens) == (1, 1)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            watchers = [pool.submit(watch) for _ in range(2)]
+            try:
+                for _ in range(100):
+                    with engine.prepare([(sequence, 1)]) as step:
+                        for layer in engine.layers:
+                            step.forward(layer, np.ascontiguousarray(trace[f"layers.{layer}.input"][:1]))
+                    assert step.ended and engine.outstanding is None
+            finally:
+                stop.set()
+            for watcher in watchers:
+                watcher.result()
+        assert len(sequence) == 100 and read
+        assert all(length <= later <= 100 and live == 1 for length, later, live in read)
 
 
 def test_other_threads_run_during_a_call(golden, trace):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -42,17 +43,37 @@ class Values:
     numpy: tuple[str, ...]
     dlpack: tuple[tuple[int, int, int], ...]
     """Type code, bits, lanes."""
-    torch_dtype: Any = None
-    """The object of that name, looked up once torch is there: every layer of a step compares with it."""
-
-    def find_torch_dtype(self, torch: Any) -> Any:
-        self.torch_dtype = getattr(torch, self.torch)
-        return self.torch_dtype
 
 
 BFLOAT16 = Values("bfloat16, or of uint16 that holds its bits,", "bfloat16", ("bfloat16", "uint16"),
                   ((_BFLOAT, 16, 1), (_UINT, 16, 1)))
 INT32 = Values("int32", "int32", ("int32",), ((_INT, 32, 1),))
+
+# torch.Tensor and torch.bfloat16 once torch was there: it may be imported after this module, or never. Nothing is an
+# instance of ().
+_tensor: Any = ()
+_bfloat16: Any = None
+
+
+def locate_rows(x: Any, out: Any, shape: tuple[int, ...], engine: Engine) -> tuple[int, int, Any]:
+    """Addresses of what a layer reads and writes, and what keeps their memory: locate() of both."""
+    # Every layer comes here, and finds the caches full of the layer before. So tensors of torch, which are what they
+    # should be, are asked nothing twice and take no further call; locate() says what is wrong with others.
+    if (isinstance(x, _tensor) and isinstance(out, _tensor) and x.dtype is out.dtype is _bfloat16
+            and x.shape == out.shape == shape and x.is_contiguous() and out.is_contiguous()
+            and x.get_device() == out.get_device() == engine._torch_device):
+        return x.data_ptr(), out.data_ptr(), None
+    if not _tensor:
+        _look_for_torch()
+    x_rows, x_kept = locate(x, shape, BFLOAT16, engine, "x")
+    out_rows, out_kept = locate(out, shape, BFLOAT16, engine, "out", True)
+    return x_rows, out_rows, (x_kept, out_kept)
+
+
+def _look_for_torch() -> None:
+    global _tensor, _bfloat16
+    if (torch := sys.modules.get("torch")) is not None:
+        _tensor, _bfloat16 = torch.Tensor, torch.bfloat16
 
 
 def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, name: str,
@@ -61,8 +82,7 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
     interface or with DLPack, whose producer makes the values available on the engine's stream."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        dtype = values.torch_dtype or values.find_torch_dtype(torch)
-        if (array.dtype is dtype and array.shape == shape and array.is_contiguous()
+        if (array.dtype is getattr(torch, values.torch) and array.shape == shape and array.is_contiguous()
                 and array.get_device() == engine._torch_device):
             return array.data_ptr(), array
         found = (f"a {'' if array.is_contiguous() else 'strided '}{array.dtype} tensor {list(array.shape)} on "
@@ -70,7 +90,7 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
     elif not engine._cuda and (interface := getattr(array, "__array_interface__", None)) is not None:
         dtype, strides = getattr(array, "dtype", None), interface.get("strides")
         # ml_dtypes' bfloat16 calls itself two opaque bytes in the interface.
-        dtype = str(dtype) if dtype is not None else _NUMPY_TYPES.get(interface["typestr"], interface["typestr"])
+        dtype = _text_of(dtype) if dtype is not None else _NUMPY_TYPES.get(interface["typestr"], interface["typestr"])
         fits = dtype in values.numpy
         dense = strides is None or (fits and _dense(interface["shape"], strides, values.dlpack[0][1] // 8))
         pointer, read_only = interface["data"]
@@ -87,6 +107,17 @@ def locate(array: Any, shape: tuple[int, ...], values: Values, engine: Engine, n
             return address, found
     raise InvalidArgumentError(f"{name} is {found}; accepted: a contiguous array {list(shape)} of {values.text} in the "
                                "engine's memory")
+
+
+# What a type of NumPy is called takes it microseconds to say.
+_known_text = functools.lru_cache(maxsize=64)(str)
+
+
+def _text_of(dtype: Any) -> str:
+    try:
+        return _known_text(dtype)
+    except TypeError:  # of another library, and not hashable
+        return str(dtype)
 
 
 def _locate_dlpack(array: Any, shape: tuple[int, ...], values: Values, engine: Engine) -> tuple[int | None, Any]:

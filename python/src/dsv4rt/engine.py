@@ -25,6 +25,9 @@ from dsv4rt.step import Step
 _MESSAGE_BYTES = 8192
 # Views of engine memory that hooks were given; a run uses two addresses.
 _MAX_VIEWS = 64
+_ENTRIES = ffi.typeof("dsv4rt_step_entry[]")
+_STEP = ffi.typeof("dsv4rt_step*")
+_prepare = lib.dsv4rt_step_prepare
 
 
 class _Owner:
@@ -137,9 +140,6 @@ class Engine:
         self._torch_stream: Any = None
         self.prefix = PrefixCache(self)
         """Queries and changes of the prefix cache."""
-        # What steps are prepared with, made once: most steps have as many entries as there are sequences at most.
-        self._entries = ffi.new("dsv4rt_step_entry[]", self.options.max_sequences)
-        self._entry_capacity = self.options.max_sequences
 
     # ---- Life -------------------------------------------------------------------------------------
 
@@ -332,14 +332,16 @@ class Engine:
         An entry is (sequence, number of tokens), or (sequence, token ids) for sequences that take part in the prefix
         cache. `capture` lets Step.run run the step as a CUDA graph where it can.
         """
-        entries = entries if isinstance(entries, (list, tuple)) else list(entries)
+        sequences, rows, options, _kept = _step_arguments(entries, pad_to_tokens, capture, hook_key)
+        struct = ffi.new(_STEP)
         with self._lock:
             if self._abandoned:
                 self._release_abandoned()
-            rows, options, _kept = self._step_arguments(entries, pad_to_tokens, capture, hook_key)
-            struct = ffi.new("dsv4rt_step*")
-            self._call(lib.dsv4rt_step_prepare, rows, len(entries), options, struct)
-            self._outstanding = step = Step(self, struct, [sequence for sequence, _ in entries])
+            handle, _owner = self._handle, self._owner  # a receiver of events may close the engine
+            status = _prepare(handle, rows, len(sequences), options, struct)
+            if status:
+                raise_status(status, handle)
+            self._outstanding = step = Step(self, struct, sequences)
             return step
 
     def shortage(self, entries: Iterable[tuple[Sequence, Any]], *, pad_to_tokens: int = 0) -> BlockShortage | None:
@@ -347,11 +349,9 @@ class Engine:
 
         Changes nothing, and may be asked during a step: as if all of its tokens were accepted.
         """
-        entries = list(entries)
+        sequences, rows, options, _kept = _step_arguments(entries, pad_to_tokens, False, 0)
         out = sized("dsv4rt_block_shortage")
-        with self._lock:
-            rows, options, _kept = self._step_arguments(entries, pad_to_tokens, False, 0)
-            self._call(lib.dsv4rt_step_can_prepare, rows, len(entries), options, out)
+        self._call(lib.dsv4rt_step_can_prepare, rows, len(sequences), options, out)
         return read_struct(out, BlockShortage, role=CacheRole(out.role)) if out.missing_blocks else None
 
     def settle(self) -> None:
@@ -368,29 +368,6 @@ class Engine:
             status = function(handle, *arguments)
             if status:
                 raise_status(status, handle)
-
-    def _step_arguments(self, entries: Any, pad_to_tokens: int, capture: bool,
-                        hook_key: int) -> tuple[Any, Any, Any]:
-        """The entries and options of a step as C takes them, and what these point to."""
-        count = len(entries)
-        if count > self._entry_capacity:
-            self._entries, self._entry_capacity = ffi.new("dsv4rt_step_entry[]", count), count
-        rows, ids = self._entries, None
-        for index, (sequence, tokens) in enumerate(entries):
-            if not isinstance(tokens, int):
-                if ids is None:
-                    ids = [None] * count
-                ids[index], tokens = prefix_structs.ids_array(tokens)
-            rows[index] = (sequence._id, tokens)
-        if ids is None and not pad_to_tokens and not capture:
-            return rows, ffi.NULL, None
-        options = sized("dsv4rt_step_options")
-        options.pad_to_tokens, options.capture, options.hook_key = pad_to_tokens, capture, hook_key
-        if ids is not None:
-            pointers = ffi.new("int32_t*[]", [ffi.NULL if array is None else array for array in ids])
-            options.token_ids = pointers
-            return rows, options, (ids, pointers)
-        return rows, options, None
 
     def _sequence(self, function: Any, *arguments: Any) -> Sequence:
         identity = ffi.new("dsv4rt_sequence*")
@@ -449,6 +426,27 @@ class Engine:
         if self._torch_stream is None:
             self._torch_stream = torch.cuda.ExternalStream(self.stream, device=self.options.device)
         return torch.cuda.stream(self._torch_stream)
+
+
+def _step_arguments(entries: Iterable[tuple[Sequence, Any]], pad_to_tokens: int, capture: bool,
+                    hook_key: int) -> tuple[list[Sequence], Any, Any, Any]:
+    """The sequences of a step, its entries and options as C takes them, and what the options point to."""
+    sequences, rows, ids = [], [], {}
+    for sequence, tokens in entries:
+        if not isinstance(tokens, int):
+            ids[len(rows)], tokens = prefix_structs.ids_array(tokens)
+        sequences.append(sequence)
+        rows.append((sequence._id, tokens))
+    rows = ffi.new(_ENTRIES, rows)
+    if not ids and not pad_to_tokens and not capture:
+        return sequences, rows, ffi.NULL, None
+    options = sized("dsv4rt_step_options")
+    options.pad_to_tokens, options.capture, options.hook_key = pad_to_tokens, capture, hook_key
+    if not ids:
+        return sequences, rows, options, None
+    pointers = ffi.new("int32_t*[]", [ids.get(index, ffi.NULL) for index in range(len(sequences))])
+    options.token_ids = pointers
+    return sequences, rows, options, (ids, pointers)
 
 
 def _engine_options(options: EngineOptions | None, fields: dict[str, Any]) -> EngineOptions:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsv4rt import _arrays
-from dsv4rt._arrays import BFLOAT16, INT32, locate
+from dsv4rt._arrays import BFLOAT16, INT32, locate, locate_rows
 from dsv4rt._library import ffi, lib
 from dsv4rt.errors import raise_status
 from dsv4rt.sequence import Sequence
@@ -21,6 +21,7 @@ Hook = Callable[[int, Any, Any], None]
 # Looked up once: a step makes this call for every layer. It takes addresses as numbers, which need no objects for them.
 _forward_layer = ffi.cast("dsv4rt_status(*)(dsv4rt_engine*, const dsv4rt_step*, int32_t, uintptr_t, uintptr_t)",
                           lib.dsv4rt_step_forward_layer)
+_commit = lib.dsv4rt_step_commit
 _cast = ffi.cast
 _ROWS = ffi.typeof("dsv4rt_bf16*")
 _COUNTS = ffi.typeof("int32_t*")
@@ -56,25 +57,29 @@ class Step:
     memory with "cuda".
     """
 
-    __slots__ = ("engine", "tokens", "valid_tokens", "_struct", "_entries", "_shape", "_accepted", "_ended",
-                 "__weakref__")
+    __slots__ = ("engine", "_struct", "_entries", "_shape", "_accepted", "__weakref__")
 
     def __init__(self, engine: Engine, struct: Any, entries: list[Sequence]):
         self.engine = engine
-        self.tokens: int = struct.tokens
-        """Rows of x and of the output, padding included."""
-        self.valid_tokens: int = struct.valid_tokens
-        """Rows that belong to sequences; they come first."""
         self._struct = struct
         self._entries = entries
-        self._shape = (self.tokens, engine.hidden_size)
+        self._shape = (struct.tokens, engine.hidden_size)
         self._accepted: Any = None
-        self._ended = False
+
+    @property
+    def tokens(self) -> int:
+        """Rows of x and of the output, padding included."""
+        return self._struct.tokens
+
+    @property
+    def valid_tokens(self) -> int:
+        """Rows that belong to sequences; they come first."""
+        return self._struct.valid_tokens
 
     @property
     def ended(self) -> bool:
         """Whether the step was committed or cancelled."""
-        return self._ended
+        return self.engine._outstanding is not self
 
     @property
     def context_rows(self) -> tuple[range, range]:
@@ -89,8 +94,8 @@ class Step:
         if out is None:
             out = _arrays.empty_like(x)
         engine = self.engine
-        x_rows = locate(x, self._shape, BFLOAT16, engine, "x")[0]
-        out_rows = locate(out, self._shape, BFLOAT16, engine, "out", True)[0]
+        # What keeps the memory stays in a variable during the call: a producer may have made it for this alone.
+        x_rows, out_rows, _kept = locate_rows(x, out, self._shape, engine)
         before, after = engine._orders_streams(x) if engine._cuda else (None, None)
         if before is not None:
             before()
@@ -114,7 +119,8 @@ class Step:
         raises ends the run and is raised here.
         """
         engine = self.engine
-        x_rows = _cast(_ROWS, locate(x, self._shape, BFLOAT16, engine, "x")[0])
+        address, _x = locate(x, self._shape, BFLOAT16, engine, "x")
+        x_rows = _cast(_ROWS, address)
         before, after = engine._orders_streams(x) if engine._cuda else (None, None)
         call = _HookCall(self, x, hook)
         handle = ffi.new_handle(call)
@@ -135,15 +141,18 @@ class Step:
 
     def commit(self, accepted: Any = None) -> None:
         """Ends the step after every layer ran. accepted[i]: tokens of entry i that stay; None: all."""
-        engine = self.engine
         counts = accepted if accepted is not None else self._accepted
+        numbers, count = ffi.NULL, 0
+        if counts is not None:
+            numbers = ffi.new("int32_t[]", list(counts))
+            count = len(numbers)
+        engine = self.engine
         with engine._lock:
-            if counts is None:
-                engine._call(lib.dsv4rt_step_commit, self._struct, ffi.NULL, 0)
-            else:
-                numbers = ffi.new("int32_t[]", list(counts))
-                engine._call(lib.dsv4rt_step_commit, self._struct, numbers, len(numbers))
-            self._end()
+            handle, _owner = engine._handle, engine._owner
+            status = _commit(handle, self._struct, numbers, count)
+            if status != _OK:
+                raise_status(status, handle)
+            engine._outstanding = None
 
     def commit_from_device(self, accepted: Any) -> None:
         """Ends the step with counts that are in the engine's memory: int32, one of every entry.
@@ -162,8 +171,7 @@ class Step:
             before()
         with engine._lock:
             engine._call(lib.dsv4rt_step_commit_from_device, self._struct, _cast(_COUNTS, address), len(self._entries))
-            engine._counts_under_way, engine._last_counts = True, kept
-            self._end()
+            engine._counts_under_way, engine._last_counts, engine._outstanding = True, kept, None
         if after is not None:
             after()
 
@@ -183,7 +191,7 @@ class Step:
         emptied = ffi.new("dsv4rt_sequence[]", max(1, len(self._entries)))
         with self.engine._lock:
             self.engine._call(lib.dsv4rt_step_cancel, self._struct, emptied, len(self._entries), count)
-            self._end()
+            self.engine._outstanding = None
         by_id = {(entry._id.index, entry._id.generation): entry for entry in self._entries}
         return [by_id[emptied[i].index, emptied[i].generation] for i in range(count[0])]
 
@@ -198,7 +206,7 @@ class Step:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._ended:
+        if self.ended:
             return
         if error is not None:
             self._cancel_after(error)
@@ -216,12 +224,8 @@ class Step:
             if hasattr(error, "add_note"):
                 error.add_note(f"and the step could not be cancelled: {second}")
 
-    def _end(self) -> None:
-        self._ended = True
-        self.engine._outstanding = None
-
     def __repr__(self) -> str:
-        return f"dsv4rt.Step(tokens={self.tokens}, valid_tokens={self.valid_tokens}{', ended' if self._ended else ''})"
+        return f"dsv4rt.Step(tokens={self.tokens}, valid_tokens={self.valid_tokens}{', ended' if self.ended else ''})"
 
 
 class _HookCall:
