@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/kernels/linear/gemv/gemv_shape.h"
 #include "backend/cuda/kernels/linear/linear_costs.h"
 #include "support/expect_ok.h"
 
@@ -206,6 +207,30 @@ TEST(LinearDispatch, NormsInFrontOfProductsAreTheGemvKernels) {
   const LinearShape wide = fp8(1024, 65536);
   EXPECT_EQ(plan_linear(h200(), 4, std::span(&wide, 1), true).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(plan_linear(h200(), 9, std::span(&x, 1), true).status().code(), StatusCode::kUnsupported);
+}
+
+// A block that let more slots fill than its ring has would wait without end.
+TEST(LinearDispatch, GemvRingsFillSomeSlotsAtATime) {
+  std::set<int> seen;
+  auto layers = all_layers();
+  for (const auto& [name, shapes] : all_layers()) layers.emplace(name + " fp8", with_products(shapes));
+  for (const auto& [name, shapes] : layers) {
+    for (std::int32_t tokens = 1; tokens <= 8; ++tokens) {
+      for (const bool normed : {false, true}) {
+        const auto plan = plan_variant({LinearFamily::kGemv, 0}, h200(), tokens, shapes, normed);
+        if (!plan.ok()) continue;
+        const int slots = plan->ring_bytes / cuda::kGemvSlotBytes;
+        seen.insert(slots);
+        for (const TileKind kind : {TileKind::kFp8, TileKind::kFp8Products, TileKind::kBf16}) {
+          const int under_way = cuda::gemv_slots_under_way(kind, slots);
+          EXPECT_LE(under_way, slots) << name;
+          EXPECT_EQ(under_way, std::min(slots, kind == TileKind::kBf16 ? 4 : 2)) << name;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(*seen.begin(), cuda::kGemvLeastSlots);  // fewer than BF16 weights would like
+  EXPECT_GT(*seen.rbegin(), 4);
 }
 
 // Every plan of every variant, of all linears of both models: what a launch needs of it.

@@ -90,7 +90,6 @@ LinearPlan plan_portable(std::int32_t tokens, const LinearShape& shape) {
 
 Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std::span<const LinearShape> shapes,
                              bool normed) {
-  constexpr int kMinSlots = 3;
   LinearPlan plan{.variant = {LinearFamily::kGemv, 0}, .item_tokens = kGemvTokens};
   if (tokens > kGemvTokens) return does_not_fit(plan.variant);
   int input_bytes = 0;
@@ -108,9 +107,9 @@ Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std
   const int blocks = plan.clusters * plan.cluster_blocks;
   for (int per_sm = ring_blocks(blocks, device.multiprocessors, kMostGemvBlocks); per_sm > 0; --per_sm) {
     const int most_ring = (ring_block_bytes(device, per_sm) - other_bytes) / kGemvSlotBytes * kGemvSlotBytes;
-    plan.ring_bytes = std::min(most_ring, std::max(segment_bytes, kMinSlots * kGemvSlotBytes));
+    plan.ring_bytes = std::min(most_ring, std::max(segment_bytes, kGemvLeastSlots * kGemvSlotBytes));
     plan.shared_bytes = plan.ring_bytes + other_bytes;
-    if (plan.ring_bytes >= kMinSlots * kGemvSlotBytes) return plan;
+    if (plan.ring_bytes >= kGemvLeastSlots * kGemvSlotBytes) return plan;
   }
   return does_not_fit(plan.variant);
 }

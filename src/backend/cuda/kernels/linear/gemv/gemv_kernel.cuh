@@ -17,14 +17,20 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Keeps the ring full; one thread calls it.
+// Keeps the ring full, gemv_slots_under_way() at a time; one thread calls it.
 __device__ __forceinline__ void load_weights(const GemvUnit& unit) {
   const std::uint64_t policy = evict_first_policy();
   const std::byte* weights = unit.q->codes + (std::int64_t{unit.row_tile} * unit.q->scale_blocks + unit.first_block) *
                                                  (stages_per_scale(unit.q->kind) * stage_tile_bytes(unit.q->kind));
   Ring ring;
+  Ring under_way;  // the oldest slot that fills
+  const int most_under_way = gemv_slots_under_way(unit.q->kind, unit.slots);
   for (int stage = 0; stage < unit.stages(); ++stage) {
     if (stage >= unit.slots) barrier_wait(unit.empty + ring.stage * 8, ring.parity ^ 1U);
+    if (stage >= most_under_way) {
+      barrier_wait(unit.full + under_way.stage * 8, under_way.parity);
+      under_way.advance(unit.slots);
+    }
     const std::uint32_t full = unit.full + ring.stage * 8;
     barrier_arrive_expect(full, kGemvSlotBytes);
     copy_bulk(unit.slot(ring.stage), weights + std::int64_t{stage} * kGemvSlotBytes, kGemvSlotBytes, full, policy);

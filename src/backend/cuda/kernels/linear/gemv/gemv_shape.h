@@ -7,6 +7,14 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kGemvTokens = 8;        // most: the columns of its matrix instruction
 inline constexpr int kGemvSlotBytes = 8192;  // 128 inputs of a row tile in E4M3, 64 in BF16
+inline constexpr int kGemvLeastSlots = 3;    // slots of a ring, at least
+// Slots of a ring that a block lets fill at a time: 256 inputs. The rings of all blocks asked for at once, 25 MB, would
+// make what other kernels read meanwhile wait for microseconds, and their weights would come no sooner. No more than
+// the ring has: the barrier of a slot tells its last two fillings apart, no earlier ones.
+constexpr int gemv_slots_under_way(TileKind kind, int slots) {
+  const int wanted = kind == TileKind::kBf16 ? 4 : 2;
+  return wanted < slots ? wanted : slots;
+}
 // Five give the units of a layer's linears (640 at most) and clusters of eight place at once on 132 SMs: a second wave
 // costs more than anything saved inside a block.
 inline constexpr int kMostGemvBlocks = 5;  // most blocks that share an SM
