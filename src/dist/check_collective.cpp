@@ -60,6 +60,12 @@ Status check_share(std::span<const SharedPart> parts, std::int32_t size) {
   for (const SharedPart& part : parts) {
     if (Status status = check_rooted("begin_share", part.data, part.bytes, part.root, size); !status.ok())
       return status;
+    if (part.readers == SharedPart::kEveryRank) continue;
+    if (part.first_reader < 0 || part.first_reader >= size || part.readers < 0 || part.readers > size) {
+      return {StatusCode::kInvalidArgument, "begin_share: readers = " + std::to_string(part.readers) + " from rank " +
+                                                std::to_string(part.first_reader) + " on; accepted: 0 to " +
+                                                std::to_string(size) + " of ranks 0 to " + std::to_string(size - 1)};
+    }
   }
   return {};
 }

@@ -451,6 +451,7 @@ Status Engine::Impl::plan_and_allocate() {
                                      .record_events = static_cast<bool>(options.prefix_cache.on_event)};
   DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache, prefixes, next_handles()));
   last_saved.resize(static_cast<std::size_t>(options.limits.max_sequences));
+  held.resize(static_cast<std::size_t>(options.limits.max_sequences));
   std::vector<std::int32_t> strides;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
   const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);

@@ -29,6 +29,7 @@ Result<SequenceId> Engine::branch(SequenceId parent, std::int64_t length, std::i
 Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
   return impl_->call("truncate", Impl::Use::kChange, [&]() -> Status {
     Impl& engine = *impl_;
+    DSV4RT_RETURN_IF_ERROR(engine.check_held_here("truncate", sequence));
     Status status = engine.manager->truncate(sequence, new_length);
     if (status.ok()) {
       engine.forget_saved(sequence, new_length);

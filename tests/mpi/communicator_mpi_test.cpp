@@ -126,7 +126,7 @@ TEST(MpiCommunicator, SharesPartsOfAllRanksAtOnce) {
       parts.push_back({.data = nullptr, .bytes = lengths[p], .root = root});
     }
     for (std::size_t p = 0; p < parts.size(); ++p) parts[p].data = memory[p].data() + 1;
-    ASSERT_OK(ranks->begin_share(parts, nullptr));
+    ASSERT_OK(ranks->begin_share(parts, {}, nullptr));
     if (std::any_of(lengths.begin(), lengths.end(), [](std::int64_t length) { return length > 0; })) {
       char other = 0;
       EXPECT_EQ(ranks->broadcast(&other, 1, 0, nullptr).code(), StatusCode::kFailedPrecondition);
@@ -154,7 +154,7 @@ TEST(MpiCommunicator, SharesOfOtherPartsLoseTheRanks) {
                                   {.data = bytes.data() + 600, .bytes = 400, .root = 0}};
     if (ranks->rank() == ranks->size() - 1) parts[0].bytes = others == 600 ? 400 : 300;
     if (ranks->rank() == ranks->size() - 1) parts[1].bytes = others == 600 ? 600 : 400;
-    const Status status = ranks->begin_share(parts, nullptr);
+    const Status status = ranks->begin_share(parts, {}, nullptr);
     EXPECT_EQ(status.code(), StatusCode::kBackendLost);
     EXPECT_NE(status.message().find("was called with other parts"), std::string::npos) << status.message();
     EXPECT_EQ(ranks->state().message(), status.message());
@@ -169,7 +169,7 @@ TEST(MpiCommunicator, ACommunicatorMayGoWithinAShare) {
   std::vector<char> bytes(1000);
   auto abandoned = all_ranks();
   const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = 0};
-  ASSERT_OK(abandoned->begin_share({&part, 1}, nullptr));
+  ASSERT_OK(abandoned->begin_share({&part, 1}, {}, nullptr));
   abandoned.reset();
   const auto ranks = all_ranks();
   expect_same_on_every_rank(*ranks, "afterwards");
@@ -190,7 +190,7 @@ TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   EXPECT_EQ(ranks->all_gather(&value, nullptr, 4, nullptr).code(), StatusCode::kInvalidArgument);
   const auto share = [&](void* data, std::int64_t bytes, std::int32_t root) {
     const SharedPart parts[] = {{.data = &value, .bytes = 4, .root = 0}, {.data = data, .bytes = bytes, .root = root}};
-    const Status status = ranks->begin_share(parts, nullptr);
+    const Status status = ranks->begin_share(parts, {}, nullptr);
     EXPECT_NE(status.message().find("begin_share: "), std::string::npos) << status.message();
     return status.code();
   };
@@ -232,7 +232,7 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
     const Status lost = ranks->state();
     // No call waits again.
     const SharedPart part{.data = values.data(), .bytes = 4, .root = 0};
-    EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
+    EXPECT_EQ(ranks->begin_share({&part, 1}, {}, nullptr).message(), lost.message());
     const auto again = std::chrono::steady_clock::now();
     for (int i = 0; i < 100; ++i) {
       EXPECT_EQ(ranks->broadcast(values.data(), 4, 0, nullptr).message(), lost.message());
@@ -254,9 +254,9 @@ TEST(MpiCommunicator, ARankThatDoesNotComeToAShareIsLostWithinTheDeadline) {
   if (!absent) {
     std::vector<char> bytes(1000);
     const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = ranks->size() - 1};
-    expect_lost(*ranks, kDeadline, "begin_share", [&] { return ranks->begin_share({&part, 1}, nullptr); });
+    expect_lost(*ranks, kDeadline, "begin_share", [&] { return ranks->begin_share({&part, 1}, {}, nullptr); });
     const Status lost = ranks->state();
-    EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
+    EXPECT_EQ(ranks->begin_share({&part, 1}, {}, nullptr).message(), lost.message());
     EXPECT_EQ(ranks->end_share(nullptr).message(), lost.message());
   }
   expect_same_on_every_rank(*all, "after the loss");

@@ -133,8 +133,8 @@ TEST(NcclGpu, ARankAloneSharesWithItself) {
   for (std::int64_t i = 0; i < 100; ++i)
     parts.push_back({.data = on_device.data() + 41 * i, .bytes = 4 * i, .root = 0});
   for (const std::span<const SharedPart> given : {std::span<const SharedPart>(parts), std::span<const SharedPart>()}) {
-    ASSERT_OK(alone.begin_share(given, stream));
-    EXPECT_EQ(alone.begin_share(given, stream).code(), StatusCode::kFailedPrecondition);
+    ASSERT_OK(alone.begin_share(given, {}, stream));
+    EXPECT_EQ(alone.begin_share(given, {}, stream).code(), StatusCode::kFailedPrecondition);
     ASSERT_OK(alone.end_share(stream));
     ASSERT_OK(alone.end_share(stream)) << "nothing is under way";
     ASSERT_OK(alone.watch(stream));
@@ -142,7 +142,7 @@ TEST(NcclGpu, ARankAloneSharesWithItself) {
     EXPECT_TRUE(on_device.read() == values);
   }
   parts[3].root = 1;
-  const Status refused = alone.begin_share(parts, stream);
+  const Status refused = alone.begin_share(parts, {}, stream);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(refused.message().find("begin_share: root = 1; accepted: 0 to 0"), std::string::npos) << refused.message();
   EXPECT_OK(alone.state());

@@ -90,7 +90,7 @@ TEST(ContextRows, WhoMakesARowHasItsTokens) {
           }
         }
       }
-      for (const RowRange range : rows.behind_cuts(pooled - 1)) {
+      for (const RowRange range : rows.behind_cuts(pooled - 1, 0)) {
         for (std::int32_t t = range.first; t < range.first + range.count; ++t) {
           ASSERT_EQ(std::exchange(makers[static_cast<std::size_t>(t)], 99), -1);
           for (std::int32_t read = std::max(first_token(t), t - pooled + 1); read <= t; ++read) {

@@ -12,49 +12,13 @@
 
 #include <gtest/gtest.h>
 
-#include "base/sha256.h"
 #include "support/capturing_backend.h"
 #include "support/golden_case.h"
-#include "support/sequence_feeder.h"
-#include "support/synthetic_model.h"
 #include "support/thread_ranks.h"
+#include "unit/engine/context_ranks_case.h"
 
 namespace dsv4rt::test {
 namespace {
-
-constexpr std::int32_t kMinTokens = 32;
-
-// A layer of each kind: window only, every 4 tokens with an indexer, every 128 tokens.
-SyntheticModel model() {
-  return {.config = "tiny", .layer_count = 3, .encoding = WeightEncoding::kBf16};
-}
-
-EngineOptions options_of(const CacheLimits& limits) {
-  EngineOptions options = model().options();
-  options.backend = kTestBackend;
-  options.threads = 1;
-  options.limits = limits;
-  return options;
-}
-
-EngineOptions divided(EngineOptions options, const std::shared_ptr<Communicator>& ranks) {
-  options.parallel.context = ranks;
-  options.parallel.context_min_tokens = kMinTokens;
-  return options;
-}
-
-LayerRows inputs_of(std::uint64_t seed, std::int64_t tokens) {
-  return random_rows(seed, model().layer_count, tokens,
-                     ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/tiny.json").value().hidden_size);
-}
-
-// Outputs and cache of a sequence.
-std::string digest_of(SequenceFeeder& feeder, const FedSequence& sequence) {
-  Sha256 digest;
-  for (const auto& layer : sequence.outputs) digest.update(std::as_bytes(std::span(layer)));
-  for (const std::string& cache : feeder.digests(sequence)) digest.update(std::as_bytes(std::span(cache)));
-  return digest.hex();
-}
 
 // One sequence on one rank: what several ranks have to give.
 struct OneRank {

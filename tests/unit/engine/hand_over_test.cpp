@@ -1,0 +1,332 @@
+// Sequences that a step hands over to one of several ranks (StepOptions::hand_over_to): what that rank has is what one
+// rank has, byte for byte, and it goes on alone; the others have nothing left, and got less.
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attention/layer_exchange.h"
+#include "support/golden_case.h"
+#include "support/thread_ranks.h"
+#include "unit/engine/context_ranks_case.h"
+
+namespace dsv4rt::test {
+namespace {
+
+EngineOptions options_of_sequences(std::int32_t sequences, std::int32_t tokens) {
+  return options_of({.max_sequences = sequences,
+                     .max_context_tokens = tokens,
+                     .max_step_tokens = tokens,
+                     .pool_tokens = std::int64_t{sequences} * tokens});
+}
+
+// Blocks that are nobody's, of all.
+bool nothing_is_held(const Engine& engine) {
+  const auto state = engine.state();
+  EXPECT_OK(state);
+  return std::all_of(state->roles.begin(), state->roles.end(), [](const RoleState& role) {
+    return role.free_blocks == role.total_blocks && role.reserved_blocks == 0;
+  });
+}
+
+// All that is left of a sequence where it is not any more.
+void expect_gone(Engine& engine, SequenceId sequence, int holder) {
+  const auto state = engine.sequence_state(sequence);
+  ASSERT_OK(state);
+  EXPECT_EQ(state->held_by, holder);
+  EXPECT_EQ(state->length, 0);
+  EXPECT_EQ(state->reserve_tokens, 0);
+  EXPECT_EQ(engine.length(sequence).value(), 0);
+  const std::string text = "handed the sequence over to rank " + std::to_string(holder) + "; this is rank ";
+  const auto expect_refused = [&](const char* call, const Status& status) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << call;
+    EXPECT_NE(status.message().find(std::string(call) + ": step "), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(text), std::string::npos) << status.message();
+  };
+  const StepEntry entry{.sequence = sequence, .tokens = 1};
+  expect_refused("prepare", engine.prepare({&entry, 1}).status());
+  expect_refused("can_step", engine.can_step({&entry, 1}).status());
+  expect_refused("fork", engine.fork(sequence).status());
+  expect_refused("truncate", engine.truncate(sequence, 0));
+  expect_refused("snapshot_bytes", engine.snapshot_bytes(sequence).status());
+  expect_refused("save_sequence", engine.save_sequence(sequence, [](std::span<const std::byte>) { return Status{}; }));
+}
+
+struct Prompt {
+  std::int64_t before;  // tokens of earlier steps, which every rank has
+  std::int64_t tokens;  // of the step that hands the sequence over
+  std::int64_t after;   // of one more step, and then some one by one
+  static constexpr std::int64_t kSingle = 4;
+  [[nodiscard]] std::int64_t length() const { return before + tokens + after + kSingle; }
+};
+
+// Outputs and cache after the step, after a long one and after short ones.
+std::vector<std::string> play(SequenceFeeder& feeder, FedSequence& sequence, const Prompt& prompt,
+                              std::optional<std::int32_t> hand_over_to) {
+  std::vector<std::string> texts;
+  if (prompt.before > 0) feeder.feed(sequence, prompt.before);
+  const FeedPart part{.sequence = &sequence, .tokens = prompt.tokens};
+  feeder.step({&part, 1}, 0, hand_over_to);
+  texts.push_back(digest_of(feeder, sequence));
+  if (prompt.after > 0) feeder.feed(sequence, prompt.after);
+  texts.push_back(digest_of(feeder, sequence));
+  feeder.feed_to(sequence, sequence.length + Prompt::kSingle, 1);
+  texts.push_back(digest_of(feeder, sequence));
+  return texts;
+}
+
+// To every rank, of steps that are dealt out and of one that is not; pieces longer and shorter than a window. The rank
+// that has it then runs long and short steps without the others, who have gone.
+TEST(HandOver, TheRankThatHasItHasTheBytesOfOneRank) {
+  for (const Prompt prompt :
+       {Prompt{0, 1100, 90}, Prompt{0, 333, 40}, Prompt{171, 222, 64}, Prompt{60, kMinTokens - 1, 33}}) {
+    const EngineOptions options = options_of_sequences(1, static_cast<std::int32_t>(prompt.length()));
+    const LayerRows inputs = inputs_of(21, prompt.length());
+    std::vector<std::string> expected;
+    {
+      const auto engine = make_engine(options);
+      SequenceFeeder feeder(*engine);
+      FedSequence sequence = feeder.create(inputs);
+      expected = play(feeder, sequence, prompt, 0);  // nothing to anybody without other ranks
+      EXPECT_EQ(engine->sequence_state(sequence.id)->held_by, -1);
+    }
+    for (const int size : {2, 3, 4}) {
+      for (int holder = 0; holder < size; ++holder) {
+        ThreadRanks::run(size, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+          const auto engine = make_engine(divided(options, ranks));
+          SequenceFeeder feeder(*engine);
+          FedSequence sequence = feeder.create(inputs);
+          if (rank == holder) {
+            EXPECT_EQ(play(feeder, sequence, prompt, holder), expected)
+                << "rank " << rank << " of " << size << ", " << prompt.tokens << " tokens";
+            EXPECT_EQ(engine->sequence_state(sequence.id)->held_by, holder);
+            return;
+          }
+          if (prompt.before > 0) feeder.feed(sequence, prompt.before);
+          const FeedPart part{.sequence = &sequence, .tokens = prompt.tokens};
+          feeder.step({&part, 1}, 0, holder);
+          expect_gone(*engine, sequence.id, holder);
+          EXPECT_TRUE(nothing_is_held(*engine));
+          feeder.release(sequence);
+          EXPECT_EQ(engine->release(sequence.id).code(), StatusCode::kStaleHandle);
+          // Its place is another's, which every rank has.
+          const auto next = engine->create_sequence();
+          ASSERT_OK(next);
+          EXPECT_EQ(engine->sequence_state(*next)->held_by, -1);
+        });
+      }
+    }
+  }
+}
+
+// Many sequences in a step, with drafts and padding: cuts go through long ones, short ones end within pieces.
+TEST(HandOver, ManySequencesInAStep) {
+  constexpr std::array<std::int64_t, 9> kTokens{40, 3, 150, 1, 7, 128, 9, 260, 2};
+  EngineOptions options = options_of_sequences(static_cast<std::int32_t>(kTokens.size()), 640);
+  options.draft_budget_tokens = 2;
+  const LayerRows inputs = inputs_of(22, 400);
+  const auto play_all = [&](Engine& engine, std::optional<std::int32_t> hand_over_to, bool holds) {
+    SequenceFeeder feeder(engine);
+    std::vector<FedSequence> sequences;
+    for (std::size_t i = 0; i < kTokens.size(); ++i) sequences.push_back(feeder.create(inputs));
+    std::vector<FeedPart> parts;
+    for (FedSequence& sequence : sequences) parts.push_back({.sequence = &sequence, .tokens = 17});
+    feeder.step(parts);
+    for (std::size_t i = 0; i < kTokens.size(); ++i) {
+      parts[i].tokens = kTokens[i];
+      parts[i].rejected = kTokens[i] > 2 ? static_cast<std::int64_t>(i % 3) : 0;
+    }
+    feeder.step(parts, 13, hand_over_to);
+    std::vector<std::string> texts;
+    if (!holds) {
+      for (const FedSequence& sequence : sequences) EXPECT_EQ(engine.sequence_state(sequence.id)->length, 0);
+      EXPECT_TRUE(nothing_is_held(engine));
+      return texts;
+    }
+    for (FeedPart& part : parts) part = {.sequence = part.sequence, .tokens = 5, .rejected = 1};
+    feeder.step(parts);  // long enough to be dealt out, were it everybody's
+    for (const FedSequence& sequence : sequences) texts.push_back(digest_of(feeder, sequence));
+    return texts;
+  };
+  const std::vector<std::string> expected = play_all(*make_engine(options), {}, true);
+  for (const int size : {2, 4}) {
+    const int holder = size - 1;
+    ThreadRanks::run(size, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+      const auto engine = make_engine(divided(options, ranks));
+      const auto texts = play_all(*engine, holder, rank == holder);
+      if (rank == holder) {
+        EXPECT_EQ(texts, expected) << size << " ranks";
+      }
+    });
+  }
+}
+
+// Prompts are dealt out over all ranks, and each is then one rank's: ranks run their own steps, of different numbers,
+// and meet again for the next prompt.
+TEST(HandOver, EveryRankGoesOnWithItsOwnSequences) {
+  constexpr std::int64_t kTokens = 300;
+  constexpr int kRanks = 3;
+  const EngineOptions options = options_of_sequences(3, kTokens + 60);
+  std::vector<LayerRows> inputs;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 2 * kRanks; ++i) {
+    inputs.push_back(inputs_of(30 + static_cast<std::uint64_t>(i), kTokens + 60));
+    const auto engine = make_engine(options);
+    SequenceFeeder feeder(*engine);
+    FedSequence sequence = feeder.create(inputs.back());
+    feeder.feed(sequence, kTokens);
+    feeder.feed(sequence, 40);
+    expected.push_back(digest_of(feeder, sequence));
+  }
+  ThreadRanks::run(kRanks, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    SequenceFeeder feeder(*engine);
+    for (int i = 0; i < 2 * kRanks; ++i) {
+      FedSequence sequence = feeder.create(inputs[static_cast<std::size_t>(i)]);
+      const FeedPart part{.sequence = &sequence, .tokens = kTokens};
+      feeder.step({&part, 1}, 0, i % kRanks);
+      if (i % kRanks == rank) {
+        const std::int64_t shares = ThreadRanks::traffic(*ranks).shares;
+        // In as many steps as no other rank makes.
+        feeder.feed_to(sequence, kTokens + rank, 1);
+        feeder.feed_to(sequence, kTokens + 40);
+        FedSequence child = feeder.fork(sequence);
+        EXPECT_EQ(engine->sequence_state(child.id)->held_by, rank);
+        feeder.feed(child, 20);
+        feeder.release(child);
+        EXPECT_EQ(ThreadRanks::traffic(*ranks).shares, shares) << "nobody else takes part";
+        EXPECT_EQ(digest_of(feeder, sequence), expected[static_cast<std::size_t>(i)]) << "rank " << rank;
+      }
+      feeder.release(sequence);
+    }
+  });
+}
+
+// ---- What is exchanged -----------------------------------------------------------------------------
+
+// As planned, to the byte, with every rank and with one that has the cache; and then less.
+TEST(HandOver, RanksGetWhatIsPlannedAndNotMore) {
+  constexpr std::int64_t kTokens = 4096;
+  EngineOptions options = options_of_sequences(1, kTokens);
+  const LayerRows inputs = inputs_of(23, kTokens);
+  const ModelConfig config = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/tiny.json").value();
+  const LayerSchedule all = LayerSchedule::create(config).value();
+  for (const int size : {2, 4}) {
+    std::array<std::int64_t, 2> sums{};
+    for (const bool handed_over : {false, true}) {
+      const int holder = handed_over ? 1 : 0;
+      std::vector<std::int64_t> rings;  // window and state rows, by layer
+      const auto traffic = ThreadRanks::run(size, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+        EngineOptions own = divided(options, ranks);
+        own.parallel.context_share_outputs = false;
+        const auto engine = make_engine(own);
+        SequenceFeeder feeder(*engine);
+        FedSequence sequence = feeder.create(inputs);
+        const FeedPart part{.sequence = &sequence, .tokens = kTokens};
+        feeder.step({&part, 1}, 0, handed_over ? std::optional(holder) : std::nullopt);
+        if (rank != 0) return;
+        for (const LayerSpec& spec : engine->layer_specs()) {
+          const auto rows = [&](CacheRole role) { return engine->cache_view(spec.id, role)->rows_per_block; };
+          rings.push_back(rows(CacheRole::kSwaKv));
+          rings.push_back(spec.ratio == 0 ? 0 : rows(spec.overlap ? CacheRole::kCsaState : CacheRole::kHcaState));
+        }
+      });
+      const ContextSplit split(kTokens, size, holder);
+      const std::array<std::int32_t, 2> first_tokens{0, kTokens};
+      const ContextRows rows(split, first_tokens, {}, handed_over ? CacheOn::kFirstPlace : CacheOn::kEveryRank);
+      for (int rank = 0; rank < size; ++rank) {
+        std::int64_t planned = 0;
+        for (std::size_t l = 0; l < 3; ++l) {
+          const LayerSpec& spec = all.layers()[l];
+          const LayerReach reach = layer_reach(spec, config.sliding_window, static_cast<std::int32_t>(rings[2 * l]),
+                                               static_cast<std::int32_t>(rings[2 * l + 1]), 0, 0);
+          planned += received_bytes(layer_exchange(rows, spec, reach), rows, spec, {}, rank).total();
+        }
+        EXPECT_EQ(traffic[static_cast<std::size_t>(rank)].received, planned) << "rank " << rank << " of " << size;
+        sums[handed_over ? 1 : 0] += planned;
+      }
+    }
+    // Of pieces 0 to n - 1 every rank has the rows, of the n pieces behind them as many ranks as come before: three
+    // quarters of what it was, and less around cuts.
+    EXPECT_LE(sums[1], sums[0] * 3 / 4) << size << " ranks";
+    EXPECT_GE(sums[1], sums[0] / 2) << size << " ranks";
+  }
+}
+
+// ---- What is refused -------------------------------------------------------------------------------
+
+TEST(HandOver, RefusesWhatCannotBe) {
+  EngineOptions options = options_of_sequences(2, 200);
+  options.draft_budget_tokens = 2;
+  const LayerRows inputs = inputs_of(24, 200);
+  const auto expect_refused = [](const Result<Step>& step, StatusCode code, const std::string& text) {
+    EXPECT_EQ(step.status().code(), code);
+    EXPECT_NE(step.status().message().find(text), std::string::npos) << step.status().message();
+  };
+  {
+    const auto alone = make_engine(options);
+    const StepEntry entry{.sequence = alone->create_sequence().value(), .tokens = 40};
+    expect_refused(alone->prepare({&entry, 1}, {.hand_over_to = 1}), StatusCode::kInvalidArgument,
+                   "prepare: hand_over_to = 1; accepted: ranks 0 to 0");
+  }
+  ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    SequenceFeeder feeder(*engine);
+    FedSequence sequence = feeder.create(inputs);
+    const StepEntry entry{.sequence = sequence.id, .tokens = 40};
+    for (const std::int32_t to : {-1, 2}) {
+      expect_refused(engine->prepare({&entry, 1}, {.hand_over_to = to}), StatusCode::kInvalidArgument,
+                     "prepare: hand_over_to = " + std::to_string(to) + "; accepted: ranks 0 to 1");
+    }
+    // Counts that come later would be those of nothing.
+    const auto step = engine->prepare({&entry, 1}, {.hand_over_to = 0});
+    ASSERT_OK(step);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(40 * engine->config().hidden_size));
+    std::vector<Bf16Bits> out(x.size());
+    for (const LayerId layer : engine->layers()) {
+      ASSERT_OK(engine->forward_layer_from_host(*step, layer, x.data(), out.data()));
+    }
+    const std::int32_t accepted = 40;
+    const Status counts = engine->commit_from_device(*step, {&accepted, 1});
+    EXPECT_EQ(counts.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(counts.message().find("hands its sequences over to rank 0; accepted: commit"), std::string::npos);
+    // A step that is cancelled hands nothing over.
+    ASSERT_OK(engine->cancel(*step));
+    EXPECT_EQ(engine->sequence_state(sequence.id)->held_by, -1);
+    feeder.feed(sequence, 50);
+    const FeedPart part{.sequence = &sequence, .tokens = 40};
+    feeder.step({&part, 1}, 0, 0);
+    if (rank != 0) return;
+    expect_refused(engine->prepare({&entry, 1}, {.hand_over_to = 0}), StatusCode::kFailedPrecondition,
+                   "handed a sequence of the step over already");
+    // With one that every rank has the step is this rank's own.
+    FedSequence other = feeder.create(inputs);
+    const FeedPart parts[] = {{.sequence = &sequence, .tokens = 20}, {.sequence = &other, .tokens = 40}};
+    const std::int64_t shares = ThreadRanks::traffic(*ranks).shares;
+    feeder.step(parts);
+    EXPECT_EQ(ThreadRanks::traffic(*ranks).shares, shares);
+  });
+}
+
+TEST(HandOver, RefusedWithAPrefixCache) {
+  EngineOptions options = options_of({.max_sequences = 1,
+                                      .max_context_tokens = 256,
+                                      .max_step_tokens = 128,
+                                      .pool_tokens = 512,
+                                      .boundary_states = 2});
+  ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    const StepEntry entry{.sequence = engine->create_sequence().value(), .tokens = 40};
+    const auto step = engine->prepare({&entry, 1}, {.hand_over_to = 0});
+    EXPECT_EQ(step.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(step.status().message().find("limits.boundary_states = 2"), std::string::npos);
+    EXPECT_OK(engine->prepare({&entry, 1}));
+  });
+}
+
+}  // namespace
+}  // namespace dsv4rt::test
