@@ -88,8 +88,12 @@ class MpiCommunicator final : public Communicator {
         counts_(static_cast<std::size_t>(size)),
         places_(static_cast<std::size_t>(size)),
         sent_counts_(static_cast<std::size_t>(size)),
-        sent_places_(static_cast<std::size_t>(size), static_cast<int>(rank * kMpiPartBytes)) {
-    for (std::int32_t r = 0; r < size; ++r) places_[static_cast<std::size_t>(r)] = static_cast<int>(r * kMpiPartBytes);
+        sent_places_(static_cast<std::size_t>(size)) {
+    // Own bytes lie last: a send buffer that begins where the receive buffer does would mean MPI_IN_PLACE to some.
+    int next = 0;
+    for (std::int32_t r = 0; r < size; ++r) {
+      places_[static_cast<std::size_t>(r)] = static_cast<int>((r == rank ? size - 1 : next++) * kMpiPartBytes);
+    }
   }
   ~MpiCommunicator() override {
     if (sharing_) leave_memory();
@@ -232,7 +236,8 @@ class MpiCommunicator final : public Communicator {
     std::transform(to_.begin(), to_.end(), sent_counts_.begin(), under_way);
     move_shared(rank_, *std::max_element(sent_counts_.begin(), sent_counts_.end()));
     share_request_ = MPI_REQUEST_NULL;
-    share_code_ = MPI_Ialltoallv(staging_.data(), sent_counts_.data(), sent_places_.data(), MPI_BYTE, staging_.data(),
+    const std::byte* const own = staging_.data() + places_[static_cast<std::size_t>(rank_)];
+    share_code_ = MPI_Ialltoallv(own, sent_counts_.data(), sent_places_.data(), MPI_BYTE, staging_.data(),
                                  counts_.data(), places_.data(), MPI_BYTE, comm_, &share_request_);
     sharing_ = true;
     return {};
@@ -317,7 +322,7 @@ class MpiCommunicator final : public Communicator {
   int share_code_ = MPI_SUCCESS;
   std::vector<int> counts_;  // bytes of every root that are under way to this rank, and where they lie in staging_
   std::vector<int> places_;
-  std::vector<int> sent_counts_;  // and those to every rank, all from where own bytes lie
+  std::vector<int> sent_counts_;  // and those to every rank, which all begin where own bytes lie
   std::vector<int> sent_places_;
   std::vector<ShareHeader> headers_;
 };
