@@ -38,7 +38,7 @@ extern "C" {
 //                                               tensors of a device
 // 10  accepted counts on the device          11  engines of several ranks
 // 12  linear_precision
-#define DSV4RT_C_API_VERSION 12
+#define DSV4RT_C_API_VERSION 13
 
 // ---- Library ------------------------------------------------------------------------------------
 

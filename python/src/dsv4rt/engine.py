@@ -326,17 +326,18 @@ class Engine:
     # ---- Steps ------------------------------------------------------------------------------------
 
     def prepare(self, entries: Iterable[tuple[Sequence, Any]], *, pad_to_tokens: int = 0, capture: bool = False,
-                hook_key: int = 0) -> Step:
+                hook_key: int = 0, hand_over_to: int | None = None) -> Step:
         """Begins a step: appends tokens to sequences, all or nothing; each sequence may appear once.
 
         An entry is (sequence, number of tokens), or (sequence, token ids) for sequences that take part in the prefix
-        cache. `capture` lets Step.run run the step as a CUDA graph where it can.
+        cache. `capture` lets Step.run run the step as a CUDA graph where it can. `hand_over_to`: the rank that alone
+        has the step's sequences afterwards, with context parallelism; None: every rank.
         """
         entries = entries if isinstance(entries, (list, tuple)) else list(entries)
         with self._lock:
             if self._abandoned:
                 self._release_abandoned()
-            rows, options, _kept = self._step_arguments(entries, pad_to_tokens, capture, hook_key)
+            rows, options, _kept = self._step_arguments(entries, pad_to_tokens, capture, hook_key, hand_over_to)
             struct = ffi.new("dsv4rt_step*")
             self._call(lib.dsv4rt_step_prepare, rows, len(entries), options, struct)
             self._outstanding = step = Step(self, struct, [sequence for sequence, _ in entries])
@@ -369,8 +370,8 @@ class Engine:
             if status:
                 raise_status(status, handle)
 
-    def _step_arguments(self, entries: Any, pad_to_tokens: int, capture: bool,
-                        hook_key: int) -> tuple[Any, Any, Any]:
+    def _step_arguments(self, entries: Any, pad_to_tokens: int, capture: bool, hook_key: int,
+                        hand_over_to: int | None = None) -> tuple[Any, Any, Any]:
         """The entries and options of a step as C takes them, and what these point to."""
         count = len(entries)
         if count > self._entry_capacity:
@@ -382,10 +383,12 @@ class Engine:
                     ids = [None] * count
                 ids[index], tokens = prefix_structs.ids_array(tokens)
             rows[index] = (sequence._id, tokens)
-        if ids is None and not pad_to_tokens and not capture:
+        if ids is None and not pad_to_tokens and not capture and hand_over_to is None:
             return rows, ffi.NULL, None
         options = sized("dsv4rt_step_options")
         options.pad_to_tokens, options.capture, options.hook_key = pad_to_tokens, capture, hook_key
+        if hand_over_to is not None:
+            options.hand_over, options.hand_over_to = 1, hand_over_to
         if ids is not None:
             pointers = ffi.new("int32_t*[]", [ffi.NULL if array is None else array for array in ids])
             options.token_ids = pointers
