@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/layer_exchange.h"
 #include "support/golden_case.h"
 #include "support/thread_ranks.h"
+#include "tools/lib/context_exchange.h"
 #include "unit/engine/context_ranks_case.h"
 
 namespace dsv4rt::test {
@@ -208,52 +208,61 @@ TEST(HandOver, EveryRankGoesOnWithItsOwnSequences) {
 
 // ---- What is exchanged -----------------------------------------------------------------------------
 
-// As planned, to the byte, with every rank and with one that has the cache; and then less.
+// As planned, to the byte, with the cache on every rank and on one; and then less. The prompt is cut in steps, of which
+// the last hands it over.
 TEST(HandOver, RanksGetWhatIsPlannedAndNotMore) {
-  constexpr std::int64_t kTokens = 4096;
-  EngineOptions options = options_of_sequences(1, kTokens);
-  const LayerRows inputs = inputs_of(23, kTokens);
-  const ModelConfig config = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/tiny.json").value();
-  const LayerSchedule all = LayerSchedule::create(config).value();
-  for (const int size : {2, 4}) {
-    std::array<std::int64_t, 2> sums{};
-    for (const bool handed_over : {false, true}) {
-      const int holder = handed_over ? 1 : 0;
-      std::vector<std::int64_t> rings;  // window and state rows, by layer
-      const auto traffic = ThreadRanks::run(size, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
-        EngineOptions own = divided(options, ranks);
-        own.parallel.context_share_outputs = false;
-        const auto engine = make_engine(own);
-        SequenceFeeder feeder(*engine);
-        FedSequence sequence = feeder.create(inputs);
-        const FeedPart part{.sequence = &sequence, .tokens = kTokens};
-        feeder.step({&part, 1}, 0, handed_over ? std::optional(holder) : std::nullopt);
-        if (rank != 0) return;
-        for (const LayerSpec& spec : engine->layer_specs()) {
-          const auto rows = [&](CacheRole role) { return engine->cache_view(spec.id, role)->rows_per_block; };
-          rings.push_back(rows(CacheRole::kSwaKv));
-          rings.push_back(spec.ratio == 0 ? 0 : rows(spec.overlap ? CacheRole::kCsaState : CacheRole::kHcaState));
+  const ModelConfig config = [] {
+    ModelConfig tiny = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/tiny.json").value();
+    tiny.num_hidden_layers = 3;
+    tiny.compress_ratios.resize(3);
+    return tiny;
+  }();
+  const LayerSchedule schedule = LayerSchedule::create(config).value();
+  const CacheLayout layout = CacheLayout::create(config, schedule, {}).value();
+  struct Case {
+    std::int32_t tokens;
+    std::int32_t step_tokens;
+  };
+  for (const Case prompt : {Case{1600, 1600}, Case{1300, 512}, Case{532, 512}}) {
+    const EngineOptions options = options_of_sequences(1, prompt.tokens);
+    const LayerRows inputs = inputs_of(23, prompt.tokens);
+    for (const int size : {2, 4}) {
+      const PromptExchange planned =
+          prompt_exchange(config, schedule, layout, size,
+                          {.tokens = prompt.tokens, .step_tokens = prompt.step_tokens, .min_tokens = kMinTokens});
+      std::int64_t every = 0;
+      std::int64_t one = 0;
+      // To nobody, to the first rank, and to the second, which is then at the first one's place.
+      for (const std::optional<std::int32_t> holder :
+           {std::optional<std::int32_t>(), std::optional(0), std::optional(1)}) {
+        if (holder == 1 && planned.steps > 1) continue;
+        const bool shared = size == 2;
+        const auto traffic = ThreadRanks::run(size, [&](int, const std::shared_ptr<Communicator>& ranks) {
+          EngineOptions own = divided(options, ranks);
+          own.parallel.context_share_outputs = shared;
+          const auto engine = make_engine(own);
+          SequenceFeeder feeder(*engine);
+          FedSequence sequence = feeder.create(inputs);
+          while (sequence.length < prompt.tokens && !testing::Test::HasFatalFailure()) {
+            const std::int64_t left = prompt.tokens - sequence.length;
+            const FeedPart part{.sequence = &sequence, .tokens = std::min<std::int64_t>(left, prompt.step_tokens)};
+            feeder.step({&part, 1}, 0, part.tokens == left ? holder : std::nullopt);
+          }
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          const auto place = static_cast<std::size_t>((rank - holder.value_or(0) + size) % size);
+          const std::int64_t bytes = (holder ? planned.one : planned.every)[place].total();
+          EXPECT_EQ(traffic[static_cast<std::size_t>(rank)].received, bytes + (shared ? planned.outputs[place] : 0))
+              << "rank " << rank << " of " << size << ", " << prompt.tokens << " tokens, to " << holder.value_or(-1);
+          if (holder != 1) (holder ? one : every) += bytes;
         }
-      });
-      const ContextSplit split(kTokens, size, holder);
-      const std::array<std::int32_t, 2> first_tokens{0, kTokens};
-      const ContextRows rows(split, first_tokens, {}, handed_over ? CacheOn::kFirstPlace : CacheOn::kEveryRank);
-      for (int rank = 0; rank < size; ++rank) {
-        std::int64_t planned = 0;
-        for (std::size_t l = 0; l < 3; ++l) {
-          const LayerSpec& spec = all.layers()[l];
-          const LayerReach reach = layer_reach(spec, config.sliding_window, static_cast<std::int32_t>(rings[2 * l]),
-                                               static_cast<std::int32_t>(rings[2 * l + 1]), 0, 0);
-          planned += received_bytes(layer_exchange(rows, spec, reach), rows, spec, {}, rank).total();
-        }
-        EXPECT_EQ(traffic[static_cast<std::size_t>(rank)].received, planned) << "rank " << rank << " of " << size;
-        sums[handed_over ? 1 : 0] += planned;
       }
+      if (prompt.tokens > prompt.step_tokens) continue;
+      // Of pieces 0 to n - 1 every rank has the rows, of the n pieces behind them as many ranks as come before: three
+      // quarters of what it was, and less around cuts.
+      EXPECT_LE(one, every * 3 / 4) << size << " ranks";
+      EXPECT_GE(one, every / 2) << size << " ranks";
     }
-    // Of pieces 0 to n - 1 every rank has the rows, of the n pieces behind them as many ranks as come before: three
-    // quarters of what it was, and less around cuts.
-    EXPECT_LE(sums[1], sums[0] * 3 / 4) << size << " ranks";
-    EXPECT_GE(sums[1], sums[0] / 2) << size << " ranks";
   }
 }
 
