@@ -4,6 +4,7 @@
 //
 // A lost rank: calls on the host poll against the deadline, work on the device is watched by a thread (DeadlineWatch).
 // Whoever finds out first aborts the communicator, which ends its kernels, so that nobody waits on the stream for ever.
+// Ranks whose shares differ are lost as well (ShareGuard): the watch finds out, or who asks for the state.
 #include "backend/cuda/nccl/nccl_communicator.h"
 
 #include <algorithm>
@@ -24,6 +25,8 @@
 #include "backend/cuda/device/handles.h"
 #include "backend/cuda/nccl/deadline_watch.h"
 #include "backend/cuda/nccl/nccl_library.h"
+#include "backend/cuda/nccl/share_calls.h"
+#include "backend/cuda/nccl/share_guard.h"
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "base/try.h"
 #include "dist/check_collective.h"
@@ -64,27 +67,30 @@ class NcclCommunicator final : public Communicator {
                         std::int64_t elements, void* stream) override;
   Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) override;
   Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override;
-  Status begin_share(std::span<const SharedPart> parts, void* stream) override;
+  Status begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) override;
   Status end_share(void* stream) override;
   Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override;
   Status watch(void* stream) override;
-  [[nodiscard]] Status state() const override { return lost_.status(); }
+  [[nodiscard]] Status state() const override;
 
  private:
   // Runs an NCCL call on the communicator and waits until it has been enqueued.
   Status enqueue(const char* call, const std::function<ncclResult_t()>& work);
   // Waits until what is under way on the host is done. The caller holds comm_mutex_.
   Status settle(const char* call, ncclResult_t result, double deadline_seconds);
-  Status lose(const std::string& why);
+  Status lose(const std::string& why) const;
   // Ends the communicator in the background: it may wait for graphs that hold it, or for ranks.
-  void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait);
+  void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const;
+  // Gives the header of a share to the other ranks, on the stream of shares.
+  Status exchange_header(const ShareHeader& header);
 
   const Nccl nccl_;
   const std::unique_ptr<const CudaDevice> device_;
   const NcclOptions options_;
-  LostState lost_;
-  std::mutex comm_mutex_;  // the watch aborts what the engine's thread uses
-  ncclComm_t comm_ = nullptr;
+  // Whoever asks for the state may be the one who finds out.
+  mutable LostState lost_;
+  mutable std::mutex comm_mutex_;  // the watch aborts what the engine's thread uses
+  mutable ncclComm_t comm_ = nullptr;
   void* scratch_ = nullptr;
   std::int64_t scratch_elements_ = 0;
   // Shares run on a stream of their own, beside the caller's work and before it where both wait for a multiprocessor.
@@ -92,6 +98,7 @@ class NcclCommunicator final : public Communicator {
     Stream stream;
     Event ready;  // what the caller had enqueued before begin_share
     Event done;
+    std::unique_ptr<ShareGuard> guard;  // null: one rank
   };
   std::shared_ptr<ShareStream> share_;  // also of the thread that ends the communicator, which may use it
   bool sharing_ = false;                // between begin_share and end_share
@@ -108,7 +115,7 @@ NcclCommunicator::~NcclCommunicator() {
   share_.reset();  // while the device is current
 }
 
-void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) {
+void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const {
   std::promise<void> ended;
   std::future<void> done = ended.get_future();
   std::thread([how, comm = std::exchange(comm_, nullptr), ordinal = device_->ordinal(), share = share_,
@@ -129,6 +136,9 @@ Status NcclCommunicator::connect() {
   DSV4RT_ASSIGN_OR_RETURN(share_->stream, create_first_stream());
   DSV4RT_ASSIGN_OR_RETURN(share_->ready, create_event(/*timing=*/false));
   DSV4RT_ASSIGN_OR_RETURN(share_->done, create_event(/*timing=*/false));
+  if (options_.size > 1) {
+    DSV4RT_ASSIGN_OR_RETURN(share_->guard, ShareGuard::create(options_.rank, options_.size));
+  }
   ncclUniqueId id;
   static_assert(sizeof(id) == sizeof(options_.id));
   std::memcpy(&id, options_.id.data(), sizeof(id));
@@ -143,6 +153,9 @@ Status NcclCommunicator::connect() {
   watch_.emplace(
       *device_, options_.deadline_seconds,
       [this]() -> std::string {
+        if (share_->guard != nullptr) {
+          if (std::string difference = share_->guard->difference(); !difference.empty()) return difference;
+        }
         const std::lock_guard held(comm_mutex_);
         if (comm_ == nullptr) return {};
         ncclResult_t state = ncclSuccess;
@@ -157,7 +170,7 @@ Status NcclCommunicator::connect() {
   return {};
 }
 
-Status NcclCommunicator::lose(const std::string& why) {
+Status NcclCommunicator::lose(const std::string& why) const {
   Status status =
       lost_.lose("rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) + " (nccl): " + why);
   if (comm_ != nullptr) end(nccl_.ncclCommAbort, std::chrono::duration<double>(0));
@@ -248,28 +261,43 @@ Status NcclCommunicator::broadcast(void* data, std::int64_t bytes, std::int32_t 
   });
 }
 
+Status NcclCommunicator::state() const {
+  if (lost_.lost() || share_ == nullptr || share_->guard == nullptr) return lost_.status();
+  const std::string difference = share_->guard->difference();
+  if (difference.empty()) return lost_.status();
+  const std::lock_guard lock(comm_mutex_);
+  return lose(difference);
+}
+
+Status NcclCommunicator::exchange_header(const ShareHeader& header) {
+  if (share_->guard == nullptr) return {};
+  // The watch sees to it that this ends.
+  while (!share_->guard->has_place()) {
+    DSV4RT_RETURN_IF_ERROR(state());
+    std::this_thread::sleep_for(kPause);
+  }
+  const cudaStream_t beside = share_->stream.get();
+  const auto gather = [&](const void* own, void* all) {
+    return enqueue("begin_share",
+                   [&] { return nccl_.ncclAllGather(own, all, sizeof(ShareHeader), ncclUint8, comm_, beside); });
+  };
+  return share_->guard->exchange(header, gather, beside);
+}
+
 // All parts in one launch. The caller's stream goes on, and waits for them where it needs them.
-Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, void* stream) {
-  DSV4RT_RETURN_IF_ERROR(lost_.status());
+Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(state());
   if (sharing_) {
     return {StatusCode::kFailedPrecondition, "nccl: begin_share was called; accepted now: end_share"};
   }
   DSV4RT_RETURN_IF_ERROR(check_share(parts, options_.size));
   DSV4RT_ON_DEVICE(*device_);
   const cudaStream_t beside = share_->stream.get();
+  DSV4RT_RETURN_IF_ERROR(exchange_header(share_header(parts, place)));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->ready.get(), static_cast<cudaStream_t>(stream)));
   DSV4RT_CUDA_TRY(cudaStreamWaitEvent(beside, share_->ready.get()));
-  DSV4RT_RETURN_IF_ERROR(enqueue("begin_share", [&] {
-    if (const ncclResult_t started = nccl_.ncclGroupStart(); started != ncclSuccess) return started;
-    ncclResult_t result = ncclSuccess;
-    for (const SharedPart& part : parts) {
-      if (part.bytes == 0 || (result != ncclSuccess && result != ncclInProgress)) continue;
-      result = nccl_.ncclBroadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, part.root,
-                                   comm_, beside);
-    }
-    const ncclResult_t ended = nccl_.ncclGroupEnd();
-    return result == ncclSuccess || result == ncclInProgress ? ended : result;
-  }));
+  DSV4RT_RETURN_IF_ERROR(
+      enqueue("begin_share", [&] { return enqueue_share(nccl_, parts, options_.rank, options_.size, comm_, beside); }));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->done.get(), beside));
   sharing_ = true;
   return {};
@@ -280,7 +308,7 @@ Status NcclCommunicator::end_share(void* stream) {
   if (std::exchange(sharing_, false)) {
     DSV4RT_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), share_->done.get()));
   }
-  return lost_.status();
+  return state();
 }
 
 Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) {
