@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/nccl/nccl_communicator.h"
+#include "backend/cuda/nccl/share_calls.h"
 #include "gpu/nccl/stand_in/host_runtime.h"
 #include "support/expect_ok.h"
 
@@ -101,6 +102,81 @@ TEST(NcclStandIn, PartsReachTheirReaders) {
       EXPECT_EQ(nccl.bytes, bytes) << "nobody gets what he does not read";
     }
   }
+}
+
+// With memory for it, all short parts of a root are one broadcast, and long ones and those that do not fit are one
+// each.
+TEST(NcclStandIn, ShortPartsOfARootGoTogether) {
+  for (const std::int32_t size : {2, 3}) {
+    for (const bool reserved : {false, true}) {
+      StandInNccl& nccl = stand_in_nccl();
+      nccl.broadcasts = 0;
+      constexpr std::size_t kParts = 300;
+      const auto bytes_of = [](std::size_t part) -> std::size_t {
+        return part % 50 == 7 ? 65537 : part % 4 == 0 ? 0 : 1 + 131 * (part % 100);
+      };
+      run_ranks(size, 20, [&](std::int32_t rank, Communicator& ranks, cudaStream_t stream) {
+        if (reserved) {
+          ASSERT_OK(ranks.reserve(0));
+          EXPECT_EQ(ranks.scratch_bytes(0), size * (std::int64_t{1} << 20));
+        }
+        for (int again = 0; again < 2; ++again) {
+          std::vector<std::vector<unsigned char>> memory;
+          std::vector<SharedPart> parts;
+          for (std::size_t p = 0; p < kParts; ++p) {
+            const auto root = static_cast<std::int32_t>(p) % size;
+            const unsigned char value = Parts::value(p + static_cast<std::size_t>(again));
+            memory.emplace_back(bytes_of(p) + 2, root == rank ? value : 0);
+            parts.push_back(
+                {.data = memory.back().data() + 1, .bytes = static_cast<std::int64_t>(bytes_of(p)), .root = root});
+          }
+          ASSERT_OK(share(ranks, parts, {.step = 1, .content = 2, .layer = again}, stream));
+          for (std::size_t p = 0; p < kParts; ++p) {
+            const unsigned char value = Parts::value(p + static_cast<std::size_t>(again));
+            std::vector<unsigned char> expected(bytes_of(p) + 2, value);
+            if (parts[p].root != rank) expected.front() = expected.back() = 0;
+            ASSERT_EQ(memory[p], expected) << "part " << p << ", rank " << rank;
+          }
+        }
+      });
+      std::int64_t longs = 0;
+      std::int64_t all = 0;
+      for (std::size_t p = 0; p < kParts; ++p) {
+        longs += bytes_of(p) > 65536 ? 1 : 0;
+        all += bytes_of(p) > 0 ? 1 : 0;
+      }
+      EXPECT_EQ(nccl.broadcasts, 2 * size * (reserved ? longs + size : all));
+    }
+  }
+}
+
+TEST(NcclStandIn, PartsThatDoNotFitGoFromWhereTheyLie) {
+  std::vector<std::byte> buffer(2 << 20);
+  std::vector<std::byte> memory(60000);
+  std::vector<SharedPart> parts(40, {.data = memory.data(), .bytes = 60000, .root = 1});
+  parts.push_back({.data = memory.data(), .bytes = 500, .root = 1});  // behind 17 long ones there is room for it
+  for (const std::int32_t rank : {0, 1}) {
+    const cuda::ShareCalls calls = cuda::share_calls(parts, rank, 2, buffer.data());
+    ASSERT_EQ(calls.parts.size(), 23 + 1);
+    EXPECT_EQ(calls.parts.front().data, memory.data());
+    EXPECT_EQ(calls.parts.back().data, buffer.data() + (1 << 20));
+    EXPECT_EQ(calls.parts.back().bytes, 17 * 60000 + 512);
+    EXPECT_EQ(calls.packed.size(), rank == 1 ? 18 : 0);
+    EXPECT_EQ(calls.unpacked.size(), rank == 0 ? 18 : 0);
+  }
+}
+
+// A rank that packs and one that does not would not go together.
+TEST(NcclStandIn, RanksThatPackAndRanksThatDoNotAreLost) {
+  run_ranks(2, 60, [](std::int32_t rank, Communicator& ranks, cudaStream_t stream) {
+    if (rank == 1) {
+      ASSERT_OK(ranks.reserve(0));
+    }
+    Parts parts(rank, 2, SharedPart::kEveryRank);
+    static_cast<void>(share(ranks, parts.parts, {}, stream));
+    EXPECT_EQ(ranks.state().code(), StatusCode::kBackendLost);
+    EXPECT_NE(ranks.state().message().find("was called with other parts"), std::string::npos);
+  });
 }
 
 // More shares than there are places for headers.

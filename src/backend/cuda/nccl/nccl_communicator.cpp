@@ -78,6 +78,8 @@ class NcclCommunicator final : public Communicator {
   Status enqueue(const char* call, const std::function<ncclResult_t()>& work);
   // Waits until what is under way on the host is done. The caller holds comm_mutex_.
   Status settle(const char* call, ncclResult_t result, double deadline_seconds);
+  // scratch_bytes(elements) of device memory for `what`.
+  Status allocate(const char* what, std::int64_t elements, void*& memory);
   Status lose(const std::string& why) const;
   // Ends the communicator in the background: it may wait for graphs that hold it, or for ranks.
   void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const;
@@ -93,6 +95,7 @@ class NcclCommunicator final : public Communicator {
   mutable ncclComm_t comm_ = nullptr;
   void* scratch_ = nullptr;
   std::int64_t scratch_elements_ = 0;
+  void* packed_ = nullptr;  // [size, kNcclShareBytes], once it is reserved
   // Shares run on a stream of their own, beside the caller's work and before it where both wait for a multiprocessor.
   struct ShareStream {
     Stream stream;
@@ -109,6 +112,7 @@ NcclCommunicator::~NcclCommunicator() {
   watch_.reset();
   const CurrentDevice current(*device_);
   static_cast<void>(cudaFree(scratch_));
+  static_cast<void>(cudaFree(packed_));
   const std::lock_guard lock(comm_mutex_);
   // Ranks end together; one that does not is not waited for.
   if (comm_ != nullptr) end(nccl_.ncclCommDestroy, std::chrono::duration<double>(options_.deadline_seconds));
@@ -200,20 +204,24 @@ Status NcclCommunicator::reserve(std::int64_t elements) {
   DSV4RT_RETURN_IF_ERROR(lost_.status());
   DSV4RT_ON_DEVICE(*device_);
   const std::int64_t wanted = std::min(elements, kNcclPartElements);
+  if (wanted == 0) return options_.size == 1 || packed_ != nullptr ? Status{} : allocate("shares", 0, packed_);
   if (wanted <= scratch_elements_) return {};
-  const auto bytes = static_cast<std::size_t>(scratch_bytes(wanted));
   DSV4RT_CUDA_TRY(cudaFree(scratch_));
   scratch_ = nullptr;
   scratch_elements_ = 0;
-  if (const cudaError_t error = cudaMalloc(&scratch_, bytes); error == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());
-    return {StatusCode::kResourceExhausted,
-            "sums over ranks: " + std::to_string(bytes) + " B of device memory that are not there"};
-  } else {
-    DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(error));
-  }
+  DSV4RT_RETURN_IF_ERROR(allocate("sums", wanted, scratch_));
   scratch_elements_ = wanted;
   return {};
+}
+
+Status NcclCommunicator::allocate(const char* what, std::int64_t elements, void*& memory) {
+  const std::int64_t bytes = scratch_bytes(elements);
+  const cudaError_t error = cudaMalloc(&memory, static_cast<std::size_t>(bytes));
+  if (error != cudaErrorMemoryAllocation) return DSV4RT_CUDA_STATUS(error);
+  static_cast<void>(cudaGetLastError());
+  memory = nullptr;
+  return {StatusCode::kResourceExhausted,
+          std::string(what) + " of ranks: " + std::to_string(bytes) + " B of device memory that are not there"};
 }
 
 Status NcclCommunicator::all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
@@ -293,11 +301,17 @@ Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const Sh
   DSV4RT_RETURN_IF_ERROR(check_share(parts, options_.size));
   DSV4RT_ON_DEVICE(*device_);
   const cudaStream_t beside = share_->stream.get();
-  DSV4RT_RETURN_IF_ERROR(exchange_header(share_header(parts, place)));
+  // Memory first: what fails then has told the others nothing.
+  const ShareCalls calls = share_calls(parts, options_.rank, options_.size, static_cast<std::byte*>(packed_));
+  ShareHeader header = share_header(parts, place);
+  if (packed_ == nullptr) header.parts = ~header.parts;  // ranks pack, or they do not
+  DSV4RT_RETURN_IF_ERROR(exchange_header(header));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->ready.get(), static_cast<cudaStream_t>(stream)));
   DSV4RT_CUDA_TRY(cudaStreamWaitEvent(beside, share_->ready.get()));
-  DSV4RT_RETURN_IF_ERROR(
-      enqueue("begin_share", [&] { return enqueue_share(nccl_, parts, options_.rank, options_.size, comm_, beside); }));
+  DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.packed, beside));
+  DSV4RT_RETURN_IF_ERROR(enqueue(
+      "begin_share", [&] { return enqueue_share(nccl_, calls.parts, options_.rank, options_.size, comm_, beside); }));
+  DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.unpacked, beside));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->done.get(), beside));
   sharing_ = true;
   return {};
