@@ -226,8 +226,8 @@ typedef struct dsv4rt_step_options {
   // Since version 5. token_ids[i]: ids of entry i's tokens, [entries[i].tokens], read during dsv4rt_step_prepare; null
   // where there are none, which ends the caching of that sequence. Null: no entry has any.
   const int32_t* const* token_ids;
-  // Since version 13. 1: rank hand_over_to alone has the step's sequences once it is committed, StepOptions in step.h; 0:
-  // every rank has them, and hand_over_to is 0.
+  // Since version 13. 1: rank hand_over_to alone has the step's sequences once it is committed (StepOptions in step.h);
+  // 0: every rank has them, and hand_over_to is 0.
   int64_t hand_over;
   int64_t hand_over_to;
 } dsv4rt_step_options;

@@ -18,7 +18,7 @@ std::vector<Span> merged(std::span<const Span> spans, std::int32_t tokens, std::
   struct End {
     std::int32_t at;
     std::int32_t readers;
-    std::int32_t change;  // of how many spans with these readers are open
+    std::int32_t change;  // how many more spans with these readers are open behind it
   };
   std::vector<End> ends;
   for (const Span& span : spans) {

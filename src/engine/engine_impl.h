@@ -209,7 +209,7 @@ struct Engine::Impl {
   struct HeldSequence {
     SequenceId sequence;
     std::int32_t rank = -1;
-    std::uint64_t step = 0;  // that handed it over
+    std::uint64_t step = 0;  // serial of the step that handed it over
   };
   std::vector<HeldSequence> held;  // index: slot
   std::uint64_t dealt_steps = 0;   // prepared ones whose rows are dealt out over ranks

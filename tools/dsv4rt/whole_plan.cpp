@@ -182,7 +182,7 @@ std::string bytes_text(std::int64_t bytes) {
 
 namespace {
 
-constexpr std::int32_t kMostRanks = 1024;  // of --cp
+constexpr std::int32_t kMostRanks = 1024;  // what --cp accepts
 
 Status check_ranks(const PlanFlags& flags) {
   if (flags.tensor_ranks > 1 && flags.context_ranks > 1) {

@@ -64,7 +64,7 @@ struct StepMemory {
 struct PlannedPrompt {
   std::int64_t tokens = 0;
   PromptExchange exchange = {};
-  std::int64_t cache_bytes = 0;  // of the prompt, on a rank that has it
+  std::int64_t cache_bytes = 0;  // what a rank has of the prompt, if it has it
 };
 
 struct WholePlan {

@@ -13,7 +13,7 @@ namespace dsv4rt {
 
 struct PromptShape {
   std::int64_t tokens = 0;
-  std::int32_t step_tokens = 0;  // of every step but the last, which has what is left
+  std::int32_t step_tokens = 0;  // every step has so many, but the last, which has what is left
   std::int32_t min_tokens = 0;   // shorter steps are not dealt out: ParallelOptions::context_min_tokens
 };
 

@@ -312,7 +312,7 @@ class MpiCommunicator final : public Communicator {
 
   // Between begin_share and end_share.
   bool sharing_ = false;
-  std::vector<SharedPart> shared_;  // by readers, those of the most first
+  std::vector<SharedPart> shared_;  // those with the most readers first
   std::vector<std::int64_t> from_;  // bytes that this rank gets of every root,
   std::vector<std::int64_t> to_;    // and that it gives to every rank: the beginnings of the roots' runs
   std::vector<std::int64_t> runs_;  // bytes of every root

@@ -250,7 +250,7 @@ TEST(NcclStandIn, RanksWhoseSharesDifferAreLost) {
 TEST(NcclStandIn, ACallThatFailsLeavesNoGroupOpen) {
   struct Case {
     const char* function;
-    int calls;  // of both ranks in a share
+    int calls;  // calls of both ranks in a share
     std::int32_t readers;
   };
   for (const Case& one : {Case{"ncclAllGather", 2, SharedPart::kEveryRank}, Case{"ncclGroupStart", 2, 2},

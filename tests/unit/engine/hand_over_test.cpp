@@ -58,8 +58,8 @@ void expect_gone(Engine& engine, SequenceId sequence, int holder) {
 
 struct Prompt {
   std::int64_t before;  // tokens of earlier steps, which every rank has
-  std::int64_t tokens;  // of the step that hands the sequence over
-  std::int64_t after;   // of one more step, and then some one by one
+  std::int64_t tokens;  // those of the step that hands the sequence over
+  std::int64_t after;   // those of one more step; then some follow one by one
   static constexpr std::int64_t kSingle = 4;
   [[nodiscard]] std::int64_t length() const { return before + tokens + after + kSingle; }
 };

@@ -8,7 +8,7 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostCopies = 128;          // of a launch: parameters of a kernel are 4 KiB
+constexpr int kMostCopies = 128;          // a launch: parameters of a kernel are 4 KiB
 constexpr std::int64_t kMostBlocks = 16;  // for a run
 
 struct Copies {

@@ -8,7 +8,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;          // of parts in the buffer
+constexpr std::int64_t kAlignment = 16;          // where parts begin in the buffer
 constexpr std::int64_t kShortBytes = 64 * 1024;  // longer parts go from where they lie
 
 bool to_every_rank(std::span<const SharedPart> parts) {

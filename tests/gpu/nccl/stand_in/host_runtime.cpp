@@ -52,7 +52,7 @@ using dsv4rt::test::is_stuck;
 
 struct CUstream_st {};
 struct CUevent_st {
-  cudaStream_t behind = nullptr;  // that was stuck when it was recorded
+  cudaStream_t behind = nullptr;  // the stream, if it was stuck when the event was recorded
 };
 
 extern "C" {

@@ -29,7 +29,7 @@ struct StandInNccl {
   std::atomic<int> messages = 0;  // sends
   std::atomic<int> gathers = 0;
   std::atomic<int> aborted = 0;
-  std::atomic<std::int64_t> bytes = 0;  // that came to a rank from another
+  std::atomic<std::int64_t> bytes = 0;  // what came to ranks from others
 };
 
 // The one that libnccl.so.2 goes by.
