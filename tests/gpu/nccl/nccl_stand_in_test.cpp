@@ -13,6 +13,7 @@
 
 #include "backend/cuda/nccl/nccl_communicator.h"
 #include "backend/cuda/nccl/share_calls.h"
+#include "backend/cuda/nccl/share_guard.h"
 #include "gpu/nccl/stand_in/host_runtime.h"
 #include "support/expect_ok.h"
 
@@ -177,6 +178,26 @@ TEST(NcclStandIn, RanksThatPackAndRanksThatDoNotAreLost) {
     EXPECT_EQ(ranks.state().code(), StatusCode::kBackendLost);
     EXPECT_NE(ranks.state().message().find("was called with other parts"), std::string::npos);
   });
+}
+
+// A device that is far behind: headers that have not come keep their places, and nothing is written over.
+TEST(NcclStandIn, HeadersKeepTheirPlacesUntilTheyHaveCome) {
+  use_host_runtime();
+  const auto guard = cuda::ShareGuard::create(0, 2);
+  ASSERT_OK(guard);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, 0), cudaSuccess);
+  stand_in_nccl().stick(stream, true);
+  std::int64_t places = 0;
+  for (; (*guard)->has_place() && places < 5000; ++places) {
+    ASSERT_OK((*guard)->exchange(
+        {.step = 1}, [](const void*, void*) { return Status{}; }, stream));
+  }
+  EXPECT_EQ(places, 1024);
+  EXPECT_EQ((*guard)->difference(), "");
+  stand_in_nccl().stick(stream, false);
+  EXPECT_TRUE((*guard)->has_place());
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // More shares than there are places for headers.
