@@ -58,8 +58,8 @@ class Communicator {
   // Whether the pointers given to the collectives are host memory; device memory of the engine's device otherwise.
   [[nodiscard]] virtual bool uses_host_memory() const noexcept = 0;
 
-  // Memory that sums of up to `elements` elements take, and taking it, once, before the first. Sums take none of their
-  // own: they may be captured.
+  // Memory that sums of up to `elements` elements take, and taking it, once, before the first; with 0 elements, what
+  // shares can use (nothing, or less, makes them slower). Sums and shares take none of their own: sums may be captured.
   [[nodiscard]] virtual std::int64_t scratch_bytes(std::int64_t elements) const = 0;
   virtual Status reserve(std::int64_t elements) = 0;
 

@@ -43,7 +43,11 @@ def test_without_other_ranks_sequences_stay(engine):
             engine.prepare([(sequence, 5)], hand_over_to=rank)
     with engine.prepare([(sequence, 5)], hand_over_to=0) as step:
         step.cancel()
+    sequence.claim()
     assert sequence.state.held_by == -1
+    sequence.release()
+    with pytest.raises(dsv4rt.StaleHandleError):
+        sequence.claim()
 
 
 def test_one_rank_computes_all_rows(engine):

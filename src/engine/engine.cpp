@@ -250,7 +250,7 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
     ++impl_->step_counts.committed;
     impl_->step_counts.accepted_tokens += kept;
     impl_->step_counts.rejected_tokens += tokens - kept;
-    const bool handed_over = impl_->note_hand_over();
+    const bool handed_over = impl_->note_dealt_step();
     impl_->clear_step();
     DSV4RT_RETURN_IF_ERROR(impl_->end_output_step(step.serial, entries));
     DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());

@@ -91,6 +91,7 @@ Status Engine::commit_from_device(const Step& step, std::span<const std::int32_t
       return engine.latch(std::move(status));
     }
     ++engine.step_counts.committed;
+    static_cast<void>(engine.note_dealt_step());
     const std::int32_t entries = engine.step.plan.counts.sequences;
     engine.clear_step();
     return engine.end_output_step(step.serial, entries);

@@ -212,7 +212,9 @@ struct Engine::Impl {
     std::uint64_t step = 0;  // serial of the step that handed it over
   };
   std::vector<HeldSequence> held;  // index: slot
-  std::uint64_t dealt_steps = 0;   // prepared ones whose rows are dealt out over ranks
+  std::uint64_t dealt_steps = 0;   // committed ones whose rows were dealt out over ranks
+  // Which sequences went to which rank: ranks that differ in that are told at the next step that is dealt out.
+  std::uint64_t digest_of_hand_overs = 0xcbf29ce484222325U;
   // Null: every rank has the sequence, or there is no such sequence.
   [[nodiscard]] const HeldSequence* held_sequence(SequenceId sequence) const noexcept;
   // kFailedPrecondition naming the rank that has it, unless that is this one or every rank.
@@ -224,8 +226,8 @@ struct Engine::Impl {
   [[nodiscard]] bool alone(std::span<const StepEntry> entries) const noexcept;
   // How the step that was just prepared is dealt out.
   void deal_step(std::span<const StepEntry> entries, const StepOptions& asked);
-  // The outstanding step has been committed: whose its sequences are now. False if every rank's.
-  bool note_hand_over() noexcept;
+  // The manager has committed the outstanding step: whose its sequences are now. False if they are whose they were.
+  bool note_dealt_step();
   // Sequences that the step handed over to another rank become empty.
   Status give_back_held(std::uint64_t serial);
 

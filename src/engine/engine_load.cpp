@@ -432,7 +432,7 @@ Status Engine::Impl::plan_and_allocate() {
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   if (options.draft_budget_tokens > 0) memory.workspace_bytes += LateCounts::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
-  // Sums take memory of the communicator, rows that are exchanged none.
+  // Of the communicator: what sums take, or with 0 elements what shares do.
   const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
   if (peers != nullptr) memory.exchange_bytes = peers->scratch_bytes(rank_elements);
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;

@@ -9,6 +9,14 @@
 #include "engine/engine_impl.h"
 
 namespace dsv4rt {
+namespace {
+
+// FNV-1a.
+void add_to_digest(std::uint64_t& digest, std::int64_t value) {
+  digest = (digest ^ static_cast<std::uint64_t>(value)) * 0x100000001b3U;
+}
+
+}  // namespace
 
 const Engine::Impl::HeldSequence* Engine::Impl::held_sequence(SequenceId sequence) const noexcept {
   if (sequence.index >= held.size()) return nullptr;
@@ -27,7 +35,18 @@ Status Engine::Impl::check_held_here(const char* operation, SequenceId sequence)
 
 Status Engine::Impl::check_hand_over(const char* operation, std::span<const StepEntry> entries,
                                      const StepOptions& asked) const {
-  for (const StepEntry& entry : entries) DSV4RT_RETURN_IF_ERROR(check_held_here(operation, entry.sequence));
+  std::size_t own = 0;
+  for (const StepEntry& entry : entries) {
+    DSV4RT_RETURN_IF_ERROR(check_held_here(operation, entry.sequence));
+    own += held_sequence(entry.sequence) != nullptr ? 1 : 0;
+  }
+  // The others would not have what the step adds to a sequence of theirs.
+  if (own > 0 && own < entries.size()) {
+    return {StatusCode::kFailedPrecondition,
+            std::string(operation) + ": " + std::to_string(own) + " of the step's " + std::to_string(entries.size()) +
+                " sequences are this rank's alone, the others every rank's; accepted: steps of one kind (claim makes a "
+                "sequence this rank's)"};
+  }
   if (!asked.hand_over_to) return {};
   const std::string text = std::string(operation) + ": hand_over_to = " + std::to_string(*asked.hand_over_to);
   if (settings.ranks != nullptr) {
@@ -44,14 +63,21 @@ Status Engine::Impl::check_hand_over(const char* operation, std::span<const Step
             text + " with limits.boundary_states = " + std::to_string(options.limits.boundary_states) +
                 ": the ranks would find different prefixes; accepted: one of them"};
   }
-  for (const StepEntry& entry : entries) {
-    if (const HeldSequence* const found = held_sequence(entry.sequence); found != nullptr) {
-      return {StatusCode::kFailedPrecondition, text + ": step " + std::to_string(found->step) +
-                                                   " handed a sequence of the step over already; accepted: steps of "
-                                                   "sequences that every rank has"};
-    }
-  }
-  return {};
+  if (own == 0) return {};
+  return {StatusCode::kFailedPrecondition,
+          text + ": the sequences are this rank's alone already; accepted: steps of sequences that every rank has"};
+}
+
+Status Engine::claim(SequenceId sequence) {
+  return impl_->call("claim", Impl::Use::kChange, [&]() -> Status {
+    Impl& engine = *impl_;
+    DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("claim"));
+    DSV4RT_RETURN_IF_ERROR(engine.manager->length(sequence).status());
+    DSV4RT_RETURN_IF_ERROR(engine.check_held_here("claim", sequence));
+    if (engine.settings.context == nullptr || engine.held_sequence(sequence) != nullptr) return {};
+    engine.held[sequence.index] = {.sequence = sequence, .rank = engine.peers->rank()};
+    return {};
+  });
 }
 
 bool Engine::Impl::alone(std::span<const StepEntry> entries) const noexcept {
@@ -69,21 +95,21 @@ void Engine::Impl::deal_step(std::span<const StepEntry> entries, const StepOptio
   dealt.hand_over_to = asked.hand_over_to.value_or(-1);
   dealt.alone = alone(entries);
   if (dealt.alone || step.plan.counts.tokens < settings.context_min_tokens) return;
-  dealt.number = ++dealt_steps;
-  dealt.content = 0xcbf29ce484222325U;  // FNV-1a
-  const auto add = [&dealt](std::int64_t value) {
-    dealt.content = (dealt.content ^ static_cast<std::uint64_t>(value)) * 0x100000001b3U;
-  };
-  add(dealt.hand_over_to);
+  dealt.number = dealt_steps + 1;
+  dealt.content = digest_of_hand_overs;
+  add_to_digest(dealt.content, dealt.hand_over_to);
   for (const StepEntry& entry : entries) {
-    add(manager->length(entry.sequence).value());
-    add(entry.tokens);
+    add_to_digest(dealt.content, manager->length(entry.sequence).value());
+    add_to_digest(dealt.content, entry.tokens);
   }
 }
 
-bool Engine::Impl::note_hand_over() noexcept {
+bool Engine::Impl::note_dealt_step() {
+  if (step.dealt.number > 0) dealt_steps = step.dealt.number;
   if (step.dealt.hand_over_to < 0) return false;
+  add_to_digest(digest_of_hand_overs, step.dealt.hand_over_to);
   for (const LateCounts::Entry& entry : step.entries) {
+    add_to_digest(digest_of_hand_overs, manager->length(entry.sequence).value());
     held[entry.sequence.index] = {entry.sequence, step.dealt.hand_over_to, step.plan.serial};
   }
   return true;

@@ -55,6 +55,10 @@ class ThreadRanks {
 
   // That of a communicator that a body was given.
   static const Traffic& traffic(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).traffic; }
+  // Where that of a body began its last share.
+  static SharePlace place(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).place; }
+  // Whether ranks have to agree on what they share, which they do unless this says otherwise.
+  static void expect_agreement(Communicator& rank, bool expected) { dynamic_cast<Rank&>(rank).agrees = expected; }
 
  private:
   struct Meeting {
@@ -91,6 +95,8 @@ class ThreadRanks {
     Rank(Meeting& meeting, std::int32_t rank)
         : meeting_(meeting), rank_(rank), backend_(create_test_backend().value()) {}
     Traffic traffic;
+    SharePlace place;
+    bool agrees = true;
 
     [[nodiscard]] std::string_view transport() const noexcept override { return "threads"; }
     [[nodiscard]] std::int32_t rank() const noexcept override { return rank_; }
@@ -112,13 +118,14 @@ class ThreadRanks {
       return end_share(stream);
     }
 
-    Status begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) override {
+    Status begin_share(std::span<const SharedPart> parts, const SharePlace& at, void* stream) override {
+      place = at;
       EXPECT_FALSE(traffic.under_way) << "a share within a share";
       settle_test_stream(stream);
       meeting_.parts[own()] = parts;
       auto& given = meeting_.given[own()];
       given.clear();
-      meeting_.headers[own()] = share_header(parts, place);
+      meeting_.headers[own()] = share_header(parts, at);
       ++traffic.shares;
       for (const SharedPart& part : parts) {
         traffic.bytes += part.bytes;
@@ -138,7 +145,7 @@ class ThreadRanks {
       traffic.under_way = false;
       settle_test_stream(stream);
       if (!meet()) return state();
-      EXPECT_EQ(share_difference(meeting_.headers, rank_), "");
+      EXPECT_EQ(share_difference(meeting_.headers, rank_) == "", agrees) << share_difference(meeting_.headers, rank_);
       const std::span<const SharedPart> mine = meeting_.parts[own()];
       for (std::size_t i = 0; i < mine.size(); ++i) {
         const auto root = static_cast<std::size_t>(mine[i].root);

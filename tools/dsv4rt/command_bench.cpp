@@ -263,7 +263,6 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   DSV4RT_ASSIGN_OR_RETURN(const std::unique_ptr<StageTimer> stage_timer, start_stages(flags, *engine));
   TextTable table({"tokens", "layers", "prefill ms", "tokens/s", "TFLOP", "floor ms", "ratio", "halves differ"});
   nlohmann::ordered_json report;
-  if (flags.hand_over_to) report["hand_over_to"] = *flags.hand_over_to;
   report["prefills"] = nlohmann::ordered_json::array();
   BenchWatch watch(flags, "prompts");
   for (const auto& [tokens, context] : shapes) {
@@ -281,6 +280,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
     report["prefills"].push_back({{"tokens", tokens},
                                   {"layers", engine->layers().size()},
                                   {"prefill_ms", result.prefill_ms},
+                                  {"held_by", result.held_by},
                                   {"linear_fp8_flops", result.linear_fp8_flops},
                                   {"linear_bf16_flops", result.linear_bf16_flops},
                                   {"attention_flops", result.attention_flops},

@@ -42,7 +42,7 @@ Result<StepMemory> plan_steps(const PlanFlags& flags, const PlannedModel& model,
                                                limits.max_sequences, flags.context_ranks);
   }
   memory.workspace_bytes = step_workspace_bytes(shape, config);
-  // Sums take memory of the communicator, rows that are exchanged none.
+  // Of the communicator: what sums take, or with 0 elements what shares do.
   const std::int64_t elements = flags.tensor_ranks > 1 ? limits.max_step_tokens * config.hidden_size : 0;
   if (const std::int32_t ranks = std::max(flags.tensor_ranks, flags.context_ranks); ranks > 1) {
     memory.exchange_bytes = flags.backend == "cuda" ? nccl_exchange_bytes(elements, ranks) : mpi_exchange_bytes(ranks);
@@ -215,8 +215,7 @@ Status plan_prompt(const PlanFlags& flags, const CacheLayout& layout, WholePlan&
                                     {.tokens = prompt.tokens,
                                      .step_tokens = limits.max_step_tokens,
                                      .min_tokens = ParallelOptions{}.context_min_tokens});
-  prompt.cache_bytes = plan.cache.bytes_per_sequence +
-                       static_cast<std::int64_t>(plan.cache.bytes_per_token * static_cast<double>(prompt.tokens));
+  prompt.cache_bytes = sequence_cache_bytes(layout, prompt.tokens);
   plan.prompt = std::move(prompt);
   return {};
 }

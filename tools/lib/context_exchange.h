@@ -25,6 +25,9 @@ struct PromptExchange {
   std::vector<std::int64_t> outputs;  // index: rank; bytes of others' outputs, where these are shared
 };
 
+// What a rank holds for a sequence of so many tokens: its blocks, whole ones, and its rings.
+std::int64_t sequence_cache_bytes(const CacheLayout& layout, std::int64_t tokens);
+
 // Of one sequence from its first token on, over the layers of the schedule.
 PromptExchange prompt_exchange(const ModelConfig& config, const LayerSchedule& schedule, const CacheLayout& layout,
                                std::int32_t ranks, const PromptShape& prompt);

@@ -45,12 +45,16 @@ class PrefillBench {
       DSV4RT_RETURN_IF_ERROR(step(sequence, tokens_, hand_over_to));
       DSV4RT_RETURN_IF_ERROR(engine_.synchronize());
       if (repeat > 0) times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+      DSV4RT_ASSIGN_OR_RETURN(const SequenceState state, engine_.sequence_state(sequence));
+      held_by_ = state.held_by;
       DSV4RT_RETURN_IF_ERROR(engine_.release(sequence));
     }
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
     std::nth_element(times.begin(), middle, times.end());
     return *middle;
   }
+
+  [[nodiscard]] std::int32_t held_by() const { return held_by_; }
 
   // The last layer's output for the second half of the prompt, computed with the first and after it: their distance.
   Result<double> check_halves() {
@@ -101,6 +105,7 @@ class PrefillBench {
   std::int32_t tokens_;
   std::int64_t hidden_;
   std::vector<bf16> x_;
+  std::int32_t held_by_ = -1;
 };
 
 // Multiply-adds count as two. Visible rows are those at the middle of the prompt, which is their mean.
@@ -136,6 +141,7 @@ Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, st
   PrefillBenchResult result;
   DSV4RT_ASSIGN_OR_RETURN(result.halves_distance, bench.check_halves());
   DSV4RT_ASSIGN_OR_RETURN(result.prefill_ms, bench.median_ms(repeats, 0, hand_over_to));
+  result.held_by = bench.held_by();
   count_flops(engine, tokens, result);
   return result;
 }

@@ -12,6 +12,7 @@ namespace dsv4rt {
 
 struct PrefillBenchResult {
   double prefill_ms = 0;         // median
+  std::int32_t held_by = -1;     // SequenceState::held_by of the prompts that were timed
   double linear_fp8_flops = 0;   // linears whose weights take one byte a value or less
   double linear_bf16_flops = 0;  // the other linears
   double attention_flops = 0;    // index scores included

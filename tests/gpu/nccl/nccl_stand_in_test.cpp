@@ -167,6 +167,29 @@ TEST(NcclStandIn, PartsThatDoNotFitGoFromWhereTheyLie) {
   }
 }
 
+// Hundreds of short prompts in a step: no group has more calls than NCCL takes, and ranks end theirs at the same parts.
+TEST(NcclStandIn, ManyPartsGoInSeveralGroups) {
+  for (const std::int32_t readers : {SharedPart::kEveryRank, 2}) {
+    stand_in_nccl().most_calls = 0;
+    run_ranks(3, 20, [&](std::int32_t rank, Communicator& ranks, cudaStream_t stream) {
+      std::vector<unsigned char> memory(5000);
+      std::vector<SharedPart> parts;
+      for (std::size_t p = 0; p < memory.size(); ++p) {
+        const auto root = static_cast<std::int32_t>(p % 7) % 3;
+        memory[p] = root == rank ? Parts::value(p) : 0;
+        parts.push_back({.data = memory.data() + p, .bytes = 1, .root = root, .first_reader = 1, .readers = readers});
+      }
+      ASSERT_OK(share(ranks, parts, {.step = 1, .content = 1, .layer = 1}, stream));
+      for (std::size_t p = 0; p < memory.size(); ++p) {
+        const bool here = parts[p].root == rank || parts[p].read_by(rank, 3);
+        ASSERT_EQ(memory[p], here ? Parts::value(p) : 0) << p;
+      }
+    });
+    EXPECT_LE(stand_in_nccl().most_calls, 1024);
+    EXPECT_GT(stand_in_nccl().most_calls, 200);
+  }
+}
+
 // A rank that packs and one that does not would not go together.
 TEST(NcclStandIn, RanksThatPackAndRanksThatDoNotAreLost) {
   run_ranks(2, 60, [](std::int32_t rank, Communicator& ranks, cudaStream_t stream) {

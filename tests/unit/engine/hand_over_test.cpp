@@ -266,6 +266,35 @@ TEST(HandOver, RanksGetWhatIsPlannedAndNotMore) {
   }
 }
 
+// What a rank holds of a prompt, against the blocks that it has.
+TEST(HandOver, AHeldSequenceTakesWhatIsPlanned) {
+  const ModelConfig config = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/tiny.json").value();
+  const EngineOptions options = options_of_sequences(1, 640);
+  const LayerRows inputs = inputs_of(27, 640);
+  const auto engine = make_engine(options);
+  ModelConfig three = config;
+  three.num_hidden_layers = 3;
+  three.compress_ratios.resize(3);
+  const LayerSchedule schedule = LayerSchedule::create(three).value();
+  const CacheLayout layout = CacheLayout::create(three, schedule, {}).value();
+  SequenceFeeder feeder(*engine);
+  FedSequence sequence = feeder.create(inputs);
+  for (const std::int64_t length : {1, 3, 4, 255, 256, 257, 640}) {
+    feeder.feed_to(sequence, length);
+    const auto state = engine->sequence_state(sequence.id);
+    ASSERT_OK(state);
+    std::int64_t bytes = engine->memory().cache.bytes_per_sequence;
+    for (const LayerSpec& spec : engine->layer_specs()) {
+      for (int role = 0; role < kCacheRoleCount; ++role) {
+        const auto view = engine->cache_view(spec.id, static_cast<CacheRole>(role));
+        if (!view.ok() || !view->paged) continue;
+        bytes += state->blocks[static_cast<std::size_t>(role)] * view->block_stride_bytes;
+      }
+    }
+    EXPECT_EQ(sequence_cache_bytes(layout, length), bytes) << length << " tokens";
+  }
+}
+
 // ---- What is refused -------------------------------------------------------------------------------
 
 TEST(HandOver, RefusesWhatCannotBe) {
@@ -311,13 +340,31 @@ TEST(HandOver, RefusesWhatCannotBe) {
     feeder.step({&part, 1}, 0, 0);
     if (rank != 0) return;
     expect_refused(engine->prepare({&entry, 1}, {.hand_over_to = 0}), StatusCode::kFailedPrecondition,
-                   "handed a sequence of the step over already");
-    // With one that every rank has the step is this rank's own.
+                   "the sequences are this rank's alone already");
+    // One that every rank has would grow here alone. One that this rank alone has made may be claimed.
     FedSequence other = feeder.create(inputs);
+    const StepEntry mixed[] = {{.sequence = sequence.id, .tokens = 20}, {.sequence = other.id, .tokens = 40}};
+    expect_refused(engine->prepare(mixed), StatusCode::kFailedPrecondition,
+                   "prepare: 1 of the step's 2 sequences are this rank's alone, the others every rank's");
+    ASSERT_OK(engine->claim(other.id));
+    EXPECT_EQ(engine->sequence_state(other.id)->held_by, 0);
     const FeedPart parts[] = {{.sequence = &sequence, .tokens = 20}, {.sequence = &other, .tokens = 40}};
     const std::int64_t shares = ThreadRanks::traffic(*ranks).shares;
     feeder.step(parts);
     EXPECT_EQ(ThreadRanks::traffic(*ranks).shares, shares);
+    // What is restored from a snapshot is no rank's yet.
+    const auto snapshot = engine->save_sequence(sequence.id);
+    ASSERT_OK(snapshot);
+    feeder.release(other);
+    const auto restored = engine->restore_sequence(*snapshot);
+    ASSERT_OK(restored);
+    EXPECT_EQ(engine->sequence_state(*restored)->held_by, -1);
+    ASSERT_OK(engine->claim(*restored));
+    FedSequence again = sequence;
+    again.id = *restored;
+    feeder.feed(again, 40);
+    EXPECT_EQ(ThreadRanks::traffic(*ranks).shares, shares);
+    EXPECT_EQ(engine->claim(other.id).code(), StatusCode::kStaleHandle);
   });
 }
 
@@ -335,6 +382,51 @@ TEST(HandOver, RefusedWithAPrefixCache) {
     EXPECT_NE(step.status().message().find("limits.boundary_states = 2"), std::string::npos);
     EXPECT_OK(engine->prepare({&entry, 1}));
   });
+}
+
+// ---- Ranks that differ -----------------------------------------------------------------------------
+
+// A rank that prepared a step and cancelled it, because another one could not, has not left the others behind.
+TEST(HandOver, ACancelledStepIsNotCounted) {
+  const EngineOptions options = options_of_sequences(1, 200);
+  const LayerRows inputs = inputs_of(25, 200);
+  ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    SequenceFeeder feeder(*engine);
+    FedSequence sequence = feeder.create(inputs);
+    if (rank == 1) {
+      const StepEntry entry{.sequence = sequence.id, .tokens = 100};
+      const auto step = engine->prepare({&entry, 1});
+      ASSERT_OK(step);
+      ASSERT_OK(engine->cancel(*step));
+    }
+    feeder.feed(sequence, 100);  // the ranks compare where they are
+    EXPECT_EQ(ThreadRanks::place(*ranks).step, 1U);
+    feeder.feed(sequence, 100);
+    EXPECT_EQ(ThreadRanks::place(*ranks).step, 2U);
+  });
+}
+
+// Ranks that hand a sequence over to different ranks, in a step that nobody shares, do not agree on the next one that
+// is shared.
+TEST(HandOver, OtherHandOversAreToldAtTheNextSharedStep) {
+  const EngineOptions options = options_of_sequences(2, 200);
+  const LayerRows inputs = inputs_of(26, 200);
+  for (const bool differ : {false, true}) {
+    std::array<std::uint64_t, 2> contents{};
+    ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+      ThreadRanks::expect_agreement(*ranks, !differ);
+      const auto engine = make_engine(divided(options, ranks));
+      SequenceFeeder feeder(*engine);
+      FedSequence given = feeder.create(inputs);
+      const FeedPart part{.sequence = &given, .tokens = kMinTokens - 1};
+      feeder.step({&part, 1}, 0, differ ? rank : 0);
+      FedSequence shared = feeder.create(inputs);
+      feeder.feed(shared, 100);
+      contents[static_cast<std::size_t>(rank)] = ThreadRanks::place(*ranks).content;
+    });
+    EXPECT_EQ(contents[0] == contents[1], !differ);
+  }
 }
 
 }  // namespace

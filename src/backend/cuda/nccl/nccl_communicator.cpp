@@ -292,7 +292,7 @@ Status NcclCommunicator::exchange_header(const ShareHeader& header) {
   return share_->guard->exchange(header, gather, beside);
 }
 
-// All parts in one launch. The caller's stream goes on, and waits for them where it needs them.
+// Parts in as few launches as NCCL allows. The caller's stream goes on, and waits for them where it needs them.
 Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) {
   DSV4RT_RETURN_IF_ERROR(state());
   if (sharing_) {
@@ -309,8 +309,13 @@ Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const Sh
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->ready.get(), static_cast<cudaStream_t>(stream)));
   DSV4RT_CUDA_TRY(cudaStreamWaitEvent(beside, share_->ready.get()));
   DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.packed, beside));
-  DSV4RT_RETURN_IF_ERROR(enqueue(
-      "begin_share", [&] { return enqueue_share(nccl_, calls.parts, options_.rank, options_.size, comm_, beside); }));
+  // Groups end where they do on every rank.
+  const std::size_t most = share_group_parts(options_.size);
+  for (std::span<const SharedPart> left(calls.parts); !left.empty(); left = left.subspan(std::min(most, left.size()))) {
+    DSV4RT_RETURN_IF_ERROR(enqueue("begin_share", [&] {
+      return enqueue_share(nccl_, left.first(std::min(most, left.size())), options_.rank, options_.size, comm_, beside);
+    }));
+  }
   DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.unpacked, beside));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->done.get(), beside));
   sharing_ = true;

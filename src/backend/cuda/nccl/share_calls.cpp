@@ -31,12 +31,11 @@ ShareCalls share_calls(std::span<const SharedPart> parts, std::int32_t rank, std
   for (const SharedPart& part : parts) {
     std::int64_t& root_bytes = used[static_cast<std::size_t>(part.root)];
     const std::int64_t at = root_bytes;
-    const std::int64_t end = at + round_up(part.bytes, kAlignment);
-    if (part.bytes > kShortBytes || end > kNcclShareBytes) {
+    if (part.bytes > kShortBytes || at + round_up(part.bytes, kAlignment) > kNcclShareBytes) {
       calls.parts.push_back(part);
       continue;
     }
-    root_bytes = end;
+    root_bytes += round_up(part.bytes, kAlignment);
     auto* const data = static_cast<std::byte*>(part.data);
     std::byte* const place = buffer + part.root * kNcclShareBytes + at;
     if (part.bytes == 0) continue;

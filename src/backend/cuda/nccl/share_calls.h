@@ -26,6 +26,11 @@ struct ShareCalls {
 // lengths, roots and readers alone, so that ranks agree.
 ShareCalls share_calls(std::span<const SharedPart> parts, std::int32_t rank, std::int32_t size, std::byte* buffer);
 
+// Of so many parts a group has at most 1024 calls: NCCL takes no more than about twice as many.
+constexpr std::size_t share_group_parts(std::int32_t size) {
+  return size < 1024 ? 1024 / static_cast<std::size_t>(size) : 1;
+}
+
 // Enqueues the calls as one group, which is ended whichever of them fails; the first failure is what is returned.
 ncclResult_t enqueue_share(const Nccl& nccl, std::span<const SharedPart> parts, std::int32_t rank, std::int32_t size,
                            ncclComm_t comm, cudaStream_t stream);

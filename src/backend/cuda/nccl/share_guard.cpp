@@ -48,7 +48,10 @@ std::string ShareGuard::difference() {
   const std::lock_guard lock(mutex_);
   for (; difference_.empty() && looked_at_ < begun_; ++looked_at_) {
     const cudaError_t come = cudaEventQuery(come_[looked_at_ % kPlaces].get());
-    if (come == cudaErrorNotReady) break;
+    if (come == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // no error that a launch should report
+      break;
+    }
     // A device that has failed says so to whoever uses it.
     if (come != cudaSuccess) continue;
     difference_ = share_difference(std::span<const ShareHeader>(place(looked_at_), ranks_), rank_);

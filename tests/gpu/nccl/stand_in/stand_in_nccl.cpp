@@ -264,6 +264,10 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   --stand_in_nccl().open_groups;
   if (--group_depth > 0) return ncclSuccess;
+  const int calls = static_cast<int>(group.size());
+  for (int most = stand_in_nccl().most_calls; calls > most;) {
+    if (stand_in_nccl().most_calls.compare_exchange_weak(most, calls)) break;
+  }
   std::vector<Operation> operations = std::move(group);
   group.clear();
   // A group one of whose calls has failed, or that fails itself, is not run.
