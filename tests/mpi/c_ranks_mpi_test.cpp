@@ -203,6 +203,15 @@ TEST(CRanks, AStepHandsItsSequencesOver) {
   EXPECT_EQ(dsv4rt_step_prepare(engine, &next, 1, nullptr, &step), here ? DSV4RT_OK : DSV4RT_FAILED_PRECONDITION);
   if (here) return;
   EXPECT_NE(std::string(dsv4rt_engine_last_error(engine)).find("handed the sequence over to rank"), std::string::npos);
+  EXPECT_EQ(dsv4rt_sequence_claim(engine, sequence), DSV4RT_FAILED_PRECONDITION);
+  dsv4rt_sequence own{};
+  ASSERT_EQ(dsv4rt_sequence_create(engine, 0, &own), DSV4RT_RESOURCE_EXHAUSTED) << "one slot";
+  ASSERT_EQ(dsv4rt_sequence_release(engine, sequence), DSV4RT_OK);
+  ASSERT_EQ(dsv4rt_sequence_create(engine, 0, &own), DSV4RT_OK);
+  ASSERT_EQ(dsv4rt_sequence_claim(engine, own), DSV4RT_OK);
+  ASSERT_EQ(dsv4rt_sequence_get_state(engine, own, &state), DSV4RT_OK);
+  EXPECT_EQ(state.held_by, peers->rank());
+  EXPECT_EQ(dsv4rt_sequence_claim(engine, sequence), DSV4RT_STALE_HANDLE);
 }
 
 TEST(CRanks, ACommunicatorOfTheHostIsTaken) {

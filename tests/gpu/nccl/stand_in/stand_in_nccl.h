@@ -30,7 +30,7 @@ struct StandInNccl {
   std::atomic<int> messages = 0;  // sends
   std::atomic<int> gathers = 0;
   std::atomic<int> aborted = 0;
-  std::atomic<int> most_calls = 0;      // of one group
+  std::atomic<int> most_calls = 0;      // the most that a group had
   std::atomic<std::int64_t> bytes = 0;  // what came to ranks from others
 };
 
