@@ -273,6 +273,8 @@ TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   EXPECT_EQ(share(&value, -1, 0), StatusCode::kInvalidArgument);
   EXPECT_EQ(share(&value, 4, -1), StatusCode::kInvalidArgument);
   EXPECT_EQ(share(&value, 4, ranks->size()), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, std::numeric_limits<std::int64_t>::max(), 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, (std::int64_t{1} << 50) - 3, 0), StatusCode::kInvalidArgument) << "with 4 bytes before it";
   for (const auto& [first, readers] :
        {std::pair(-1, 1), std::pair(ranks->size(), 1), std::pair(0, ranks->size() + 1), std::pair(0, -2)}) {
     const SharedPart part{.data = &value, .bytes = 4, .root = 0, .first_reader = first, .readers = readers};

@@ -57,6 +57,7 @@ class ThreadRanks {
   static const Traffic& traffic(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).traffic; }
   // Where that of a body began its last share.
   static SharePlace place(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).place; }
+  static std::int64_t times_asked(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).asked; }
   // Whether ranks have to agree on what they share, which they do unless this says otherwise.
   static void expect_agreement(Communicator& rank, bool expected) { dynamic_cast<Rank&>(rank).agrees = expected; }
 
@@ -97,6 +98,7 @@ class ThreadRanks {
     Traffic traffic;
     SharePlace place;
     bool agrees = true;
+    mutable std::int64_t asked = 0;  // calls of state()
 
     [[nodiscard]] std::string_view transport() const noexcept override { return "threads"; }
     [[nodiscard]] std::int32_t rank() const noexcept override { return rank_; }
@@ -171,6 +173,7 @@ class ThreadRanks {
     }
 
     [[nodiscard]] Status state() const override {
+      ++asked;
       return lost_ ? Status{StatusCode::kBackendLost, "threads: a rank has left"} : Status{};
     }
 

@@ -330,6 +330,40 @@ TEST(ContextRanksOnTheHost, PaddedStepsAreDealtOutOrCaptured) {
   });
 }
 
+// A communicator that is asked for its state may ask a device, which would end the capture of a step. A hook may ask
+// the engine.
+TEST(ContextRanksOnTheHost, NobodyAsksTheRanksDuringACapture) {
+  const EngineOptions options =
+      options_of({.max_sequences = 1, .max_context_tokens = 128, .max_step_tokens = 64, .pool_tokens = 128});
+  ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    const BackendSwap backend(*engine);
+    const auto sequence = engine->create_sequence();
+    ASSERT_OK(sequence);
+    const StepEntry entry{.sequence = *sequence, .tokens = 4};
+    const auto step = engine->prepare({&entry, 1}, {.pad_to_tokens = 0, .capture = true});
+    ASSERT_OK(step);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(64 * engine->config().hidden_size));
+    std::int64_t hooks = 0;
+    const LayerHook hook = [&](const LayerOutput& layer) {
+      if (layer.next_input != nullptr) std::copy(x.begin(), x.end(), layer.next_input);
+      const std::int64_t asked = ThreadRanks::times_asked(*ranks);
+      EXPECT_OK(engine->length(*sequence));
+      EXPECT_OK(engine->sequence_state(*sequence));
+      EXPECT_EQ(ThreadRanks::times_asked(*ranks), asked);
+      ++hooks;
+      return Status{};
+    };
+    ASSERT_OK(engine->step(*step, x.data(), hook));
+    EXPECT_EQ(hooks, 3);
+    EXPECT_EQ(engine->graph_stats().captures, 1);
+    const std::int64_t asked = ThreadRanks::times_asked(*ranks);
+    EXPECT_OK(engine->length(*sequence));
+    EXPECT_GT(ThreadRanks::times_asked(*ranks), asked);
+    ASSERT_OK(engine->commit(*step));
+  });
+}
+
 // Rows before boundaries are exchanged: ranks that would keep others are not created.
 TEST(ContextRanksOptions, RanksThatKeepOtherBoundariesAreRefused) {
   for (const bool differ : {false, true}) {
