@@ -226,6 +226,10 @@ typedef struct dsv4rt_step_options {
   // Since version 5. token_ids[i]: ids of entry i's tokens, [entries[i].tokens], read during dsv4rt_step_prepare; null
   // where there are none, which ends the caching of that sequence. Null: no entry has any.
   const int32_t* const* token_ids;
+  // Since version 13. 1: rank hand_over_to alone has the step's sequences once it is committed (StepOptions in step.h);
+  // 0: every rank has them, and hand_over_to is 0.
+  int64_t hand_over;
+  int64_t hand_over_to;
 } dsv4rt_step_options;
 
 // What became of the steps given to dsv4rt_step_run.
@@ -315,6 +319,8 @@ typedef struct dsv4rt_sequence_state {
   int64_t blocks[7];  // index: DSV4RT_ROLE_...
   // Since version 9: the base_tokens of the next increment; 0: it has to be saved whole.
   int64_t saved_tokens;
+  // Since version 13: the rank that alone has the sequence; -1: every rank.
+  int64_t held_by;
 } dsv4rt_sequence_state;
 
 // What keeps a step from being prepared. missing_blocks 0: nothing does.

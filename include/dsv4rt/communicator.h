@@ -25,11 +25,28 @@ namespace dsv4rt {
 
 enum class ElementType : std::uint8_t { kBf16, kF32 };
 
-// Bytes that rank `root` has and all get, each at an address of its own.
+// Bytes that rank `root` has and all get, each at an address of its own; or only the ranks first_reader,
+// first_reader + 1, ... (behind the last comes 0), `readers` of them. What is at the address of a rank that is neither
+// root nor reader may be overwritten.
 struct SharedPart {
   void* data = nullptr;
   std::int64_t bytes = 0;
   std::int32_t root = 0;
+  std::int32_t first_reader = 0;
+  std::int32_t readers = kEveryRank;
+
+  static constexpr std::int32_t kEveryRank = -1;
+  // Whether the rank, one of `size`, is among the readers; the root need not be.
+  [[nodiscard]] constexpr bool read_by(std::int32_t rank, std::int32_t size) const noexcept {
+    return readers == kEveryRank || (rank - first_reader + size) % size < readers;
+  }
+};
+
+// Where in its work a rank is when it begins a share: the same on every rank, unless they are out of step.
+struct SharePlace {
+  std::uint64_t step = 0;     // how many steps were dealt out over the ranks, this one included
+  std::uint64_t content = 0;  // a digest of which tokens of which positions the step has
+  std::int32_t layer = -1;    // number in the model
 };
 
 class Communicator {
@@ -41,8 +58,8 @@ class Communicator {
   // Whether the pointers given to the collectives are host memory; device memory of the engine's device otherwise.
   [[nodiscard]] virtual bool uses_host_memory() const noexcept = 0;
 
-  // Memory that sums of up to `elements` elements take, and taking it, once, before the first. Sums take none of their
-  // own: they may be captured.
+  // Memory that sums of up to `elements` elements take, and taking it, once, before the first; with 0 elements, what
+  // shares can use (nothing, or less, makes them slower). Sums and shares take none of their own: sums may be captured.
   [[nodiscard]] virtual std::int64_t scratch_bytes(std::int64_t elements) const = 0;
   virtual Status reserve(std::int64_t elements) = 0;
 
@@ -69,12 +86,15 @@ class Communicator {
   // Ok, or kBackendLost with the first cause.
   [[nodiscard]] virtual Status state() const = 0;
 
-  // Brings parts from their roots to every rank while other work goes on: begin_share starts, and behind end_share they
-  // are there (for host memory on return, otherwise for what is enqueued on the stream from then on). In between nobody
-  // touches the parts or calls another collective, and `parts` stays where it is. Bytes and roots are the same on every
-  // rank, addresses need not be. end_share is called for every begin_share that was ok, whatever happens in between.
-  // One that does nothing in the background does it all in begin_share, which is what these two do; not to be captured.
-  virtual Status begin_share(std::span<const SharedPart> parts, void* stream) {
+  // Brings parts from their roots to their readers while other work goes on: begin_share starts, and behind end_share
+  // they are there (for host memory on return, otherwise for what is enqueued on the stream from then on). In between
+  // nobody touches the parts or calls another collective, and `parts` stays where it is. Everything but addresses is
+  // the same on every rank, `place` included: ranks of a communicator that compares them are lost where they differ,
+  // with a text that says in what. end_share is called for every begin_share that was ok, whatever happens in between.
+  // One that does nothing in the background does it all in begin_share, which is what these two do: they compare
+  // nothing and give all parts to all ranks. Not to be captured.
+  virtual Status begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) {
+    static_cast<void>(place);
     for (const SharedPart& part : parts) {
       if (Status status = broadcast(part.data, part.bytes, part.root, stream); !status.ok()) return status;
     }

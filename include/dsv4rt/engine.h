@@ -77,6 +77,7 @@ struct ParallelOptions {
   // cache, what lies around the cuts, and the outputs. Every rank holds all weights and a whole cache, makes the same
   // calls with the same x (and with a prefix cache the same token ids, salts and policies), and gets the same outputs;
   // outputs and cache bytes are those of one rank. Shorter steps are computed by every rank. Long steps run eagerly.
+  // StepOptions::hand_over_to leaves sequences with one rank.
   // Null: none. Not together with `tensor` (kUnsupported).
   std::shared_ptr<Communicator> context;
   std::int32_t context_min_tokens = 256;
@@ -333,6 +334,11 @@ class Engine {
   // kResourceExhausted when a reservation could not be kept.
   DSV4RT_EXPORT Status truncate(SequenceId sequence, std::int64_t new_length);
   DSV4RT_EXPORT Status release(SequenceId sequence);
+  // With context parallelism: a sequence that other ranks do not have becomes this rank's alone, as after
+  // StepOptions::hand_over_to. For those that this rank has made by itself: created for a prompt of its own, or
+  // restored from what one of its own was saved as. The other ranks are not told; kFailedPrecondition for one that is
+  // another rank's. Changes nothing without other ranks.
+  DSV4RT_EXPORT Status claim(SequenceId sequence);
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
   // What create_sequence(tokens) would answer; changes nothing but that accepted counts which are under way are waited
   // for and applied (commit_from_device), outside of hooks and callbacks.
@@ -414,7 +420,8 @@ class Engine {
 
   // The rows of a step that this rank computes with context parallelism, which alone it reads of x: two parts, of which
   // either may be empty. All rows, as the first part, where every rank computes all: with one rank, with tensor
-  // parallelism, and in steps of fewer rows than context_min_tokens.
+  // parallelism, in steps of fewer rows than context_min_tokens and in those of sequences that this rank alone has. Of
+  // the outstanding step: of others as if they were not handed over.
   [[nodiscard]] DSV4RT_EXPORT std::array<StepRows, 2> context_rows(const Step& step) const noexcept;
 
   // Backend memory for x, [max_step_tokens, hidden_size], at an address that stays: for captured steps.
@@ -447,7 +454,8 @@ class Engine {
   // sequence then has all of its tokens, also in a step that ran since, and the call that waited has done nothing of
   // its own but is kInvalidArgument naming step, entry, sequence and value, once; cancel, can_admit and snapshot_bytes
   // leave that to the next call.
-  // kFailedPrecondition with EngineOptions::draft_budget_tokens = 0. Otherwise errors are those of commit.
+  // kFailedPrecondition with EngineOptions::draft_budget_tokens = 0, and for a step that hands its sequences over.
+  // Otherwise errors are those of commit.
   DSV4RT_EXPORT Status commit_from_device(const Step& step, std::span<const std::int32_t> accepted);
   // The counts of one of the last eight steps that ended so (kFailedPrecondition for others). Applies nothing.
   [[nodiscard]] DSV4RT_EXPORT Result<AcceptedCounts> accepted_counts(const Step& step);

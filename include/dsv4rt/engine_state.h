@@ -43,6 +43,7 @@ struct SequenceState {
   // The shortest length > 0 that truncate accepts wherever no boundary state is kept.
   std::int64_t earliest_truncation = 0;
   std::int64_t saved_tokens = 0;  // SnapshotOptions::base_tokens of the next increment; 0: it has to be saved whole
+  std::int32_t held_by = -1;      // the rank that alone has it, by StepOptions::hand_over_to; -1: every rank
   // Row of the sequence in block tables, and its ring: CacheView.
   std::int32_t slot = 0;
   std::array<std::int64_t, kCacheRoleCount>

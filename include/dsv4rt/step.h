@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "dsv4rt/types.h"
 
@@ -24,6 +25,18 @@ struct StepOptions {
   // Engine::step shall run the step as a captured graph of its shape where the backend can capture and
   // GraphOptions allow it. Rows of x are padded to a bucket (Step::tokens says how many there are).
   bool capture = false;
+
+  // With context parallelism: the rank that alone has the step's sequences once it is committed; the same on every
+  // rank. For the last step of prompts. That rank's cache is what it would have been, its further steps of these
+  // sequences are its own whatever their length, and nobody waits for it. On the others the sequences become empty and
+  // give back blocks and reservation, and every call for them is kFailedPrecondition but release, length and
+  // sequence_state. A snapshot does not say whose it was: what that rank restores from it, it has to claim
+  // (Engine::claim). Sequences of one rank and of all are not in one step. A step that is dealt out brings them only
+  // what their own tokens read, and the rank's tokens are the last ones. Unset: every rank has them. kInvalidArgument
+  // for a rank that does not exist and with tensor parallelism; kFailedPrecondition for sequences that one rank has
+  // already; kUnsupported with a prefix cache, in which ranks would find different prefixes. Without other ranks, 0
+  // changes nothing.
+  std::optional<std::int32_t> hand_over_to = std::nullopt;
 };
 
 }  // namespace dsv4rt

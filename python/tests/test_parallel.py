@@ -36,6 +36,20 @@ def test_an_id_of_ranks_or_why_there_is_none():
         assert "nccl" in str(error)
 
 
+def test_without_other_ranks_sequences_stay(engine):
+    sequence = engine.create_sequence()
+    for rank, text in ((1, "hand_over_to = 1; accepted: ranks 0 to 0"), (-1, "hand_over_to: -1; accepted: a rank")):
+        with pytest.raises(dsv4rt.InvalidArgumentError, match=text):
+            engine.prepare([(sequence, 5)], hand_over_to=rank)
+    with engine.prepare([(sequence, 5)], hand_over_to=0) as step:
+        step.cancel()
+    sequence.claim()
+    assert sequence.state.held_by == -1
+    sequence.release()
+    with pytest.raises(dsv4rt.StaleHandleError):
+        sequence.claim()
+
+
 def test_one_rank_computes_all_rows(engine):
     with engine.prepare([(engine.create_sequence(), 5)]) as step:
         assert step.context_rows == (range(0, 5), range(0, 0))

@@ -27,8 +27,8 @@ AttentionLayer::AttentionLayer(const AttentionSettings& settings, const LayerSpe
 // keeps what the step's tokens still read, after attention where a long chunk would overwrite it.
 Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
                                StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
-                               std::span<const std::int32_t> first_tokens) const {
-  if (divided(step)) return forward_divided(ops, step, x, out, ws, observer, cache_written, keep, first_tokens);
+                               const DealtStep& dealt) const {
+  if (divided(step, dealt)) return forward_divided(ops, step, x, out, ws, observer, cache_written, keep, dealt);
   const auto run = [observer](Stage stage, const auto& work) { return run_stage(observer, stage, work); };
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));

@@ -49,6 +49,19 @@ struct BoundaryKeep {
   BoundaryRows index_state;
 };
 
+// How the rows of a step are dealt out over ranks, for those that are.
+struct DealtStep {
+  // The host's copy of StepView::sequence_first_token, [sequences + 1].
+  std::span<const std::int32_t> first_tokens;
+  // The rank that alone has the step's sequences afterwards; -1: every rank.
+  std::int32_t hand_over_to = -1;
+  // Whether the step is this rank's alone, whatever its length.
+  bool alone = false;
+  std::uint64_t number = 0;   // SharePlace::step
+  std::uint64_t content = 0;  // SharePlace::content
+  std::int32_t layer = -1;    // SharePlace::layer
+};
+
 class AttentionLayer {
  public:
   // `inverse_frequency` ([32] float, backend memory) is the layer's rope choice; ratio_class as in
@@ -60,11 +73,10 @@ class AttentionLayer {
   // the step's tokens to the layer's cache. Stream-ordered. `observer` (or null) is told of the stages.
   // A call that failed may be repeated unless `cache_written` (or null) became true: rings that were written no longer
   // hold what the step's tokens read. `keep` (or null): the boundaries of the step that are kept; not in a captured
-  // one. `first_tokens`: the host's copy of step.sequence_first_token, [sequences + 1], which steps take whose rows are
-  // dealt out over ranks.
+  // one. `dealt`: what steps take whose rows are dealt out over ranks.
   Status forward(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
                  StageObserver* observer = nullptr, bool* cache_written = nullptr, const BoundaryKeep* keep = nullptr,
-                 std::span<const std::int32_t> first_tokens = {}) const;
+                 const DealtStep& dealt = {}) const;
 
   [[nodiscard]] const LayerSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] const LayerWeights& weights() const noexcept { return *weights_; }
@@ -83,16 +95,16 @@ class AttentionLayer {
 
   // Context parallelism: divided_layer.cpp. Whether the step's rows are dealt out over ranks.
   struct Exchange;
-  [[nodiscard]] bool divided(const StepView& step) const noexcept;
+  [[nodiscard]] bool divided(const StepView& step, const DealtStep& dealt) const noexcept;
   Status forward_divided(Ops& ops, const StepView& step, const bf16* x, bf16* out, const Workspace& workspace,
                          StageObserver* observer, bool* cache_written, const BoundaryKeep* keep,
-                         std::span<const std::int32_t> first_tokens) const;
+                         const DealtStep& dealt) const;
   [[nodiscard]] Result<Exchange> plan_exchange(const StepView& step, bf16* out, const Workspace& ws,
-                                               const BoundaryKeep* keep,
-                                               std::span<const std::int32_t> first_tokens) const;
+                                               const BoundaryKeep* keep, const DealtStep& dealt) const;
   // work(step, x, out, workspace) of each of this rank's pieces.
   template <class Work>
-  Status for_own_rows(const StepView& step, const bf16* x, bf16* out, const Workspace& ws, const Work& work) const;
+  Status for_own_rows(const Exchange& exchange, const StepView& step, const bf16* x, bf16* out, const Workspace& ws,
+                      const Work& work) const;
   [[nodiscard]] Workspace rows_of_workspace(Workspace ws, std::int32_t first) const;
   // Window rows and compressed rows that this rank makes of its own tokens alone, packed for the others.
   Status make_own_rows(Ops& ops, const StepView& step, const Workspace& ws, const Exchange& exchange) const;

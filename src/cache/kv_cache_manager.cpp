@@ -434,6 +434,17 @@ Status KVCacheManager::release(SequenceId sequence) {
   return {};
 }
 
+Status KVCacheManager::clear_sequence(SequenceId sequence) {
+  Impl& state = *impl_;
+  state.freed_blocks.clear();
+  if (Status status = state.no_step_outstanding("clear_sequence"); !status.ok()) return status;
+  const std::int32_t slot = state.sequences.find(sequence);
+  if (slot == SequenceTable::kNone) return state.sequences.stale(sequence);
+  state.drop_reservation(slot);
+  state.truncate(slot, 0);
+  return {};
+}
+
 // ---- Questions ----------------------------------------------------------------------------------
 
 Result<std::int64_t> KVCacheManager::length(SequenceId sequence) const {

@@ -160,6 +160,9 @@ class KVCacheManager {
   // replaced; nothing changes then.
   Status truncate(SequenceId sequence, std::int64_t new_length);
   Status release(SequenceId sequence);
+  // Drops all tokens and the reservation: the sequence is as create_sequence() would make it. Fails for a stale id and
+  // during a step only.
+  Status clear_sequence(SequenceId sequence);
   // A sequence of `length` tokens whose content the caller brings: it holds the blocks that so many
   // tokens need, none of them shared. Before the next step the caller writes the block-table rows of
   // its slot, the rows of the blocks and, in every ring, positions [first_needed_position(length),

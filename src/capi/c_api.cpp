@@ -208,6 +208,11 @@ dsv4rt_status dsv4rt_sequence_create(dsv4rt_engine* engine, int64_t reserve_toke
   });
 }
 
+dsv4rt_status dsv4rt_sequence_claim(dsv4rt_engine* engine, dsv4rt_sequence sequence) {
+  return call(engine, Use::kChange,
+              [&](dsv4rt_engine& handle) { return handle.engine->claim(dsv4rt::c_api::id_of(sequence)); });
+}
+
 dsv4rt_status dsv4rt_sequence_fork(dsv4rt_engine* engine, dsv4rt_sequence parent, int64_t reserve_tokens,
                                    dsv4rt_sequence* child) {
   return call(engine, Use::kChange, [&](dsv4rt_engine& handle) {

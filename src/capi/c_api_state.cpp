@@ -142,6 +142,7 @@ Status sequence_state(const Engine& engine, dsv4rt_sequence sequence, dsv4rt_seq
   values.earliest_truncation = known.earliest_truncation;
   values.slot = known.slot;
   values.saved_tokens = known.saved_tokens;
+  values.held_by = known.held_by;
   std::copy(known.blocks.begin(), known.blocks.end(), values.blocks);
   return write_struct(state, state->struct_size, "dsv4rt_sequence_state", values);
 }

@@ -35,10 +35,24 @@ Result<StepRequest> read_step_options(const dsv4rt_step_options* given) {
     return Status{StatusCode::kInvalidArgument,
                   "dsv4rt_step_options.capture: " + std::to_string(known.capture) + "; accepted: 0 or 1"};
   }
-  return StepRequest{
-      .options = {.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens), .capture = known.capture == 1},
-      .hook_key = known.hook_key,
-      .token_ids = known.token_ids};
+  if (known.hand_over != 0 && known.hand_over != 1) {
+    return Status{StatusCode::kInvalidArgument,
+                  "dsv4rt_step_options.hand_over: " + std::to_string(known.hand_over) + "; accepted: 0 or 1"};
+  }
+  // Whether there is such a rank, the engine knows.
+  if (known.hand_over_to < 0 || known.hand_over_to > std::numeric_limits<std::int32_t>::max() ||
+      (known.hand_over == 0 && known.hand_over_to != 0)) {
+    return Status{StatusCode::kInvalidArgument,
+                  "dsv4rt_step_options.hand_over_to: " + std::to_string(known.hand_over_to) +
+                      (known.hand_over == 0 ? " without hand_over; accepted: 0" : "; accepted: a rank")};
+  }
+  std::optional<std::int32_t> hand_over_to;
+  if (known.hand_over == 1) hand_over_to = static_cast<std::int32_t>(known.hand_over_to);
+  return StepRequest{.options = {.pad_to_tokens = static_cast<std::int32_t>(known.pad_to_tokens),
+                                 .capture = known.capture == 1,
+                                 .hand_over_to = hand_over_to},
+                     .hook_key = known.hook_key,
+                     .token_ids = known.token_ids};
 }
 
 // Fills handle.entries.

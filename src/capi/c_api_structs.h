@@ -28,7 +28,7 @@ inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_memory>{88, 104
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_memory_region>{56};
 template <>
-inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_step_options>{16, 32, 40};
+inline constexpr std::array<std::size_t, 4> kVersionBytes<dsv4rt_step_options>{16, 32, 40, 56};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_graph_stats>{48};
 template <>
@@ -51,7 +51,7 @@ inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_engine_state>{3
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_role_state>{64};
 template <>
-inline constexpr std::array<std::size_t, 2> kVersionBytes<dsv4rt_sequence_state>{96, 104};
+inline constexpr std::array<std::size_t, 3> kVersionBytes<dsv4rt_sequence_state>{96, 104, 112};
 template <>
 inline constexpr std::array<std::size_t, 1> kVersionBytes<dsv4rt_block_shortage>{40};
 template <>

@@ -5,6 +5,9 @@
 namespace dsv4rt {
 namespace {
 
+// Far more than a device has; sums of bytes stay far from what 64 bits hold.
+constexpr std::int64_t kMostShareBytes = std::int64_t{1} << 50;
+
 Status check_count(const char* call, const char* what, std::int64_t count) {
   if (count >= 0) return {};
   return {StatusCode::kInvalidArgument,
@@ -57,9 +60,22 @@ Status check_broadcast(const void* data, std::int64_t bytes, std::int32_t root, 
 }
 
 Status check_share(std::span<const SharedPart> parts, std::int32_t size) {
+  std::int64_t all_bytes = 0;
   for (const SharedPart& part : parts) {
     if (Status status = check_rooted("begin_share", part.data, part.bytes, part.root, size); !status.ok())
       return status;
+    if (part.bytes > kMostShareBytes - all_bytes) {
+      return {StatusCode::kInvalidArgument, "begin_share: bytes = " + std::to_string(part.bytes) + " after " +
+                                                std::to_string(all_bytes) +
+                                                "; accepted: " + std::to_string(kMostShareBytes) + " together"};
+    }
+    all_bytes += part.bytes;
+    if (part.readers == SharedPart::kEveryRank) continue;
+    if (part.first_reader < 0 || part.first_reader >= size || part.readers < 0 || part.readers > size) {
+      return {StatusCode::kInvalidArgument, "begin_share: readers = " + std::to_string(part.readers) + " from rank " +
+                                                std::to_string(part.first_reader) + " on; accepted: 0 to " +
+                                                std::to_string(size) + " of ranks 0 to " + std::to_string(size - 1)};
+    }
   }
   return {};
 }

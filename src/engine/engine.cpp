@@ -93,12 +93,16 @@ Result<SequenceId> Engine::create_sequence(std::int64_t reserve_tokens) {
 // The child's slot is nobody's until the manager makes the fork: a copy that fails has changed nothing.
 Result<SequenceId> Engine::fork(SequenceId parent, std::int64_t reserve_tokens) {
   return impl_->call("fork", Impl::Use::kChange, [&]() -> Result<SequenceId> {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_held_here("fork", parent));
     DSV4RT_ASSIGN_OR_RETURN(const ForkResult fork, impl_->manager->can_fork(parent, reserve_tokens));
     DSV4RT_RETURN_IF_ERROR(impl_->latch_if_broken(impl_->backend->ops().copy_slot(
         fork.source.value, fork.target.value, impl_->cache.tables(), impl_->cache.rings())));
     DSV4RT_ASSIGN_OR_RETURN(const ForkResult made, impl_->manager->fork(parent, reserve_tokens));
     if (const Impl::SavedSequence* saved = impl_->saved_sequence(parent); saved != nullptr) {
       impl_->note_saved(made.child, saved->length, saved->digest);
+    }
+    if (const Impl::HeldSequence* held = impl_->held_sequence(parent); held != nullptr) {
+      impl_->held[made.child.index] = {made.child, held->rank, held->step};
     }
     DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
     return made.child;
@@ -109,6 +113,7 @@ Status Engine::release(SequenceId sequence) {
   return impl_->call("release", Impl::Use::kChange, [&]() -> Status {
     const Result<StateSlotId> slot = impl_->manager->slot(sequence);
     DSV4RT_RETURN_IF_ERROR(impl_->manager->release(sequence));
+    impl_->held[sequence.index] = {};
     return impl_->reclaim({&slot.value(), 1});
   });
 }
@@ -127,6 +132,7 @@ Status Engine::can_admit(std::int64_t tokens) const {
 Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptions& options) {
   return impl_->call("prepare", Impl::Use::kStep, [&]() -> Result<Step> {
     DSV4RT_RETURN_IF_ERROR(impl_->poll_outputs());
+    DSV4RT_RETURN_IF_ERROR(impl_->check_hand_over("prepare", entries, options));
     const bool capture = options.capture && impl_->captures(entries, options);
     StepOptions padded = options;
     if (capture) padded.pad_to_tokens = impl_->captured_tokens(entries, options);
@@ -145,6 +151,7 @@ Result<Step> Engine::prepare(std::span<const StepEntry> entries, const StepOptio
     step.view = step_view(impl_->metadata.data(), impl_->manager->step_offsets(), step.plan.counts);
     // Boundaries that layers have to keep are this step's own: no graph of its shape knows them.
     step.capture = capture && impl_->manager->captures().empty();
+    impl_->deal_step(entries, options);
     DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
     return Step{.serial = plan->serial, .tokens = plan->counts.tokens, .valid_tokens = plan->counts.valid_tokens};
   });
@@ -194,8 +201,11 @@ Status Engine::step(const Step& step, const Bf16Bits* x, const LayerHook& hook, 
 
 std::array<StepRows, 2> Engine::context_rows(const Step& step) const noexcept {
   const AttentionSettings& settings = impl_->settings;
-  if (settings.context == nullptr || step.tokens < settings.context_min_tokens) return {{{0, step.tokens}, {}}};
-  const ContextSplit split(step.tokens, settings.context->size());
+  const DealtStep dealt = step.serial == impl_->step.plan.serial ? impl_->step.dealt : DealtStep{};
+  if (settings.context == nullptr || dealt.alone || step.tokens < settings.context_min_tokens) {
+    return {{{0, step.tokens}, {}}};
+  }
+  const ContextSplit split(step.tokens, settings.context->size(), std::max(dealt.hand_over_to, 0));
   std::array<StepRows, 2> rows{};
   for (std::size_t part = 0; part < rows.size(); ++part) {
     const RowRange range = split.of_rank(settings.context->rank())[part];
@@ -240,10 +250,12 @@ Status Engine::commit(const Step& step, std::span<const std::int32_t> accepted) 
     ++impl_->step_counts.committed;
     impl_->step_counts.accepted_tokens += kept;
     impl_->step_counts.rejected_tokens += tokens - kept;
+    const bool handed_over = impl_->note_dealt_step();
     impl_->clear_step();
     DSV4RT_RETURN_IF_ERROR(impl_->end_output_step(step.serial, entries));
     DSV4RT_RETURN_IF_ERROR(impl_->take_boundaries());
-    return impl_->reclaim();
+    DSV4RT_RETURN_IF_ERROR(impl_->reclaim());
+    return handed_over ? impl_->give_back_held(step.serial) : Status{};
   });
 }
 
@@ -350,17 +362,13 @@ Status Engine::Impl::forward_layer(const Step& given, LayerId layer, const Bf16B
   return run_layer(local, step.view, x, out);
 }
 
-std::span<const std::int32_t> Engine::Impl::first_tokens() const {
-  const StepView host = step_view(step.plan.metadata.data(), manager->step_offsets(), step.plan.counts);
-  return {host.sequence_first_token, static_cast<std::size_t>(step.plan.counts.sequences) + 1};
-}
-
 Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out) {
   const auto* rows = reinterpret_cast<const bf16*>(x);
   auto* output = reinterpret_cast<bf16*>(out);
   // Recording changes nothing: neither the cache nor what is known of the step.
   if (capturing) {
-    DSV4RT_RETURN_IF_ERROR(latch_if_broken(layers[local].forward(backend->ops(), view, rows, output, workspace)));
+    DSV4RT_RETURN_IF_ERROR(latch_if_broken(
+        layers[local].forward(backend->ops(), view, rows, output, workspace, nullptr, nullptr, nullptr, step.dealt)));
     return latch_if_broken(flag_outputs(view, output));
   }
   if (step.layer_done[local]) {
@@ -371,9 +379,11 @@ Status Engine::Impl::run_layer(std::size_t local, const StepView& view, const Bf
   bool cache_written = false;
   Status status;
   try {
+    DealtStep dealt = step.dealt;
+    dealt.layer = layer_ids[local].value;
     const BoundaryKeep keep = boundaries.keep(layout, schedule.layers()[local]);
     status = layers[local].forward(backend->ops(), view, rows, output, workspace, stage_observer, &cache_written, &keep,
-                                   first_tokens());
+                                   dealt);
     if (status.ok()) status = flag_outputs(view, output);
   } catch (...) {
     status = of_exception("forward_layer", std::current_exception());
@@ -416,6 +426,7 @@ void Engine::Impl::clear_step() noexcept {
   step.spoiled_by.reset();
   step.started = false;
   step.capture = false;
+  step.dealt = {};
   boundaries.end_captures();
 }
 

@@ -80,7 +80,8 @@ Status Engine::Impl::latch_if_broken(Status status) noexcept {
 }
 
 void Engine::Impl::note_lost_ranks() {
-  if (peers == nullptr || !latched.ok()) return;
+  // A communicator may ask its device, which a capture of this thread forbids.
+  if (peers == nullptr || capturing || !latched.ok()) return;
   static_cast<void>(latch_if_broken(peers->state()));
 }
 

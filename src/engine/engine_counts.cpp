@@ -75,6 +75,11 @@ Status Engine::commit_from_device(const Step& step, std::span<const std::int32_t
   return impl_->call("commit_from_device", Impl::Use::kStep, [&]() -> Status {
     Impl& engine = *impl_;
     DSV4RT_RETURN_IF_ERROR(engine.check_complete("commit_from_device", step));
+    if (engine.step.dealt.hand_over_to >= 0) {
+      return {StatusCode::kFailedPrecondition, "commit_from_device: the step hands its sequences over to rank " +
+                                                   std::to_string(engine.step.dealt.hand_over_to) +
+                                                   "; accepted: commit"};
+    }
     DSV4RT_RETURN_IF_ERROR(engine.check_counts(accepted));
     DSV4RT_RETURN_IF_ERROR(engine.settle_and_tell());
     if (engine.runs_ahead()) {
@@ -86,6 +91,7 @@ Status Engine::commit_from_device(const Step& step, std::span<const std::int32_t
       return engine.latch(std::move(status));
     }
     ++engine.step_counts.committed;
+    static_cast<void>(engine.note_dealt_step());
     const std::int32_t entries = engine.step.plan.counts.sequences;
     engine.clear_step();
     return engine.end_output_step(step.serial, entries);

@@ -77,6 +77,7 @@ struct Engine::Impl {
     std::optional<std::size_t> spoiled_by;   // a layer that failed after it had begun to write the cache
     bool started = false;                    // metadata uploaded, table deltas and block copies made
     bool capture = false;                    // the step is to run as a graph
+    DealtStep dealt;                         // its rows, if they are dealt out over ranks
     std::vector<LateCounts::Entry> entries;  // sequences and tokens that prepare was given
   };
   Outstanding step;
@@ -116,8 +117,6 @@ struct Engine::Impl {
   Status agree(const Status& own);
   void identify_prefixes(const Sha256::Digest& digest);
   Status start_step();
-  // The host's copy of the outstanding step's sequence_first_token.
-  [[nodiscard]] std::span<const std::int32_t> first_tokens() const;
   // Runs one layer of the step, or records it with the counts of `view` while capturing.
   Status run_layer(std::size_t local, const StepView& view, const Bf16Bits* x, Bf16Bits* out);
   Status forward_layer(const Step& given, LayerId layer, const Bf16Bits* x, Bf16Bits* out);
@@ -206,6 +205,32 @@ struct Engine::Impl {
   [[nodiscard]] Status check_complete(const char* operation, const Step& given) const;
   [[nodiscard]] Status check_not_spoiled(const char* operation) const;
   [[nodiscard]] Status no_step_outstanding(const char* operation) const;
+  // Sequences that one rank alone has: engine_ranks.cpp.
+  struct HeldSequence {
+    SequenceId sequence;
+    std::int32_t rank = -1;
+    std::uint64_t step = 0;  // serial of the step that handed it over
+  };
+  std::vector<HeldSequence> held;  // index: slot
+  std::uint64_t dealt_steps = 0;   // committed ones whose rows were dealt out over ranks
+  // Which sequences went to which rank: ranks that differ in that are told at the next step that is dealt out.
+  std::uint64_t digest_of_hand_overs = 0xcbf29ce484222325U;
+  // Null: every rank has the sequence, or there is no such sequence.
+  [[nodiscard]] const HeldSequence* held_sequence(SequenceId sequence) const noexcept;
+  // kFailedPrecondition naming the rank that has it, unless that is this one or every rank.
+  [[nodiscard]] Status check_held_here(const char* operation, SequenceId sequence) const;
+  // Of what prepare is given. The sequences of a step that can be prepared are every rank's or this rank's.
+  [[nodiscard]] Status check_hand_over(const char* operation, std::span<const StepEntry> entries,
+                                       const StepOptions& asked) const;
+  // Whether such a step is this rank's own: one of its sequences is.
+  [[nodiscard]] bool alone(std::span<const StepEntry> entries) const noexcept;
+  // How the step that was just prepared is dealt out.
+  void deal_step(std::span<const StepEntry> entries, const StepOptions& asked);
+  // The manager has committed the outstanding step: whose its sequences are now. False if they are whose they were.
+  bool note_dealt_step();
+  // Sequences that the step handed over to another rank become empty.
+  Status give_back_held(std::uint64_t serial);
+
   // Snapshots: engine_snapshot.cpp. What a sequence was last saved as: what an increment adds to. Its rows stay what
   // they were as long as the sequence is not cut below it.
   struct SavedSequence {

@@ -432,7 +432,7 @@ Status Engine::Impl::plan_and_allocate() {
   if (options.check_outputs) memory.workspace_bytes += OutputWatch::bytes(options.limits.max_sequences);
   if (options.draft_budget_tokens > 0) memory.workspace_bytes += LateCounts::bytes(options.limits.max_sequences);
   memory.scratch_bytes = backend->scratch_bytes(step_shapes(settings.config, schedule, options.limits));
-  // Sums take memory of the communicator, rows that are exchanged none.
+  // Of the communicator: what sums take, or with 0 elements what shares do.
   const std::int64_t rank_elements = settings.ranks != nullptr ? max_tokens * config.hidden_size : 0;
   if (peers != nullptr) memory.exchange_bytes = peers->scratch_bytes(rank_elements);
   if (backend->can_capture() && options.graphs.max_graphs > 0) memory.graph_bytes = options.graphs.max_bytes;
@@ -451,6 +451,7 @@ Status Engine::Impl::plan_and_allocate() {
                                      .record_events = static_cast<bool>(options.prefix_cache.on_event)};
   DSV4RT_ASSIGN_OR_RETURN(manager, KVCacheManager::create(schedule, layout, memory.cache, prefixes, next_handles()));
   last_saved.resize(static_cast<std::size_t>(options.limits.max_sequences));
+  held.resize(static_cast<std::size_t>(options.limits.max_sequences));
   std::vector<std::int32_t> strides;
   for (std::size_t i = 0; i < layout.pools().size(); ++i) strides.push_back(manager->table_stride(static_cast<int>(i)));
   const bool guarded = options.poison_freed_blocks.value_or(kDebugBuild);

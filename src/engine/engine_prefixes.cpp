@@ -18,6 +18,7 @@ Result<SequenceStart> Engine::create_sequence(std::span<const std::int32_t> toke
 
 Result<SequenceId> Engine::branch(SequenceId parent, std::int64_t length, std::int64_t reserve_tokens) {
   return impl_->call("branch", Impl::Use::kChange, [&]() -> Result<SequenceId> {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_held_here("branch", parent));
     DSV4RT_ASSIGN_OR_RETURN(const PrefixStart start, impl_->manager->branch(parent, length, reserve_tokens));
     DSV4RT_RETURN_IF_ERROR(impl_->fill_from_prefix(start.sequence, start.restore));
     return start.sequence;
@@ -29,6 +30,7 @@ Result<SequenceId> Engine::branch(SequenceId parent, std::int64_t length, std::i
 Status Engine::truncate(SequenceId sequence, std::int64_t new_length) {
   return impl_->call("truncate", Impl::Use::kChange, [&]() -> Status {
     Impl& engine = *impl_;
+    DSV4RT_RETURN_IF_ERROR(engine.check_held_here("truncate", sequence));
     Status status = engine.manager->truncate(sequence, new_length);
     if (status.ok()) {
       engine.forget_saved(sequence, new_length);

@@ -255,6 +255,7 @@ void Engine::Impl::forget_saved(SequenceId sequence, std::int64_t new_length) no
 Result<std::optional<SnapshotBase>> Engine::Impl::snapshot_base(const char* operation, SequenceId sequence,
                                                                 std::int64_t base_tokens) {
   DSV4RT_RETURN_IF_ERROR(manager->length(sequence).status());
+  DSV4RT_RETURN_IF_ERROR(check_held_here(operation, sequence));
   if (base_tokens == 0) return std::optional<SnapshotBase>();
   const SavedSequence* saved = saved_sequence(sequence);
   const std::string field = std::string(operation) + ": base_tokens = " + std::to_string(base_tokens);

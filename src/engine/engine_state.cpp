@@ -140,6 +140,7 @@ Result<SequenceState> Engine::sequence_state(SequenceId sequence) const {
                         .earliest_truncation = usage.earliest_truncation,
                         .slot = usage.slot.value};
     if (const Impl::SavedSequence* saved = impl_->saved_sequence(sequence)) state.saved_tokens = saved->length;
+    if (const Impl::HeldSequence* held = impl_->held_sequence(sequence)) state.held_by = held->rank;
     const auto pools = first_pools(impl_->layout);
     for (std::size_t role = 0; role < pools.size(); ++role) {
       if (pools[role] >= 0) state.blocks[role] = impl_->manager->blocks_of_length(usage.length, pools[role]);
@@ -151,6 +152,7 @@ Result<SequenceState> Engine::sequence_state(SequenceId sequence) const {
 Result<std::optional<BlockShortage>> Engine::can_step(std::span<const StepEntry> entries,
                                                       const StepOptions& asked) const {
   return impl_->call("can_step", Impl::Use::kRead, [&]() -> Result<std::optional<BlockShortage>> {
+    DSV4RT_RETURN_IF_ERROR(impl_->check_hand_over("can_step", entries, asked));
     DSV4RT_ASSIGN_OR_RETURN(const std::optional<PoolShortage> found, impl_->manager->step_shortage(entries, asked));
     if (!found) return std::optional<BlockShortage>();
     const PoolSpec& pool = impl_->layout.pools()[static_cast<std::size_t>(found->pool)];

@@ -41,7 +41,7 @@ bool Engine::Impl::captures(std::span<const StepEntry> entries, const StepOption
   const std::int64_t tokens = sum_of_tokens(entries);
   if (!backend->can_capture() || options.graphs.max_graphs == 0 || tokens <= 0 || tokens > most) return false;
   // With its padding a step may be one that is dealt out, and such run eagerly.
-  return settings.context == nullptr || captured_tokens(entries, asked) < settings.context_min_tokens;
+  return settings.context == nullptr || alone(entries) || captured_tokens(entries, asked) < settings.context_min_tokens;
 }
 
 std::int32_t Engine::Impl::captured_tokens(std::span<const StepEntry> entries, const StepOptions& asked) const {

@@ -90,7 +90,7 @@ class Comparison(unittest.TestCase):
                 broken, count = re.subn(*change, today)
                 self.assertEqual(count, 1)
                 self.assertNotEqual(self.breaks(today, broken), "")
-        grown = today.replace("int64_t saved_tokens;", "int64_t saved_tokens; int64_t more;")
+        grown = today.replace("int64_t held_by;", "int64_t held_by; int64_t more;")
         self.assertNotEqual(grown, today)
         self.assertEqual(self.breaks(today, grown), "")
 

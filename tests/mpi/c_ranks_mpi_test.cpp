@@ -161,6 +161,59 @@ TEST(CRanks, ARankIsToldItsRows) {
   EXPECT_EQ(dsv4rt_step_context_rows(nullptr, &step, first, count), DSV4RT_INVALID_ARGUMENT);
 }
 
+TEST(CRanks, AStepHandsItsSequencesOver) {
+  const auto peers = all_ranks();
+  const dsv4rt_parallel_options ranks = parallel(DSV4RT_PARALLEL_CONTEXT);
+  const Opened opened = open(&ranks);
+  ASSERT_EQ(opened.status, DSV4RT_OK) << opened.message;
+  dsv4rt_engine* const engine = opened.engine.get();
+  std::int64_t hidden = 0;
+  ASSERT_EQ(dsv4rt_engine_hidden_size(engine, &hidden), DSV4RT_OK);
+  dsv4rt_sequence sequence{};
+  ASSERT_EQ(dsv4rt_sequence_create(engine, kTokens, &sequence), DSV4RT_OK);
+  const std::int32_t tokens = kTokens - 20;
+  const std::int32_t holder = peers->size() - 1;
+  const dsv4rt_step_entry entry{sequence, tokens};
+  const dsv4rt_step_options options{.struct_size = sizeof options,
+                                    .pad_to_tokens = 0,
+                                    .capture = 0,
+                                    .hook_key = 0,
+                                    .token_ids = nullptr,
+                                    .hand_over = 1,
+                                    .hand_over_to = holder};
+  dsv4rt_step step{};
+  ASSERT_EQ(dsv4rt_step_prepare(engine, &entry, 1, &options, &step), DSV4RT_OK) << dsv4rt_engine_last_error(engine);
+  std::int32_t first[2] = {-1, -1};
+  std::int32_t count[2] = {-1, -1};
+  ASSERT_EQ(dsv4rt_step_context_rows(engine, &step, first, count), DSV4RT_OK);
+  EXPECT_EQ(peers->rank() == holder, first[1] + count[1] == tokens) << "it has the last rows";
+  const std::vector<Bf16Bits> x(static_cast<std::size_t>(tokens * hidden));
+  std::vector<Bf16Bits> out(x.size());
+  for (std::int32_t layer = 0; layer < 3; ++layer) {
+    ASSERT_EQ(dsv4rt_step_forward_layer(engine, &step, layer, x.data(), out.data()), DSV4RT_OK);
+  }
+  ASSERT_EQ(dsv4rt_step_commit(engine, &step, nullptr, 0), DSV4RT_OK);
+  dsv4rt_sequence_state state{};
+  state.struct_size = sizeof state;
+  ASSERT_EQ(dsv4rt_sequence_get_state(engine, sequence, &state), DSV4RT_OK);
+  EXPECT_EQ(state.held_by, holder);
+  EXPECT_EQ(state.length, peers->rank() == holder ? tokens : 0);
+  const dsv4rt_step_entry next{sequence, 1};
+  const bool here = peers->rank() == holder;
+  EXPECT_EQ(dsv4rt_step_prepare(engine, &next, 1, nullptr, &step), here ? DSV4RT_OK : DSV4RT_FAILED_PRECONDITION);
+  if (here) return;
+  EXPECT_NE(std::string(dsv4rt_engine_last_error(engine)).find("handed the sequence over to rank"), std::string::npos);
+  EXPECT_EQ(dsv4rt_sequence_claim(engine, sequence), DSV4RT_FAILED_PRECONDITION);
+  dsv4rt_sequence own{};
+  ASSERT_EQ(dsv4rt_sequence_create(engine, 0, &own), DSV4RT_RESOURCE_EXHAUSTED) << "one slot";
+  ASSERT_EQ(dsv4rt_sequence_release(engine, sequence), DSV4RT_OK);
+  ASSERT_EQ(dsv4rt_sequence_create(engine, 0, &own), DSV4RT_OK);
+  ASSERT_EQ(dsv4rt_sequence_claim(engine, own), DSV4RT_OK);
+  ASSERT_EQ(dsv4rt_sequence_get_state(engine, own, &state), DSV4RT_OK);
+  EXPECT_EQ(state.held_by, peers->rank());
+  EXPECT_EQ(dsv4rt_sequence_claim(engine, sequence), DSV4RT_STALE_HANDLE);
+}
+
 TEST(CRanks, ACommunicatorOfTheHostIsTaken) {
   const auto peers = all_ranks();
   // In the order of ranks from the last to the first.

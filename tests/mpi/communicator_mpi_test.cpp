@@ -126,7 +126,7 @@ TEST(MpiCommunicator, SharesPartsOfAllRanksAtOnce) {
       parts.push_back({.data = nullptr, .bytes = lengths[p], .root = root});
     }
     for (std::size_t p = 0; p < parts.size(); ++p) parts[p].data = memory[p].data() + 1;
-    ASSERT_OK(ranks->begin_share(parts, nullptr));
+    ASSERT_OK(ranks->begin_share(parts, {}, nullptr));
     if (std::any_of(lengths.begin(), lengths.end(), [](std::int64_t length) { return length > 0; })) {
       char other = 0;
       EXPECT_EQ(ranks->broadcast(&other, 1, 0, nullptr).code(), StatusCode::kFailedPrecondition);
@@ -145,6 +145,81 @@ TEST(MpiCommunicator, SharesPartsOfAllRanksAtOnce) {
   EXPECT_OK(ranks->end_share(nullptr)) << "nothing is under way";
 }
 
+// Parts that some ranks read: who does has them, what others have is theirs no more. Readers that begin with one rank
+// and readers that do not, parts of several of the pieces in which long ones go, roots that read nothing of their own.
+TEST(MpiCommunicator, PartsReachTheirReaders) {
+  const auto ranks = all_ranks();
+  const std::int32_t size = ranks->size();
+  const auto byte = [](std::size_t part, std::int64_t i) {
+    return static_cast<char>((i * 29 + static_cast<std::int64_t>(part) * 13 + 5) % 251);
+  };
+  for (const bool nested : {true, false}) {
+    for (std::int32_t first = 0; first < size; ++first) {
+      std::vector<std::vector<char>> memory;
+      std::vector<SharedPart> parts;
+      for (std::size_t p = 0; p < 12; ++p) {
+        const auto number = static_cast<std::int32_t>(p);
+        const std::int64_t length = p % 3 == 0 ? 700001 : 1000 + number;
+        auto& bytes = memory.emplace_back(static_cast<std::size_t>(length), 'x');
+        const std::int32_t root = (number * 5 + 1) % size;
+        for (std::int64_t i = 0; root == ranks->rank() && i < length; ++i) {
+          bytes[static_cast<std::size_t>(i)] = byte(p, i);
+        }
+        parts.push_back({.data = bytes.data(),
+                         .bytes = length,
+                         .root = root,
+                         .first_reader = nested ? first : (first + number) % size,
+                         .readers = p == 7 ? SharedPart::kEveryRank : number % (size + 1)});
+      }
+      ASSERT_OK(ranks->begin_share(parts, {.step = 3, .content = 9, .layer = 1}, nullptr));
+      ASSERT_OK(ranks->end_share(nullptr));
+      for (std::size_t p = 0; p < parts.size(); ++p) {
+        if (parts[p].root != ranks->rank() && !parts[p].read_by(ranks->rank(), size)) continue;
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < parts[p].bytes; ++i) {
+          wrong += memory[p][static_cast<std::size_t>(i)] == byte(p, i) ? 0 : 1;
+        }
+        EXPECT_EQ(wrong, 0) << "part " << p << ", readers from " << first << (nested ? ", nested" : "");
+      }
+    }
+  }
+}
+
+// Ranks that are at different places of their work, with equal parts: nobody takes the rows of another step or layer
+// for its own. The last rank is elsewhere.
+TEST(MpiCommunicator, RanksThatAreOutOfStepAreLost) {
+  struct Case {
+    SharePlace others;
+    const char* seen_by_others;
+    const char* seen_by_last;
+  };
+  for (const Case& c :
+       {Case{{.step = 8, .content = 5, .layer = 2},
+             " is at layer 2 of shared step 8 and this rank at layer 2 of shared step 7: the ranks are out of step",
+             " is at layer 2 of shared step 7 and this rank at layer 2 of shared step 8: the ranks are out of step"},
+        Case{{.step = 7, .content = 5, .layer = 3},
+             " is at layer 3 of shared step 7 and this rank at layer 2 of shared step 7",
+             " is at layer 2 of shared step 7 and this rank at layer 3 of shared step 7"},
+        Case{{.step = 7, .content = 6, .layer = 2},
+             " runs other tokens in layer 2 of shared step 7: the ranks' steps differ",
+             " runs other tokens in layer 2 of shared step 7: the ranks' steps differ"}}) {
+    const auto ranks = all_ranks(5);
+    const bool last = ranks->rank() == ranks->size() - 1;
+    char byte = 'x';
+    const SharedPart part{.data = &byte, .bytes = 1, .root = 0};
+    const Status status =
+        ranks->begin_share({&part, 1}, last ? c.others : SharePlace{.step = 7, .content = 5, .layer = 2}, nullptr);
+    EXPECT_EQ(status.code(), StatusCode::kBackendLost);
+    const std::string text = "begin_share: rank " + std::to_string(last ? 0 : ranks->size() - 1) +
+                             (last ? c.seen_by_last : c.seen_by_others);
+    EXPECT_NE(status.message().find(text), std::string::npos) << status.message();
+    EXPECT_EQ(byte, 'x');
+    EXPECT_EQ(ranks->end_share(nullptr).message(), status.message());
+  }
+  const auto ranks = all_ranks();
+  expect_same_on_every_rank(*ranks, "afterwards");
+}
+
 // One rank was called with other parts, of the same length or of another one: nobody takes them for its own.
 TEST(MpiCommunicator, SharesOfOtherPartsLoseTheRanks) {
   for (const std::int64_t others : {600, 300}) {
@@ -154,7 +229,7 @@ TEST(MpiCommunicator, SharesOfOtherPartsLoseTheRanks) {
                                   {.data = bytes.data() + 600, .bytes = 400, .root = 0}};
     if (ranks->rank() == ranks->size() - 1) parts[0].bytes = others == 600 ? 400 : 300;
     if (ranks->rank() == ranks->size() - 1) parts[1].bytes = others == 600 ? 600 : 400;
-    const Status status = ranks->begin_share(parts, nullptr);
+    const Status status = ranks->begin_share(parts, {}, nullptr);
     EXPECT_EQ(status.code(), StatusCode::kBackendLost);
     EXPECT_NE(status.message().find("was called with other parts"), std::string::npos) << status.message();
     EXPECT_EQ(ranks->state().message(), status.message());
@@ -169,7 +244,7 @@ TEST(MpiCommunicator, ACommunicatorMayGoWithinAShare) {
   std::vector<char> bytes(1000);
   auto abandoned = all_ranks();
   const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = 0};
-  ASSERT_OK(abandoned->begin_share({&part, 1}, nullptr));
+  ASSERT_OK(abandoned->begin_share({&part, 1}, {}, nullptr));
   abandoned.reset();
   const auto ranks = all_ranks();
   expect_same_on_every_rank(*ranks, "afterwards");
@@ -190,7 +265,7 @@ TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   EXPECT_EQ(ranks->all_gather(&value, nullptr, 4, nullptr).code(), StatusCode::kInvalidArgument);
   const auto share = [&](void* data, std::int64_t bytes, std::int32_t root) {
     const SharedPart parts[] = {{.data = &value, .bytes = 4, .root = 0}, {.data = data, .bytes = bytes, .root = root}};
-    const Status status = ranks->begin_share(parts, nullptr);
+    const Status status = ranks->begin_share(parts, {}, nullptr);
     EXPECT_NE(status.message().find("begin_share: "), std::string::npos) << status.message();
     return status.code();
   };
@@ -198,6 +273,17 @@ TEST(MpiCommunicator, RefusesWhatIsNoCall) {
   EXPECT_EQ(share(&value, -1, 0), StatusCode::kInvalidArgument);
   EXPECT_EQ(share(&value, 4, -1), StatusCode::kInvalidArgument);
   EXPECT_EQ(share(&value, 4, ranks->size()), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, std::numeric_limits<std::int64_t>::max(), 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(share(&value, (std::int64_t{1} << 50) - 3, 0), StatusCode::kInvalidArgument) << "with 4 bytes before it";
+  for (const auto& [first, readers] :
+       {std::pair(-1, 1), std::pair(ranks->size(), 1), std::pair(0, ranks->size() + 1), std::pair(0, -2)}) {
+    const SharedPart part{.data = &value, .bytes = 4, .root = 0, .first_reader = first, .readers = readers};
+    const Status status = ranks->begin_share({&part, 1}, {}, nullptr);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("readers = " + std::to_string(readers) + " from rank " + std::to_string(first)),
+              std::string::npos)
+        << status.message();
+  }
   for (const double seconds : {0.0, -1.0, 1e6, std::numeric_limits<double>::quiet_NaN()}) {
     const auto made = create_mpi_communicator({.communicator = nullptr, .deadline_seconds = seconds});
     EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument) << seconds;
@@ -232,7 +318,7 @@ TEST(MpiCommunicator, ARankThatDoesNotComeIsLostWithinTheDeadline) {
     const Status lost = ranks->state();
     // No call waits again.
     const SharedPart part{.data = values.data(), .bytes = 4, .root = 0};
-    EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
+    EXPECT_EQ(ranks->begin_share({&part, 1}, {}, nullptr).message(), lost.message());
     const auto again = std::chrono::steady_clock::now();
     for (int i = 0; i < 100; ++i) {
       EXPECT_EQ(ranks->broadcast(values.data(), 4, 0, nullptr).message(), lost.message());
@@ -254,9 +340,9 @@ TEST(MpiCommunicator, ARankThatDoesNotComeToAShareIsLostWithinTheDeadline) {
   if (!absent) {
     std::vector<char> bytes(1000);
     const SharedPart part{.data = bytes.data(), .bytes = 1000, .root = ranks->size() - 1};
-    expect_lost(*ranks, kDeadline, "begin_share", [&] { return ranks->begin_share({&part, 1}, nullptr); });
+    expect_lost(*ranks, kDeadline, "begin_share", [&] { return ranks->begin_share({&part, 1}, {}, nullptr); });
     const Status lost = ranks->state();
-    EXPECT_EQ(ranks->begin_share({&part, 1}, nullptr).message(), lost.message());
+    EXPECT_EQ(ranks->begin_share({&part, 1}, {}, nullptr).message(), lost.message());
     EXPECT_EQ(ranks->end_share(nullptr).message(), lost.message());
   }
   expect_same_on_every_rank(*all, "after the loss");

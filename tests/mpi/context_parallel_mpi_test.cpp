@@ -195,6 +195,87 @@ TEST_P(OwnOutputs, StayWhereTheyWereComputed) {
 INSTANTIATE_TEST_SUITE_P(Backends, OwnOutputs, testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "WithOwnMemory" : "OnTheHost"); });
 
+// The prompt's last step hands it over: to every rank in turn, which goes on alone while the others have nothing left.
+TEST(ContextParallelHandOver, OneRankGoesOnWithTheBytesOfOneRank) {
+  const auto ranks = all_ranks();
+  const GoldenCase golden = GoldenCase::open("tiny-fp8");
+  constexpr std::int64_t kTokens = 300;
+  EngineOptions options = golden.options();
+  options.limits = {.max_sequences = 1, .max_context_tokens = 320, .max_step_tokens = 320, .pool_tokens = 320};
+  const auto finish = [&](Engine& engine, SequenceFeeder& feeder, FedSequence& sequence) {
+    feeder.feed(sequence, 40);
+    feeder.feed_to(sequence, kTokens, 1);
+    Sha256 digest;
+    for (const auto& layer : sequence.outputs) digest.update(std::as_bytes(std::span(layer)));
+    for (const std::string& cache : feeder.digests(sequence)) digest.update(std::as_bytes(std::span(cache)));
+    EXPECT_OK(engine.release(sequence.id));
+    return digest.hex();
+  };
+  const auto alone = make_engine(options);
+  SequenceFeeder one(*alone);
+  FedSequence expected = one.create(golden.inputs);
+  one.feed(expected, kTokens - 50);
+  const std::string text = finish(*alone, one, expected);
+
+  options.parallel.context = ranks;
+  options.parallel.context_min_tokens = 32;
+  const auto engine = make_engine(options);
+  SequenceFeeder feeder(*engine);
+  for (std::int32_t holder = 0; holder < ranks->size(); ++holder) {
+    FedSequence sequence = feeder.create(golden.inputs);
+    feeder.feed(sequence, 60);
+    const FeedPart part{.sequence = &sequence, .tokens = kTokens - 110};
+    feeder.step({&part, 1}, 0, holder);
+    if (ranks->rank() == holder) {
+      EXPECT_EQ(finish(*engine, feeder, sequence), text) << "rank " << holder;
+    } else {
+      EXPECT_EQ(engine->sequence_state(sequence.id)->held_by, holder);
+      EXPECT_EQ(engine->length(sequence.id).value(), 0);
+      feeder.release(sequence);
+    }
+  }
+  expect_same_on_every_rank(*ranks, "afterwards");
+}
+
+// A rank that has run a step more than the others, or is in another layer, is told so: nobody takes its rows.
+TEST(ContextParallelHandOver, RanksThatAreOutOfStepAreLost) {
+  const GoldenCase golden = GoldenCase::open("tiny-bf16");
+  constexpr std::int32_t kTokens = 64;
+  for (const bool other_layer : {false, true}) {
+    const auto ranks = all_ranks(20);
+    EngineOptions options = golden.options();
+    options.parallel.context = ranks;
+    options.parallel.context_min_tokens = 32;
+    const auto engine = make_engine(options);
+    const bool last = ranks->rank() == ranks->size() - 1;
+    const auto sequence = engine->create_sequence();
+    ASSERT_OK(sequence);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(kTokens * golden.hidden()));
+    std::vector<Bf16Bits> out(x.size());
+    if (last && !other_layer) {
+      // A step of one token, which nobody else takes part in: it is too short.
+      const StepEntry entry{.sequence = *sequence, .tokens = 1};
+      const auto step = engine->prepare({&entry, 1});
+      ASSERT_OK(step);
+      for (const LayerId layer : engine->layers()) ASSERT_OK(engine->forward_layer(*step, layer, x.data(), out.data()));
+      ASSERT_OK(engine->commit(*step));
+    }
+    const StepEntry entry{.sequence = *sequence, .tokens = kTokens};
+    const auto step = engine->prepare({&entry, 1});
+    ASSERT_OK(step);
+    const LayerId layer = engine->layers()[last && other_layer ? 1 : 0];
+    const Status status = engine->forward_layer(*step, layer, x.data(), out.data());
+    EXPECT_EQ(status.code(), StatusCode::kBackendLost) << status.message();
+    EXPECT_NE(status.message().find(other_layer ? "the ranks are out of step" : "runs other tokens in layer"),
+              std::string::npos)
+        << status.message();
+    const auto next = engine->create_sequence();
+    EXPECT_EQ(next.status().code(), StatusCode::kBackendLost) << "the engine goes on";
+    EXPECT_EQ(next.status().message(), status.message());
+  }
+  expect_same_on_every_rank(*all_ranks(), "afterwards");
+}
+
 TEST(ContextParallelOptions, OwnOutputsAreNotCheckedForAll) {
   EngineOptions options = GoldenCase::open("tiny-bf16").options();
   options.parallel.context = all_ranks();

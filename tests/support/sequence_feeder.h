@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,7 +54,7 @@ class SequenceFeeder {
   }
 
   // One step. `padding` rows of garbage follow the real ones.
-  void step(std::span<const FeedPart> parts, std::int64_t padding = 0) {
+  void step(std::span<const FeedPart> parts, std::int64_t padding = 0, std::optional<std::int32_t> hand_over_to = {}) {
     std::vector<StepEntry> entries;
     std::vector<std::vector<std::int32_t>> ids;
     std::vector<std::int32_t> accepted;
@@ -66,7 +67,9 @@ class SequenceFeeder {
       accepted.push_back(static_cast<std::int32_t>(part.tokens - part.rejected));
       tokens += part.tokens;
     }
-    const StepOptions options{.pad_to_tokens = static_cast<std::int32_t>(padding == 0 ? 0 : tokens + padding)};
+    const StepOptions options{.pad_to_tokens = static_cast<std::int32_t>(padding == 0 ? 0 : tokens + padding),
+                              .capture = false,
+                              .hand_over_to = hand_over_to};
     const auto prepared = engine_.prepare(entries, options);
     ASSERT_OK(prepared);
     for (std::size_t layer = 0; layer < engine_.layers().size(); ++layer) run_layer(*prepared, layer, parts);

@@ -17,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dist/share_header.h"
 #include "dsv4rt/communicator.h"
 #include "support/expect_ok.h"
 #include "support/test_backend.h"
@@ -28,8 +29,9 @@ class ThreadRanks {
   // What a rank has been part of.
   struct Traffic {
     std::int64_t shares = 0;
-    std::int64_t bytes = 0;  // bytes of all parts, whoever had them
-    bool under_way = false;  // a share was begun and not ended
+    std::int64_t bytes = 0;     // bytes of all parts, whoever had them
+    std::int64_t received = 0;  // bytes of parts that others had and this rank reads
+    bool under_way = false;     // a share was begun and not ended
   };
 
   // body(rank, communicator) in a thread for every rank. A rank that returns early is lost to those that go on.
@@ -53,12 +55,18 @@ class ThreadRanks {
 
   // That of a communicator that a body was given.
   static const Traffic& traffic(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).traffic; }
+  // Where that of a body began its last share.
+  static SharePlace place(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).place; }
+  static std::int64_t times_asked(const Communicator& rank) { return dynamic_cast<const Rank&>(rank).asked; }
+  // Whether ranks have to agree on what they share, which they do unless this says otherwise.
+  static void expect_agreement(Communicator& rank, bool expected) { dynamic_cast<Rank&>(rank).agrees = expected; }
 
  private:
   struct Meeting {
     explicit Meeting(std::int32_t size)
         : barrier(size, Completion{this}),
           parts(static_cast<std::size_t>(size)),
+          headers(static_cast<std::size_t>(size)),
           given(static_cast<std::size_t>(size)),
           gathered(static_cast<std::size_t>(size)) {}
     // Whether all ranks have come. Decided once for all of them: one may leave before another has looked.
@@ -78,6 +86,7 @@ class ThreadRanks {
     std::atomic<int> gone = 0;
     bool all_came = true;
     std::vector<std::span<const SharedPart>> parts;
+    std::vector<ShareHeader> headers;
     std::vector<std::vector<std::vector<std::byte>>> given;  // bytes by rank and part, of own ones alone
     std::vector<const void*> gathered;
   };
@@ -87,6 +96,9 @@ class ThreadRanks {
     Rank(Meeting& meeting, std::int32_t rank)
         : meeting_(meeting), rank_(rank), backend_(create_test_backend().value()) {}
     Traffic traffic;
+    SharePlace place;
+    bool agrees = true;
+    mutable std::int64_t asked = 0;  // calls of state()
 
     [[nodiscard]] std::string_view transport() const noexcept override { return "threads"; }
     [[nodiscard]] std::int32_t rank() const noexcept override { return rank_; }
@@ -104,19 +116,22 @@ class ThreadRanks {
     }
     Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override {
       const SharedPart part{.data = data, .bytes = bytes, .root = root};
-      if (Status status = begin_share({&part, 1}, stream); !status.ok()) return status;
+      if (Status status = begin_share({&part, 1}, {}, stream); !status.ok()) return status;
       return end_share(stream);
     }
 
-    Status begin_share(std::span<const SharedPart> parts, void* stream) override {
+    Status begin_share(std::span<const SharedPart> parts, const SharePlace& at, void* stream) override {
+      place = at;
       EXPECT_FALSE(traffic.under_way) << "a share within a share";
       settle_test_stream(stream);
       meeting_.parts[own()] = parts;
       auto& given = meeting_.given[own()];
       given.clear();
+      meeting_.headers[own()] = share_header(parts, at);
       ++traffic.shares;
       for (const SharedPart& part : parts) {
         traffic.bytes += part.bytes;
+        if (part.root != rank_ && part.read_by(rank_, size())) traffic.received += part.bytes;
         given.emplace_back();
         if (part.root == rank_) {
           given.back() = read(part);
@@ -132,15 +147,13 @@ class ThreadRanks {
       traffic.under_way = false;
       settle_test_stream(stream);
       if (!meet()) return state();
+      EXPECT_EQ(share_difference(meeting_.headers, rank_) == "", agrees) << share_difference(meeting_.headers, rank_);
       const std::span<const SharedPart> mine = meeting_.parts[own()];
       for (std::size_t i = 0; i < mine.size(); ++i) {
         const auto root = static_cast<std::size_t>(mine[i].root);
-        EXPECT_EQ(meeting_.parts[root].size(), mine.size());
-        EXPECT_EQ(meeting_.parts[root][i].bytes, mine[i].bytes);
-        EXPECT_EQ(meeting_.parts[root][i].root, mine[i].root);
         if (root == own()) {
           EXPECT_TRUE(read(mine[i]) == meeting_.given[root][i]) << "part " << i << " was touched on its way";
-        } else {
+        } else if (mine[i].read_by(rank_, size())) {
           write(mine[i], meeting_.given[root][i]);
         }
       }
@@ -160,6 +173,7 @@ class ThreadRanks {
     }
 
     [[nodiscard]] Status state() const override {
+      ++asked;
       return lost_ ? Status{StatusCode::kBackendLost, "threads: a rank has left"} : Status{};
     }
 

@@ -41,6 +41,7 @@ struct BenchFlags {
   LayerBenchOptions bench;
   std::vector<std::string> whole_step;
   std::vector<std::string> whole_prefill;
+  std::optional<std::int32_t> hand_over_to;
   std::vector<std::int32_t> devices;
   double bandwidth_gb_per_s = 0;
   std::string step_table;
@@ -266,7 +267,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   BenchWatch watch(flags, "prompts");
   for (const auto& [tokens, context] : shapes) {
     const Result<PrefillBenchResult> measured =
-        bench_prefill(*engine, tokens, flags.bench.prefill_repeats, flags.bench.seed, watch.get());
+        bench_prefill(*engine, tokens, flags.bench.prefill_repeats, flags.bench.seed, watch.get(), flags.hand_over_to);
     if (watch.stopped()) break;
     DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result, measured);
     const double bf16_flops = result.linear_bf16_flops + result.attention_flops;
@@ -279,6 +280,7 @@ Status bench_whole_prefill(const BenchFlags& flags) {
     report["prefills"].push_back({{"tokens", tokens},
                                   {"layers", engine->layers().size()},
                                   {"prefill_ms", result.prefill_ms},
+                                  {"held_by", result.held_by},
                                   {"linear_fp8_flops", result.linear_fp8_flops},
                                   {"linear_bf16_flops", result.linear_bf16_flops},
                                   {"attention_flops", result.attention_flops},
@@ -382,11 +384,16 @@ void add_bench_command(CLI::App& app, Action& chosen) {
                    "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
                    "tokens each")
       ->delimiter(',');
+  auto* whole_prefill =
+      command
+          ->add_option("--whole-prefill", flags->whole_prefill,
+                       "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step; with "
+                       "--step-table also TOKENS@CONTEXT: after so many cached tokens")
+          ->delimiter(',');
   command
-      ->add_option("--whole-prefill", flags->whole_prefill,
-                   "Time the prefill of prompts of TOKENS[,...] by all layers instead, each in one step; with "
-                   "--step-table also TOKENS@CONTEXT: after so many cached tokens")
-      ->delimiter(',');
+      ->add_option("--hand-over-to", flags->hand_over_to,
+                   "With --whole-prefill and --cp: the rank that alone has the prompts afterwards; default every rank")
+      ->needs(whole_prefill);
   command
       ->add_option(
           "--devices", flags->devices,

@@ -1,7 +1,9 @@
 // dsv4rt plan: what an engine takes, and what fits into a given memory.
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,32 @@ nlohmann::ordered_json prefix_json(const WholePlan& whole) {
   return json;
 }
 
+nlohmann::ordered_json exchanged_json(std::span<const ExchangedBytes> ranks, std::int64_t tokens) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ExchangedBytes& bytes : ranks) {
+    json.push_back({{"window_bytes", bytes.window},
+                    {"projection_bytes", bytes.projections},
+                    {"finished_row_bytes", bytes.finished},
+                    {"received_bytes", bytes.total()},
+                    {"bytes_per_token", static_cast<double>(bytes.total()) / static_cast<double>(tokens)}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json prompt_json(const WholePlan& whole, const PlannedPrompt& prompt, const PlanFlags& flags) {
+  nlohmann::ordered_json json;
+  json["ranks"] = flags.context_ranks;
+  json["exchange_bytes"] = whole.steps.exchange_bytes;
+  json["prompt_tokens"] = prompt.tokens;
+  json["steps"] = prompt.exchange.steps;
+  json["dealt_out_steps"] = prompt.exchange.dealt_steps;
+  json["prompt_cache_bytes"] = prompt.cache_bytes;
+  json["output_bytes"] = prompt.exchange.outputs;
+  json["cache_on_every_rank"] = exchanged_json(prompt.exchange.every, prompt.tokens);
+  json["cache_on_rank_0"] = exchanged_json(prompt.exchange.one, prompt.tokens);
+  return json;
+}
+
 nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags, std::int64_t other_bytes) {
   const MemoryPlan& plan = whole.cache;
   nlohmann::ordered_json json;
@@ -71,6 +99,7 @@ nlohmann::ordered_json plan_json(const WholePlan& whole, const PlanFlags& flags,
                                {"weight_bytes_of_all", whole.model.weight_bytes},
                                {"weight_bytes_of_a_rank", whole.model.rank_weight_bytes}};
   }
+  if (whole.prompt) json["context_parallel"] = prompt_json(whole, *whole.prompt, flags);
   json["other_bytes"] = other_bytes;
   json["total_bytes"] = plan.total_bytes + whole.steps.total_bytes() + other_bytes;
   return json;
@@ -101,10 +130,53 @@ void print_prefix_costs(const WholePlan& whole) {
 }
 
 std::string ranks_line(const WholePlan& whole, const PlanFlags& flags) {
+  if (flags.context_ranks > 1) {
+    return "each of " + std::to_string(flags.context_ranks) + " ranks takes all of this and exchange " +
+           bytes_text(whole.steps.exchange_bytes) + "\n";
+  }
   if (flags.tensor_ranks == 1) return "";
   return "each of " + std::to_string(flags.tensor_ranks) + " ranks takes all of this and exchange " +
          bytes_text(whole.steps.exchange_bytes) + "; its weights are part of the model's " +
          bytes_text(whole.model.weight_bytes) + "\n";
+}
+
+// The most of any of the ranks.
+ExchangedBytes most_of(std::span<const ExchangedBytes> ranks) {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const ExchangedBytes& a, const ExchangedBytes& b) { return a.total() < b.total(); });
+}
+
+ExchangedBytes average_of(std::span<const ExchangedBytes> ranks) {
+  ExchangedBytes sum;
+  for (const ExchangedBytes& bytes : ranks) {
+    sum.window += bytes.window;
+    sum.projections += bytes.projections;
+    sum.finished += bytes.finished;
+  }
+  const auto count = static_cast<std::int64_t>(ranks.size());
+  return {.window = sum.window / count, .projections = sum.projections / count, .finished = sum.finished / count};
+}
+
+void print_prompt(const PlannedPrompt& prompt, std::int32_t ranks) {
+  const PromptExchange& exchange = prompt.exchange;
+  TextTable table({"cache on", "comes to", "window rows", "projections", "finished rows", "total bytes", "total",
+                   "B/token", "holds of it"});
+  const auto add = [&](const char* cache_on, const char* comes_to, const ExchangedBytes& bytes, std::int64_t held) {
+    table.add_row({cache_on, comes_to, std::to_string(bytes.window), std::to_string(bytes.projections),
+                   std::to_string(bytes.finished), std::to_string(bytes.total()),
+                   human_bytes(static_cast<double>(bytes.total())),
+                   fixed(static_cast<double>(bytes.total()) / static_cast<double>(prompt.tokens), 0),
+                   human_bytes(static_cast<double>(held))});
+  };
+  const std::span<const ExchangedBytes> one(exchange.one);
+  add("every rank", "each, at most", most_of(exchange.every), prompt.cache_bytes);
+  add("rank 0", "rank 0", one.front(), prompt.cache_bytes);
+  add("rank 0", "others, on average", average_of(one.subspan(1)), 0);
+  const std::int64_t outputs = *std::max_element(exchange.outputs.begin(), exchange.outputs.end());
+  std::cout << "context parallelism, " << ranks << " ranks: a prompt of " << prompt.tokens
+            << " tokens, steps: " << exchange.steps << ", dealt out: " << exchange.dealt_steps << "\n"
+            << table.to_string() << "outputs of the others, where they are shared: at most " << bytes_text(outputs)
+            << " a rank\n";
 }
 
 std::string fit_line(const WholePlan& whole) {
@@ -141,6 +213,7 @@ void print_plan(const WholePlan& whole, const PlanFlags& flags, std::int64_t oth
             << "\n"
             << ranks_line(whole, flags) << "total" << (other_bytes > 0 ? " with other memory: " : ": ")
             << bytes_text(plan.total_bytes + whole.steps.total_bytes() + other_bytes) << "\n";
+  if (whole.prompt) print_prompt(*whole.prompt, flags.context_ranks);
   if (plan.limits.boundary_states > 0) print_prefix_costs(whole);
 }
 
@@ -206,6 +279,12 @@ void add_plan_command(CLI::App& app, Action& chosen) {
       ->add_option("--tp", flags->tensor_ranks,
                    "Plan a rank of so many with tensor parallelism; also prints its weights")
       ->capture_default_str();
+  command
+      ->add_option("--cp", flags->context_ranks,
+                   "Plan a rank of so many with context parallelism; also prints what comes to it of a prompt")
+      ->capture_default_str();
+  command->add_option("--prompt", flags->prompt,
+                      "With --cp: tokens of that prompt, e.g. 64Ki, in steps of --max-step-tokens; default one step");
   command->add_option("--draft", flags->formats.draft_budget_tokens, "Draft tokens a step may reject")
       ->capture_default_str();
   command->add_option("--csa-rows-per-block", flags->formats.csa_rows_per_block, "Rows per block of CSA layers")

@@ -1,5 +1,6 @@
 #include "whole_plan.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -28,18 +29,23 @@ namespace dsv4rt::cli {
 namespace {
 
 // What an engine with default options takes besides its cache.
-Result<StepMemory> plan_steps(const PlanFlags& flags, const PlannedModel& model, RowFormat rows,
+Result<StepMemory> plan_steps(const PlanFlags& flags, const PlannedModel& model, const CacheFormats& formats,
                               const CacheLimits& limits) {
   const ModelConfig& config = model.rank_config;
   const StepShapes shapes = step_shapes(config, model.schedule, limits);
   StepMemory memory;
   memory.weight_bytes = model.rank_weight_bytes;
-  memory.workspace_bytes = step_workspace_bytes(
-      WorkspaceShape::of(config, model.schedule, rows, limits.max_step_tokens, flags.tensor_ranks), config);
-  if (flags.tensor_ranks > 1) {
-    memory.exchange_bytes = flags.backend == "cuda"
-                                ? nccl_exchange_bytes(limits.max_step_tokens * config.hidden_size, flags.tensor_ranks)
-                                : mpi_exchange_bytes(flags.tensor_ranks);
+  WorkspaceShape shape =
+      WorkspaceShape::of(config, model.schedule, formats.rows, limits.max_step_tokens, flags.tensor_ranks);
+  if (flags.context_ranks > 1) {
+    shape.packed_row_bytes = packed_rows_bytes(model.schedule, formats.rows, formats.index_keys, limits.max_step_tokens,
+                                               limits.max_sequences, flags.context_ranks);
+  }
+  memory.workspace_bytes = step_workspace_bytes(shape, config);
+  // Of the communicator: what sums take, or with 0 elements what shares do.
+  const std::int64_t elements = flags.tensor_ranks > 1 ? limits.max_step_tokens * config.hidden_size : 0;
+  if (const std::int32_t ranks = std::max(flags.tensor_ranks, flags.context_ranks); ranks > 1) {
+    memory.exchange_bytes = flags.backend == "cuda" ? nccl_exchange_bytes(elements, ranks) : mpi_exchange_bytes(ranks);
   }
   if (flags.backend == "cpu") {
     DSV4RT_ASSIGN_OR_RETURN(const auto backend,
@@ -121,13 +127,13 @@ std::string what_fits_text(const StepMemory& steps, std::int64_t memory_bytes, s
 }
 
 // As many sequences of limits.max_context_tokens as fit beside everything else.
-Status count_sequences(const PlanFlags& flags, const CacheLayout& layout, RowFormat rows, CacheLimits limits,
-                       std::int64_t memory_bytes, std::int64_t other_bytes, WholePlan& whole) {
+Status count_sequences(const PlanFlags& flags, const CacheLayout& layout, CacheLimits limits, std::int64_t memory_bytes,
+                       std::int64_t other_bytes, WholePlan& whole) {
   constexpr std::int32_t kMostSequences = 1 << 20;
   const auto plan_for = [&](std::int32_t sequences) -> Result<WholePlan> {
     WholePlan plan;
     limits.max_sequences = sequences;
-    DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, whole.model, rows, limits));
+    DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, whole.model, layout.formats(), limits));
     DSV4RT_ASSIGN_OR_RETURN(plan.cache, plan_memory(whole.model.rank_config, whole.model.schedule, layout, limits));
     return plan;
   };
@@ -174,14 +180,49 @@ std::string bytes_text(std::int64_t bytes) {
   return std::to_string(bytes) + " (" + human_bytes(static_cast<double>(bytes)) + ")";
 }
 
-Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
-  WholePlan plan;
-  DSV4RT_ASSIGN_OR_RETURN(plan.model, planned_model(flags));
+namespace {
+
+constexpr std::int32_t kMostRanks = 1024;  // what --cp accepts
+
+Status check_ranks(const PlanFlags& flags) {
+  if (flags.tensor_ranks > 1 && flags.context_ranks > 1) {
+    return {StatusCode::kInvalidArgument, "--tp and --cp: accepted: one of them above 1"};
+  }
+  if (flags.context_ranks < 1 || flags.context_ranks > kMostRanks) {
+    return {StatusCode::kInvalidArgument, "--cp: " + std::to_string(flags.context_ranks) + "; accepted: 1 to " +
+                                              std::to_string(kMostRanks) + " ranks"};
+  }
+  if (!flags.prompt.empty() && flags.context_ranks == 1) {
+    return {StatusCode::kInvalidArgument, "--prompt: what one rank gives to none; needed: --cp above 1"};
+  }
+  return {};
+}
+
+Status plan_prompt(const PlanFlags& flags, const CacheLayout& layout, WholePlan& plan) {
+  if (flags.context_ranks == 1) return {};
+  const CacheLimits& limits = plan.cache.limits;
+  PlannedPrompt prompt{.tokens = std::min<std::int64_t>(limits.max_step_tokens, limits.max_context_tokens)};
+  if (!flags.prompt.empty()) {
+    DSV4RT_ASSIGN_OR_RETURN(prompt.tokens, parse_token_count("--prompt", flags.prompt));
+    if (prompt.tokens > limits.max_context_tokens) {
+      return {StatusCode::kInvalidArgument, "--prompt: " + std::to_string(prompt.tokens) + "; accepted: up to " +
+                                                std::to_string(limits.max_context_tokens) +
+                                                " tokens, the longest "
+                                                "sequence"};
+    }
+  }
+  prompt.exchange = prompt_exchange(plan.model.rank_config, plan.model.schedule, layout, flags.context_ranks,
+                                    {.tokens = prompt.tokens,
+                                     .step_tokens = limits.max_step_tokens,
+                                     .min_tokens = ParallelOptions{}.context_min_tokens});
+  prompt.cache_bytes = sequence_cache_bytes(layout, prompt.tokens);
+  plan.prompt = std::move(prompt);
+  return {};
+}
+
+// Cache and steps of plan.model.
+Status plan_limits(const PlanFlags& flags, const CacheLayout& layout, std::int64_t other_bytes, WholePlan& plan) {
   const PlannedModel& model = plan.model;
-  CacheFormats formats = flags.formats;
-  DSV4RT_ASSIGN_OR_RETURN(formats.rows, row_format_from_name(flags.cache_format));
-  DSV4RT_ASSIGN_OR_RETURN(formats.index_keys, index_key_format_from_name(flags.index_format));
-  DSV4RT_ASSIGN_OR_RETURN(const CacheLayout layout, CacheLayout::create(model.rank_config, model.schedule, formats));
   CacheLimits limits{
       .max_sequences = flags.sequences,
       .max_context_tokens = flags.max_context == 0 ? model.config.max_position_embeddings : flags.max_context,
@@ -194,22 +235,38 @@ Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
   }
   if (!flags.context.empty()) {
     if (flags.memory.empty()) {
-      return Status{StatusCode::kInvalidArgument, "--context: how many such sequences fit into what? needed: --memory"};
+      return {StatusCode::kInvalidArgument, "--context: how many such sequences fit into what? needed: --memory"};
     }
     DSV4RT_ASSIGN_OR_RETURN(limits.max_context_tokens, parse_token_count("--context", flags.context));
     limits.pool_tokens = 0;
-    DSV4RT_RETURN_IF_ERROR(count_sequences(flags, layout, formats.rows, limits, memory_bytes, other_bytes, plan));
+    DSV4RT_RETURN_IF_ERROR(count_sequences(flags, layout, limits, memory_bytes, other_bytes, plan));
     plan.cache_bytes = memory_bytes - other_bytes - plan.steps.total_bytes();
-    return plan;
+    return {};
   }
-  DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, model, formats.rows, limits));
+  DSV4RT_ASSIGN_OR_RETURN(plan.steps, plan_steps(flags, model, layout.formats(), limits));
   if (flags.memory.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(plan.cache, plan_memory(model.rank_config, model.schedule, layout, limits));
-    return plan;
+    return {};
   }
   DSV4RT_ASSIGN_OR_RETURN(plan.cache, fit_memory(model.rank_config, model.schedule, layout, limits, memory_bytes,
                                                  other_bytes + plan.steps.total_bytes()));
   plan.cache_bytes = memory_bytes - other_bytes - plan.steps.total_bytes();
+  return {};
+}
+
+}  // namespace
+
+Result<WholePlan> make_plan(const PlanFlags& flags, std::int64_t other_bytes) {
+  DSV4RT_RETURN_IF_ERROR(check_ranks(flags));
+  WholePlan plan;
+  DSV4RT_ASSIGN_OR_RETURN(plan.model, planned_model(flags));
+  CacheFormats formats = flags.formats;
+  DSV4RT_ASSIGN_OR_RETURN(formats.rows, row_format_from_name(flags.cache_format));
+  DSV4RT_ASSIGN_OR_RETURN(formats.index_keys, index_key_format_from_name(flags.index_format));
+  DSV4RT_ASSIGN_OR_RETURN(const CacheLayout layout,
+                          CacheLayout::create(plan.model.rank_config, plan.model.schedule, formats));
+  DSV4RT_RETURN_IF_ERROR(plan_limits(flags, layout, other_bytes, plan));
+  DSV4RT_RETURN_IF_ERROR(plan_prompt(flags, layout, plan));
   return plan;
 }
 

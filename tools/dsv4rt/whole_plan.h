@@ -9,6 +9,7 @@
 #include "dsv4rt/memory_plan.h"
 #include "dsv4rt/model.h"
 #include "dsv4rt/status.h"
+#include "tools/lib/context_exchange.h"
 
 namespace dsv4rt::cli {
 
@@ -31,6 +32,8 @@ struct PlanFlags {
   std::int64_t pool_tokens = 0;
   std::int32_t prefix_states = 0;
   std::int32_t tensor_ranks = 1;
+  std::int32_t context_ranks = 1;
+  std::string prompt;  // tokens whose exchange between context_ranks is planned; empty: max_step_tokens
   CacheFormats formats;
 };
 
@@ -57,10 +60,18 @@ struct StepMemory {
   }
 };
 
+// With context parallelism: a prompt over the ranks.
+struct PlannedPrompt {
+  std::int64_t tokens = 0;
+  PromptExchange exchange = {};
+  std::int64_t cache_bytes = 0;  // what a rank has of the prompt, if it has it
+};
+
 struct WholePlan {
   MemoryPlan cache;
   StepMemory steps;
   PlannedModel model;
+  std::optional<PlannedPrompt> prompt;      // with --cp
   std::optional<std::int64_t> cache_bytes;  // what --memory leaves for the cache
   bool counted = false;                     // max_sequences is how many fit
 };

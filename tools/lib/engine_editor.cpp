@@ -114,7 +114,7 @@ Status EngineEditor::forward_layer_with(Ops& ops, const Step& step, LayerId laye
   impl_.step.layer_done[local] = true;
   return impl_.layers[local].forward(ops, impl_.step.view, reinterpret_cast<const bf16*>(x),
                                      reinterpret_cast<bf16*>(out), impl_.workspace, nullptr, nullptr, nullptr,
-                                     impl_.first_tokens());
+                                     impl_.step.dealt);
 }
 
 }  // namespace dsv4rt

@@ -142,8 +142,9 @@ Result<std::vector<float>> EngineInspector::window_values(LayerId layer, Sequenc
 // With context parallelism ranks select for their own rows: every rank asks, and gets those of all.
 Status EngineInspector::share_selection(std::int32_t tokens) {
   const AttentionSettings& settings = impl_.settings;
-  if (settings.context == nullptr || tokens < settings.context_min_tokens) return {};
-  const ContextSplit split(tokens, settings.context->size());
+  const DealtStep& dealt = impl_.step.dealt;
+  if (settings.context == nullptr || dealt.alone || tokens < settings.context_min_tokens) return {};
+  const ContextSplit split(tokens, settings.context->size(), std::max(dealt.hand_over_to, 0));
   for (std::int32_t index = 0; index < split.pieces(); ++index) {
     const RowRange piece = split.piece(index);
     if (piece.count == 0) continue;

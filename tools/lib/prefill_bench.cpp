@@ -33,7 +33,8 @@ class PrefillBench {
     for (std::size_t i = 0; i < x_.size(); ++i) x_[i] = to_bf16(stream.normal(i));
   }
 
-  Result<double> median_ms(std::int32_t repeats, std::int64_t context_tokens) {
+  Result<double> median_ms(std::int32_t repeats, std::int64_t context_tokens,
+                           std::optional<std::int32_t> hand_over_to = std::nullopt) {
     std::vector<double> times;
     for (std::int32_t repeat = 0; repeat <= repeats; ++repeat) {  // the first one warms up
       DSV4RT_ASSIGN_OR_RETURN(const SequenceId sequence, engine_.create_sequence());
@@ -41,15 +42,19 @@ class PrefillBench {
       DSV4RT_RETURN_IF_ERROR(upload_input(0, tokens_));
       DSV4RT_RETURN_IF_ERROR(engine_.synchronize());
       const Clock::time_point begin = Clock::now();
-      DSV4RT_RETURN_IF_ERROR(step(sequence, tokens_));
+      DSV4RT_RETURN_IF_ERROR(step(sequence, tokens_, hand_over_to));
       DSV4RT_RETURN_IF_ERROR(engine_.synchronize());
       if (repeat > 0) times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+      DSV4RT_ASSIGN_OR_RETURN(const SequenceState state, engine_.sequence_state(sequence));
+      held_by_ = state.held_by;
       DSV4RT_RETURN_IF_ERROR(engine_.release(sequence));
     }
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
     std::nth_element(times.begin(), middle, times.end());
     return *middle;
   }
+
+  [[nodiscard]] std::int32_t held_by() const { return held_by_; }
 
   // The last layer's output for the second half of the prompt, computed with the first and after it: their distance.
   Result<double> check_halves() {
@@ -75,10 +80,10 @@ class PrefillBench {
   }
 
  private:
-  Status step(SequenceId sequence, std::int32_t tokens) {
+  Status step(SequenceId sequence, std::int32_t tokens, std::optional<std::int32_t> hand_over_to = std::nullopt) {
     DSV4RT_RETURN_IF_ERROR(check_watch(watch_));
     const StepEntry entry{sequence, tokens};
-    DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare({&entry, 1}));
+    DSV4RT_ASSIGN_OR_RETURN(const Step step, engine_.prepare({&entry, 1}, {.hand_over_to = hand_over_to}));
     const auto keep_inputs = [this](const LayerOutput&) { return check_watch(watch_); };
     DSV4RT_RETURN_IF_ERROR(engine_.step(step, engine_.input(), keep_inputs));
     return engine_.commit(step);
@@ -100,6 +105,7 @@ class PrefillBench {
   std::int32_t tokens_;
   std::int64_t hidden_;
   std::vector<bf16> x_;
+  std::int32_t held_by_ = -1;
 };
 
 // Multiply-adds count as two. Visible rows are those at the middle of the prompt, which is their mean.
@@ -126,7 +132,7 @@ void count_flops(Engine& engine, std::int64_t tokens, PrefillBenchResult& result
 }  // namespace
 
 Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, std::int32_t repeats, std::uint64_t seed,
-                                         WorkWatch* watch) {
+                                         WorkWatch* watch, std::optional<std::int32_t> hand_over_to) {
   if (tokens < 1 || repeats < 1) {
     return Status{StatusCode::kInvalidArgument, "prefill bench: " + std::to_string(tokens) + " tokens, " +
                                                     std::to_string(repeats) + " repeats; accepted: 1 or more of both"};
@@ -134,7 +140,8 @@ Result<PrefillBenchResult> bench_prefill(Engine& engine, std::int32_t tokens, st
   PrefillBench bench(engine, tokens, seed, watch);
   PrefillBenchResult result;
   DSV4RT_ASSIGN_OR_RETURN(result.halves_distance, bench.check_halves());
-  DSV4RT_ASSIGN_OR_RETURN(result.prefill_ms, bench.median_ms(repeats, 0));
+  DSV4RT_ASSIGN_OR_RETURN(result.prefill_ms, bench.median_ms(repeats, 0, hand_over_to));
+  result.held_by = bench.held_by();
   count_flops(engine, tokens, result);
   return result;
 }

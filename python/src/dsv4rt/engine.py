@@ -326,13 +326,14 @@ class Engine:
     # ---- Steps ------------------------------------------------------------------------------------
 
     def prepare(self, entries: Iterable[tuple[Sequence, Any]], *, pad_to_tokens: int = 0, capture: bool = False,
-                hook_key: int = 0) -> Step:
+                hook_key: int = 0, hand_over_to: int | None = None) -> Step:
         """Begins a step: appends tokens to sequences, all or nothing; each sequence may appear once.
 
         An entry is (sequence, number of tokens), or (sequence, token ids) for sequences that take part in the prefix
-        cache. `capture` lets Step.run run the step as a CUDA graph where it can.
+        cache. `capture` lets Step.run run the step as a CUDA graph where it can. `hand_over_to`: the rank that alone
+        has the step's sequences afterwards, with context parallelism; None: every rank.
         """
-        sequences, rows, options, _kept = _step_arguments(entries, pad_to_tokens, capture, hook_key)
+        sequences, rows, options, _kept = _step_arguments(entries, pad_to_tokens, capture, hook_key, hand_over_to)
         struct = ffi.new(_STEP)
         with self._lock:
             if self._abandoned:
@@ -428,8 +429,8 @@ class Engine:
         return torch.cuda.stream(self._torch_stream)
 
 
-def _step_arguments(entries: Iterable[tuple[Sequence, Any]], pad_to_tokens: int, capture: bool,
-                    hook_key: int) -> tuple[list[Sequence], Any, Any, Any]:
+def _step_arguments(entries: Iterable[tuple[Sequence, Any]], pad_to_tokens: int, capture: bool, hook_key: int,
+                    hand_over_to: int | None = None) -> tuple[list[Sequence], Any, Any, Any]:
     """The sequences of a step, its entries and options as C takes them, and what the options point to."""
     sequences, rows, ids = [], [], {}
     for sequence, tokens in entries:
@@ -438,10 +439,12 @@ def _step_arguments(entries: Iterable[tuple[Sequence, Any]], pad_to_tokens: int,
         sequences.append(sequence)
         rows.append((sequence._id, tokens))
     rows = ffi.new(_ENTRIES, rows)
-    if not ids and not pad_to_tokens and not capture:
+    if not ids and not pad_to_tokens and not capture and hand_over_to is None:
         return sequences, rows, ffi.NULL, None
     options = sized("dsv4rt_step_options")
     options.pad_to_tokens, options.capture, options.hook_key = pad_to_tokens, capture, hook_key
+    if hand_over_to is not None:
+        options.hand_over, options.hand_over_to = 1, hand_over_to
     if not ids:
         return sequences, rows, options, None
     pointers = ffi.new("int32_t*[]", [ids.get(index, ffi.NULL) for index in range(len(sequences))])

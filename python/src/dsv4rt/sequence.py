@@ -54,6 +54,10 @@ class Sequence:
         """A second sequence with the same content; blocks are shared until one of the two writes to them."""
         return self.engine._sequence(lib.dsv4rt_sequence_fork, self._id, reserve_tokens)
 
+    def claim(self) -> None:
+        """Makes a sequence that other ranks do not have this rank's alone: created or restored by this rank only."""
+        self.engine._call(lib.dsv4rt_sequence_claim, self._id)
+
     def branch(self, length: int, reserve_tokens: int = 0) -> Sequence:
         """A sequence that begins with the first `length` tokens of this one, where a boundary state is kept."""
         return self.engine._sequence(lib.dsv4rt_sequence_branch, self._id, length, reserve_tokens)

@@ -100,6 +100,8 @@ class SequenceState:
     """By CacheRole."""
     saved_tokens: int
     """The `base_tokens` of the next increment (Sequence.save); 0: the sequence has to be saved whole."""
+    held_by: int
+    """The rank that alone has the sequence (Engine.prepare, `hand_over_to`); -1: every rank."""
 
 
 @dataclasses.dataclass(frozen=True)

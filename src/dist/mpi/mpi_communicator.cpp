@@ -23,6 +23,7 @@
 #include "dist/check_collective.h"
 #include "dist/exchange_memory.h"
 #include "dist/lost_state.h"
+#include "dist/share_header.h"
 #include "dist/sum_in_rank_order.h"
 
 namespace dsv4rt {
@@ -82,10 +83,17 @@ class MpiCommunicator final : public Communicator {
         size_(size),
         deadline_seconds_(deadline_seconds),
         staging_(static_cast<std::size_t>(kMpiPartBytes) * static_cast<std::size_t>(size)),
-        shared_bytes_(static_cast<std::size_t>(size)),
+        from_(static_cast<std::size_t>(size)),
+        to_(static_cast<std::size_t>(size)),
         counts_(static_cast<std::size_t>(size)),
-        places_(static_cast<std::size_t>(size)) {
-    for (std::int32_t r = 0; r < size; ++r) places_[static_cast<std::size_t>(r)] = static_cast<int>(r * kMpiPartBytes);
+        places_(static_cast<std::size_t>(size)),
+        sent_counts_(static_cast<std::size_t>(size)),
+        sent_places_(static_cast<std::size_t>(size)) {
+    // Own bytes lie last: a send buffer that begins where the receive buffer does would mean MPI_IN_PLACE to some.
+    int next = 0;
+    for (std::int32_t r = 0; r < size; ++r) {
+      places_[static_cast<std::size_t>(r)] = static_cast<int>((r == rank ? size - 1 : next++) * kMpiPartBytes);
+    }
   }
   ~MpiCommunicator() override {
     if (sharing_) leave_memory();
@@ -143,17 +151,15 @@ class MpiCommunicator final : public Communicator {
     return {};
   }
 
-  // What every root has to give is one run of bytes, its parts in their order, of which kMpiPartBytes go at a time. The
-  // first are under way between begin and end; longer runs follow in end. Ranks first compare what they were called
-  // with: MPI checks no lengths and would write other ranks' bytes anywhere.
-  Status begin_share(std::span<const SharedPart> parts, void*) override {
+  // What every root has to give is one run of bytes, its parts by how many ranks read them, so that every rank gets the
+  // run's beginning, of which kMpiPartBytes go at a time. The first are under way between begin and end; longer runs
+  // follow in end. Ranks first compare what they were called with: MPI checks no lengths and would write other ranks'
+  // bytes anywhere.
+  Status begin_share(std::span<const SharedPart> parts, const SharePlace& place, void*) override {
     DSV4RT_RETURN_IF_ERROR(ready());
     DSV4RT_RETURN_IF_ERROR(check_share(parts, size_));
-    std::fill(shared_bytes_.begin(), shared_bytes_.end(), 0);
-    for (const SharedPart& part : parts) shared_bytes_[static_cast<std::size_t>(part.root)] += part.bytes;
-    shared_ = parts;
-    shared_offset_ = 0;
-    DSV4RT_RETURN_IF_ERROR(compare_parts());
+    order_shared(parts);
+    DSV4RT_RETURN_IF_ERROR(compare(share_header(parts, place)));
     return post_share();
   }
   Status end_share(void*) override {
@@ -161,7 +167,7 @@ class MpiCommunicator final : public Communicator {
       sharing_ = false;
       DSV4RT_RETURN_IF_ERROR(complete("end_share", share_code_, share_request_, deadline_seconds_));
       for (std::int32_t root = 0; root < size_; ++root) {
-        if (root != rank_) move_shared(root);
+        if (root != rank_) move_shared(root, counts_[static_cast<std::size_t>(root)]);
       }
       shared_offset_ += kMpiPartBytes;
       DSV4RT_RETURN_IF_ERROR(post_share());
@@ -178,47 +184,69 @@ class MpiCommunicator final : public Communicator {
     return {StatusCode::kFailedPrecondition, "mpi: begin_share was called; accepted now: end_share"};
   }
 
-  // Lost, on every rank, unless all were called with the same lengths and roots.
-  Status compare_parts() {
-    std::uint64_t own = 0xcbf29ce484222325U;  // FNV-1a
-    for (const SharedPart& part : shared_) {
-      for (const auto value : {static_cast<std::uint64_t>(part.bytes), static_cast<std::uint64_t>(part.root)}) {
-        own = (own ^ value) * 0x100000001b3U;
-      }
-    }
+  // Lost, on every rank, unless all are at the same place and were called with the same parts.
+  Status compare(const ShareHeader& own) {
     DSV4RT_RETURN_IF_ERROR(gather_part("begin_share", &own, sizeof(own), deadline_seconds_));
-    for (std::int32_t rank = 0; rank < size_; ++rank) {
-      std::uint64_t theirs = 0;
-      std::memcpy(&theirs, staging_.data() + rank * std::int64_t{sizeof(theirs)}, sizeof(theirs));
-      if (theirs == own) continue;
-      return lost_.lose("rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
-                        " (mpi): begin_share: rank " + std::to_string(rank) +
-                        " was called with other parts: the ranks' steps differ");
-    }
-    return {};
+    headers_.resize(static_cast<std::size_t>(size_));
+    std::memcpy(headers_.data(), staging_.data(), headers_.size() * sizeof(ShareHeader));
+    const std::string difference = share_difference(headers_, rank_);
+    if (difference.empty()) return {};
+    return lost_.lose("rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " (mpi): " + difference);
   }
 
-  // Starts to bring [shared_offset_, shared_offset_ + kMpiPartBytes) of every root's bytes to all; nothing is left to
-  // do when there are none.
-  Status post_share() {
-    const std::int64_t longest = *std::max_element(shared_bytes_.begin(), shared_bytes_.end());
-    if (shared_offset_ >= longest) return {};
-    for (std::size_t root = 0; root < counts_.size(); ++root) {
-      counts_[root] =
-          static_cast<int>(std::clamp<std::int64_t>(shared_bytes_[root] - shared_offset_, 0, kMpiPartBytes));
+  // Parts whose readers do not all begin with the same rank go to every rank.
+  void order_shared(std::span<const SharedPart> parts) {
+    shared_.clear();
+    std::int32_t first_reader = SharedPart::kEveryRank;  // until a part has some
+    bool nested = true;
+    for (const SharedPart& part : parts) {
+      shared_.push_back(part);
+      if (part.readers == SharedPart::kEveryRank) continue;
+      nested &= first_reader == SharedPart::kEveryRank || first_reader == part.first_reader;
+      first_reader = part.first_reader;
     }
-    move_shared(rank_);
+    shared_offset_ = 0;
+    std::fill(from_.begin(), from_.end(), 0);
+    std::fill(to_.begin(), to_.end(), 0);
+    for (SharedPart& part : shared_) {
+      if (!nested || part.readers == SharedPart::kEveryRank) part.readers = size_;
+    }
+    std::stable_sort(shared_.begin(), shared_.end(),
+                     [](const SharedPart& a, const SharedPart& b) { return a.readers > b.readers; });
+    for (const SharedPart& part : shared_) {
+      for (std::int32_t rank = 0; rank < size_; ++rank) {
+        if (rank == part.root || !part.read_by(rank, size_)) continue;
+        if (rank == rank_) from_[static_cast<std::size_t>(part.root)] += part.bytes;
+        if (part.root == rank_) to_[static_cast<std::size_t>(rank)] += part.bytes;
+      }
+    }
+    runs_.assign(static_cast<std::size_t>(size_), 0);
+    for (const SharedPart& part : shared_) runs_[static_cast<std::size_t>(part.root)] += part.bytes;
+    longest_ = *std::max_element(runs_.begin(), runs_.end());
+  }
+
+  // Starts to bring [shared_offset_, shared_offset_ + kMpiPartBytes) of every root's bytes to who reads them; nothing
+  // is left to do when there are none.
+  Status post_share() {
+    if (shared_offset_ >= longest_) return {};
+    const auto under_way = [this](std::int64_t bytes) {
+      return static_cast<int>(std::clamp<std::int64_t>(bytes - shared_offset_, 0, kMpiPartBytes));
+    };
+    std::transform(from_.begin(), from_.end(), counts_.begin(), under_way);
+    std::transform(to_.begin(), to_.end(), sent_counts_.begin(), under_way);
+    move_shared(rank_, *std::max_element(sent_counts_.begin(), sent_counts_.end()));
     share_request_ = MPI_REQUEST_NULL;
-    share_code_ = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, staging_.data(), counts_.data(), places_.data(),
-                                  MPI_BYTE, comm_, &share_request_);
+    const std::byte* const own = staging_.data() + places_[static_cast<std::size_t>(rank_)];
+    share_code_ = MPI_Ialltoallv(own, sent_counts_.data(), sent_places_.data(), MPI_BYTE, staging_.data(),
+                                 counts_.data(), places_.data(), MPI_BYTE, comm_, &share_request_);
     sharing_ = true;
     return {};
   }
 
-  // Of the bytes that are under way those of `root`: own ones go from the parts to staging_, others' the other way.
-  void move_shared(std::int32_t root) {
+  // `count` of the bytes that are under way from `root`: own ones go from the parts to staging_, others' the other way.
+  void move_shared(std::int32_t root, int count) {
     const std::int64_t first = shared_offset_;
-    const std::int64_t end = first + counts_[static_cast<std::size_t>(root)];
+    const std::int64_t end = first + count;
     std::byte* const staged = staging_.data() + places_[static_cast<std::size_t>(root)];
     std::int64_t at = 0;  // where the part begins among the bytes of its root
     for (const SharedPart& part : shared_) {
@@ -271,6 +299,8 @@ class MpiCommunicator final : public Communicator {
     leave_behind(std::move(staging_));
     leave_behind(std::move(counts_));
     leave_behind(std::move(places_));
+    leave_behind(std::move(sent_counts_));
+    leave_behind(std::move(sent_places_));
   }
 
   MPI_Comm comm_;
@@ -282,13 +312,19 @@ class MpiCommunicator final : public Communicator {
 
   // Between begin_share and end_share.
   bool sharing_ = false;
-  std::span<const SharedPart> shared_;
-  std::vector<std::int64_t> shared_bytes_;  // bytes that every root has to give
-  std::int64_t shared_offset_ = 0;          // where those begin that are under way
+  std::vector<SharedPart> shared_;  // those with the most readers first
+  std::vector<std::int64_t> from_;  // bytes that this rank gets of every root,
+  std::vector<std::int64_t> to_;    // and that it gives to every rank: the beginnings of the roots' runs
+  std::vector<std::int64_t> runs_;  // bytes of every root
+  std::int64_t longest_ = 0;
+  std::int64_t shared_offset_ = 0;  // where those begin that are under way
   MPI_Request share_request_ = MPI_REQUEST_NULL;
   int share_code_ = MPI_SUCCESS;
-  std::vector<int> counts_;  // bytes of every root that are under way, and where they lie in staging_
+  std::vector<int> counts_;  // bytes of every root that are under way to this rank, and where they lie in staging_
   std::vector<int> places_;
+  std::vector<int> sent_counts_;  // and those to every rank, which all begin where own bytes lie
+  std::vector<int> sent_places_;
+  std::vector<ShareHeader> headers_;
 };
 
 }  // namespace

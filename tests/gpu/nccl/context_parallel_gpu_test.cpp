@@ -61,7 +61,7 @@ TEST_F(ContextParallelGpu, GivesTheBytesOfOneGpu) {
     std::array<std::vector<Outcome>, kRanks> outcomes;
     on_ranks(30, [&](int rank, std::shared_ptr<Communicator> ranks) {
       EngineOptions mine = options;
-      mine.device = rank;
+      mine.device = device_of(rank);
       mine.parallel.context = std::move(ranks);
       mine.parallel.context_min_tokens = 64;
       mine.parallel.create_deadline_seconds = 60;
@@ -76,6 +76,54 @@ TEST_F(ContextParallelGpu, GivesTheBytesOfOneGpu) {
       }
     }
   }
+}
+
+// A prompt in two steps, of which the second hands it over to each rank in turn; that one goes on alone.
+TEST_F(ContextParallelGpu, ARankGoesOnAloneWithTheBytesOfOneGpu) {
+  const SyntheticModel model{.config = "tiny", .layer_count = 4, .encoding = WeightEncoding::kFp8Block128};
+  EngineOptions options = model.options();
+  options.backend = "cuda";
+  options.limits = {.max_sequences = 1,
+                    .max_context_tokens = kPrompt + kDecoded,
+                    .max_step_tokens = kPrompt,
+                    .pool_tokens = kPrompt + kDecoded};
+  const auto finish = [](SequenceFeeder& feeder, FedSequence& sequence) {
+    feeder.feed(sequence, 200);
+    feeder.feed_to(sequence, kPrompt + kDecoded, 1);
+    Outcome outcome{.outputs = sequence.outputs, .caches = feeder.digests(sequence)};
+    feeder.release(sequence);
+    return outcome;
+  };
+  const auto alone = make_engine(options);
+  const LayerRows inputs = random_rows(14, model.layer_count, kPrompt + kDecoded, alone->config().hidden_size);
+  SequenceFeeder one(*alone);
+  FedSequence whole = one.create(inputs);
+  one.feed(whole, kPrompt - 200);
+  const Outcome expected = finish(one, whole);
+  on_ranks(30, [&](int rank, std::shared_ptr<Communicator> ranks) {
+    EngineOptions mine = options;
+    mine.device = device_of(rank);
+    mine.parallel.context = std::move(ranks);
+    mine.parallel.context_min_tokens = 64;
+    mine.parallel.create_deadline_seconds = 60;
+    const auto engine = make_engine(mine);
+    SequenceFeeder feeder(*engine);
+    for (int holder = 0; holder < kRanks; ++holder) {
+      FedSequence sequence = feeder.create(inputs);
+      feeder.feed(sequence, 311);
+      const FeedPart part{.sequence = &sequence, .tokens = kPrompt - 200 - 311};
+      feeder.step({&part, 1}, 0, holder);
+      if (rank == holder) {
+        const Outcome given = finish(feeder, sequence);
+        EXPECT_TRUE(given.caches == expected.caches) << "rank " << rank;
+        EXPECT_TRUE(given.outputs == expected.outputs) << "rank " << rank;
+      } else {
+        EXPECT_EQ(engine->length(sequence.id).value(), 0);
+        feeder.release(sequence);
+      }
+    }
+    EXPECT_OK(engine->synchronize());
+  });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The communicator over NCCL as far as one GPU shows it: loading, meeting, sums eager and captured, the watch, the end.
+#include <algorithm>
 #include <chrono>
 #include <cuda_runtime_api.h>
 #include <future>
@@ -11,6 +12,7 @@
 
 #include "backend/cuda/device/captured_graph.h"
 #include "backend/cuda/device/current_device.h"
+#include "backend/cuda/nccl/copy_parts.h"
 #include "backend/cuda/nccl/deadline_watch.h"
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "base/bfloat16.h"
@@ -67,6 +69,31 @@ TEST(NcclGpu, SumsOfRanksAreTheHosts) {
   sum_in_rank_order(reinterpret_cast<const std::byte*>(values.data()), kElements * sizeof(float), kRanks,
                     ElementType::kF32, expected.data(), ElementType::kBf16, kElements);
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got[i].bits, expected[i].bits) << i;
+}
+
+// Runs at every alignment and of many lengths, more than one launch takes: each arrives, and nothing around it changes.
+TEST(NcclGpu, CopiesManyShortRuns) {
+  constexpr std::size_t kRuns = 301;
+  constexpr std::size_t kRoom = 70000;
+  std::vector<unsigned char> given(kRuns * kRoom);
+  for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<unsigned char>((i * 2654435761U) >> 24U);
+  const DeviceArray<unsigned char> from(given);
+  const DeviceArray<unsigned char> to(std::vector<unsigned char>(given.size(), 7));
+  std::vector<unsigned char> expected(given.size(), 7);
+  std::vector<cuda::PartCopy> copies;
+  for (std::size_t run = 0; run < kRuns; ++run) {
+    const std::size_t bytes = run % 60 == 0 ? 65536 : run * run % 4099;
+    const std::size_t from_at = run * kRoom + (run % 3 == 0 ? 16 : run % 17);
+    const std::size_t to_at = run * kRoom + (run % 3 == 0 ? 32 : run % 5);
+    copies.push_back({.from = reinterpret_cast<const std::byte*>(from.data()) + from_at,
+                      .to = reinterpret_cast<std::byte*>(to.data()) + to_at,
+                      .bytes = static_cast<std::int64_t>(bytes)});
+    std::copy_n(given.begin() + static_cast<std::ptrdiff_t>(from_at), bytes,
+                expected.begin() + static_cast<std::ptrdiff_t>(to_at));
+  }
+  ASSERT_OK(cuda::launch_copy_parts(copies, nullptr));
+  ASSERT_OK(cuda::launch_copy_parts({}, nullptr));
+  EXPECT_TRUE(to.read() == expected);
 }
 
 Result<std::shared_ptr<Communicator>> rank_alone() {
@@ -133,8 +160,8 @@ TEST(NcclGpu, ARankAloneSharesWithItself) {
   for (std::int64_t i = 0; i < 100; ++i)
     parts.push_back({.data = on_device.data() + 41 * i, .bytes = 4 * i, .root = 0});
   for (const std::span<const SharedPart> given : {std::span<const SharedPart>(parts), std::span<const SharedPart>()}) {
-    ASSERT_OK(alone.begin_share(given, stream));
-    EXPECT_EQ(alone.begin_share(given, stream).code(), StatusCode::kFailedPrecondition);
+    ASSERT_OK(alone.begin_share(given, {}, stream));
+    EXPECT_EQ(alone.begin_share(given, {}, stream).code(), StatusCode::kFailedPrecondition);
     ASSERT_OK(alone.end_share(stream));
     ASSERT_OK(alone.end_share(stream)) << "nothing is under way";
     ASSERT_OK(alone.watch(stream));
@@ -142,7 +169,7 @@ TEST(NcclGpu, ARankAloneSharesWithItself) {
     EXPECT_TRUE(on_device.read() == values);
   }
   parts[3].root = 1;
-  const Status refused = alone.begin_share(parts, stream);
+  const Status refused = alone.begin_share(parts, {}, stream);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(refused.message().find("begin_share: root = 1; accepted: 0 to 0"), std::string::npos) << refused.message();
   EXPECT_OK(alone.state());

@@ -90,7 +90,7 @@ TEST(ContextRows, WhoMakesARowHasItsTokens) {
           }
         }
       }
-      for (const RowRange range : rows.behind_cuts(pooled - 1)) {
+      for (const RowRange range : rows.behind_cuts(pooled - 1, 0)) {
         for (std::int32_t t = range.first; t < range.first + range.count; ++t) {
           ASSERT_EQ(std::exchange(makers[static_cast<std::size_t>(t)], 99), -1);
           for (std::int32_t read = std::max(first_token(t), t - pooled + 1); read <= t; ++read) {
@@ -101,6 +101,66 @@ TEST(ContextRows, WhoMakesARowHasItsTokens) {
       ASSERT_EQ(std::count(makers.begin(), makers.end(), -1), 0) << "a token is nobody's";
     }
   });
+}
+
+// Where one rank has the cache afterwards, each has what its own tokens read, and the first place has everything: rows
+// that tokens complete, the windows before its pieces, and the ends of sequences.
+TEST(ContextRows, OneRankHasEverythingAndTheOthersWhatTheyRead) {
+  std::int64_t spared = 0;
+  draw_steps([&](const ContextSplit& drawn_split, const Drawn& drawn) {
+    const ContextSplit split(drawn_split.tokens(), drawn_split.ranks(), drawn.tokens % drawn_split.ranks());
+    const ContextRows rows(split, drawn.first_tokens, {}, CacheOn::kFirstPlace);
+    const std::vector<int> owners = owners_of(split);
+    const auto tokens = static_cast<std::size_t>(split.tokens());
+    for (const std::int32_t pooled : {1, 8, 128}) {
+      const SharedReach reach{.before_cut = 127, .behind_cut = pooled - 1, .at_end = 130};
+      const std::vector<OwnedRows> shared = rows.shared(reach);
+      const std::vector<OwnedRows> owned = rows.owned(pooled - 1);
+      for (std::int32_t rank = 0; rank < split.ranks(); ++rank) {
+        std::vector<bool> has(tokens);  // the token's projections and window row
+        for (std::size_t t = 0; t < tokens; ++t) has[t] = owners[t] == rank;
+        for (const OwnedRows& of : shared) {
+          if (rows.reads(of, rank)) std::fill_n(has.begin() + of.rows.first, of.rows.count, true);
+          ASSERT_TRUE(of.owner == rank || !rows.reads(of, rank) || rows.travel(of));
+        }
+        std::vector<bool> completed(tokens);  // what the token completes
+        for (const OwnedRows& of : owned) {
+          const bool here = of.owner == rank || rows.reads(of, rank);
+          if (here) std::fill_n(completed.begin() + of.rows.first, of.rows.count, true);
+          spared += here ? 0 : of.rows.count;
+        }
+        for (const RowRange range : rows.behind_cuts(pooled - 1, rank)) {
+          for (std::int32_t t = range.first; t < range.first + range.count; ++t) {
+            for (std::int32_t read = std::max(0, t - pooled + 1); read <= t; ++read) {
+              ASSERT_TRUE(has[static_cast<std::size_t>(read)]) << t << " reads " << read;
+            }
+            completed[static_cast<std::size_t>(t)] = true;
+          }
+        }
+        std::int32_t last = -1;  // the rank's last token
+        for (std::int32_t t = 0; t < split.tokens(); ++t) {
+          if (owners[static_cast<std::size_t>(t)] != rank) continue;
+          last = t;
+          for (std::int32_t read = std::max(0, t - 127); read <= t; ++read) {
+            ASSERT_TRUE(has[static_cast<std::size_t>(read)]) << t << " reads " << read;
+          }
+        }
+        if (rows.keeps(rank)) {
+          ASSERT_EQ(split.place(rank), 0);
+          last = split.tokens() - 1;
+          for (std::size_t s = 0; s + 1 < drawn.first_tokens.size(); ++s) {
+            const std::int32_t end = drawn.first_tokens[s + 1];
+            for (std::int32_t t = std::max(drawn.first_tokens[s], end - reach.at_end); t < end; ++t) {
+              ASSERT_TRUE(has[static_cast<std::size_t>(t)]);
+            }
+          }
+        }
+        const auto end = completed.begin() + last + 1;
+        ASSERT_EQ(std::find(completed.begin(), end, false), end) << "rank " << rank << " of " << split.ranks();
+      }
+    }
+  });
+  EXPECT_GT(spared, 0);
 }
 
 // Rings, boundary states and windows: every rank has their rows.

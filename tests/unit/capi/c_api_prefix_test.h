@@ -87,8 +87,13 @@ class CApiPrefixTest : public CApiTest {
       const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(chunk, total - done));
       const dsv4rt_step_entry entry{sequence, tokens};
       const std::int32_t* step_ids = ids.data() + done;
-      const dsv4rt_step_options with_ids{
-          .struct_size = sizeof(with_ids), .pad_to_tokens = 0, .capture = 0, .hook_key = 0, .token_ids = &step_ids};
+      const dsv4rt_step_options with_ids{.struct_size = sizeof(with_ids),
+                                         .pad_to_tokens = 0,
+                                         .capture = 0,
+                                         .hook_key = 0,
+                                         .token_ids = &step_ids,
+                                         .hand_over = 0,
+                                         .hand_over_to = 0};
       dsv4rt_step step{};
       EXPECT_EQ(dsv4rt_step_prepare(engine, &entry, 1, &with_ids, &step), DSV4RT_OK)
           << dsv4rt_engine_last_error(engine);

@@ -273,7 +273,9 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
                                    .pad_to_tokens = 8,
                                    .capture = 0,
                                    .hook_key = 0,
-                                   .token_ids = nullptr};
+                                   .token_ids = nullptr,
+                                   .hand_over = 0,
+                                   .hand_over_to = 0};
   dsv4rt_step step{};
   ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &padded, &step), DSV4RT_OK);
   EXPECT_EQ(step.tokens, 8);
@@ -286,20 +288,26 @@ TEST_F(CApiTest, PaddingRowsCountAsTokensOfTheStep) {
                                      .pad_to_tokens = -1,
                                      .capture = 0,
                                      .hook_key = 0,
-                                     .token_ids = nullptr};
+                                     .token_ids = nullptr,
+                                     .hand_over = 0,
+                                     .hand_over_to = 0};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &negative, &step), DSV4RT_INVALID_ARGUMENT);
   const dsv4rt_step_options huge{.struct_size = sizeof(dsv4rt_step_options),
                                  .pad_to_tokens = std::int64_t{1} << 32,
                                  .capture = 0,
                                  .hook_key = 0,
-                                 .token_ids = nullptr};
+                                 .token_ids = nullptr,
+                                 .hand_over = 0,
+                                 .hand_over_to = 0};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &huge, &step), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(handle.get(), "pad_to_tokens");
   const dsv4rt_step_options neither{.struct_size = sizeof(dsv4rt_step_options),
                                     .pad_to_tokens = 0,
                                     .capture = 2,
                                     .hook_key = 0,
-                                    .token_ids = nullptr};
+                                    .token_ids = nullptr,
+                                    .hand_over = 0,
+                                    .hand_over_to = 0};
   EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &neither, &step), DSV4RT_INVALID_ARGUMENT);
   expect_error_names(handle.get(), "capture");
 }
@@ -344,9 +352,14 @@ TEST_F(CApiTest, StepOptionsOfOlderVersionsAreAccepted) {
   const EngineHandle handle = open();
   const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
   const auto* no_pointer = reinterpret_cast<const std::int32_t* const*>(std::uintptr_t{99});
-  for (const std::size_t bytes : {16U, 32U}) {
-    dsv4rt_step_options older{
-        .struct_size = bytes, .pad_to_tokens = 4, .capture = 0, .hook_key = 7, .token_ids = no_pointer};
+  for (const std::size_t bytes : {16U, 32U, 40U}) {
+    dsv4rt_step_options older{.struct_size = bytes,
+                              .pad_to_tokens = 4,
+                              .capture = 0,
+                              .hook_key = 7,
+                              .token_ids = bytes < 40 ? no_pointer : nullptr,
+                              .hand_over = 99,
+                              .hand_over_to = 99};
     if (bytes < 32) older.capture = 99;  // fields after the struct's end are not read
     dsv4rt_step step{};
     ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &older, &step), DSV4RT_OK) << bytes;
@@ -354,6 +367,40 @@ TEST_F(CApiTest, StepOptionsOfOlderVersionsAreAccepted) {
     EXPECT_EQ(run(handle.get(), step), DSV4RT_OK);
     EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
   }
+}
+
+// Ranks are told of what they would hand over where there are some (tests/mpi); here there is rank 0 alone.
+TEST_F(CApiTest, HandingOverIsToldByTwoFields) {
+  const EngineHandle handle = open();
+  const dsv4rt_step_entry entry{new_sequence(handle.get()), 3};
+  dsv4rt_step_options options{.struct_size = sizeof(options),
+                              .pad_to_tokens = 0,
+                              .capture = 0,
+                              .hook_key = 0,
+                              .token_ids = nullptr,
+                              .hand_over = 2,
+                              .hand_over_to = 0};
+  dsv4rt_step step{};
+  const auto expect_refused = [&](std::int64_t hand_over, std::int64_t to, const char* text) {
+    options.hand_over = hand_over;
+    options.hand_over_to = to;
+    EXPECT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &options, &step), DSV4RT_INVALID_ARGUMENT);
+    expect_error_names(handle.get(), text);
+  };
+  expect_refused(2, 0, "dsv4rt_step_options.hand_over: 2; accepted: 0 or 1");
+  expect_refused(0, 1, "dsv4rt_step_options.hand_over_to: 1 without hand_over; accepted: 0");
+  expect_refused(1, -1, "dsv4rt_step_options.hand_over_to: -1; accepted: a rank");
+  expect_refused(1, std::int64_t{1} << 32, "dsv4rt_step_options.hand_over_to: 4294967296; accepted: a rank");
+  expect_refused(1, 1, "hand_over_to = 1; accepted: ranks 0 to 0");
+  options.hand_over_to = 0;
+  ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &options, &step), DSV4RT_OK);
+  EXPECT_EQ(run(handle.get(), step), DSV4RT_OK);
+  EXPECT_EQ(dsv4rt_step_commit(handle.get(), &step, nullptr, 0), DSV4RT_OK);
+  EXPECT_EQ(length(handle.get(), entry.sequence), 3);
+  dsv4rt_sequence_state state{};
+  state.struct_size = sizeof(state);
+  ASSERT_EQ(dsv4rt_sequence_get_state(handle.get(), entry.sequence, &state), DSV4RT_OK);
+  EXPECT_EQ(state.held_by, -1);
 }
 
 TEST_F(CApiTest, MemoryOfOlderVersionsIsFilledToItsEnd) {
@@ -376,7 +423,9 @@ TEST_F(CApiTest, CaptureOnTheCpuRunsEagerly) {
                                      .pad_to_tokens = 0,
                                      .capture = 1,
                                      .hook_key = 5,
-                                     .token_ids = nullptr};
+                                     .token_ids = nullptr,
+                                     .hand_over = 0,
+                                     .hand_over_to = 0};
   dsv4rt_step step{};
   ASSERT_EQ(dsv4rt_step_prepare(handle.get(), &entry, 1, &captured, &step), DSV4RT_OK);
   EXPECT_EQ(step.tokens, 3);

@@ -28,7 +28,7 @@ class LoneRank final : public Communicator {
   Status all_reduce_sum(const void*, ElementType, void*, ElementType, std::int64_t, void*) override { return {}; }
   Status all_gather(const void*, void*, std::int64_t, void*) override { return {}; }
   Status broadcast(void*, std::int64_t, std::int32_t, void*) override { return {}; }
-  Status begin_share(std::span<const SharedPart>, void*) override {
+  Status begin_share(std::span<const SharedPart>, const SharePlace&, void*) override {
     ++shares;
     return {};
   }

@@ -12,49 +12,13 @@
 
 #include <gtest/gtest.h>
 
-#include "base/sha256.h"
 #include "support/capturing_backend.h"
 #include "support/golden_case.h"
-#include "support/sequence_feeder.h"
-#include "support/synthetic_model.h"
 #include "support/thread_ranks.h"
+#include "unit/engine/context_ranks_case.h"
 
 namespace dsv4rt::test {
 namespace {
-
-constexpr std::int32_t kMinTokens = 32;
-
-// A layer of each kind: window only, every 4 tokens with an indexer, every 128 tokens.
-SyntheticModel model() {
-  return {.config = "tiny", .layer_count = 3, .encoding = WeightEncoding::kBf16};
-}
-
-EngineOptions options_of(const CacheLimits& limits) {
-  EngineOptions options = model().options();
-  options.backend = kTestBackend;
-  options.threads = 1;
-  options.limits = limits;
-  return options;
-}
-
-EngineOptions divided(EngineOptions options, const std::shared_ptr<Communicator>& ranks) {
-  options.parallel.context = ranks;
-  options.parallel.context_min_tokens = kMinTokens;
-  return options;
-}
-
-LayerRows inputs_of(std::uint64_t seed, std::int64_t tokens) {
-  return random_rows(seed, model().layer_count, tokens,
-                     ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/tiny.json").value().hidden_size);
-}
-
-// Outputs and cache of a sequence.
-std::string digest_of(SequenceFeeder& feeder, const FedSequence& sequence) {
-  Sha256 digest;
-  for (const auto& layer : sequence.outputs) digest.update(std::as_bytes(std::span(layer)));
-  for (const std::string& cache : feeder.digests(sequence)) digest.update(std::as_bytes(std::span(cache)));
-  return digest.hex();
-}
 
 // One sequence on one rank: what several ranks have to give.
 struct OneRank {
@@ -363,6 +327,40 @@ TEST(ContextRanksOnTheHost, PaddedStepsAreDealtOutOrCaptured) {
     run(0);
     EXPECT_EQ(engine->graph_stats().captures, 1);
     EXPECT_EQ(ThreadRanks::traffic(*ranks).shares, 2 * 3) << "rows and outputs of the first";
+  });
+}
+
+// A communicator that is asked for its state may ask a device, which would end the capture of a step. A hook may ask
+// the engine.
+TEST(ContextRanksOnTheHost, NobodyAsksTheRanksDuringACapture) {
+  const EngineOptions options =
+      options_of({.max_sequences = 1, .max_context_tokens = 128, .max_step_tokens = 64, .pool_tokens = 128});
+  ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    const BackendSwap backend(*engine);
+    const auto sequence = engine->create_sequence();
+    ASSERT_OK(sequence);
+    const StepEntry entry{.sequence = *sequence, .tokens = 4};
+    const auto step = engine->prepare({&entry, 1}, {.pad_to_tokens = 0, .capture = true});
+    ASSERT_OK(step);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(64 * engine->config().hidden_size));
+    std::int64_t hooks = 0;
+    const LayerHook hook = [&](const LayerOutput& layer) {
+      if (layer.next_input != nullptr) std::copy(x.begin(), x.end(), layer.next_input);
+      const std::int64_t asked = ThreadRanks::times_asked(*ranks);
+      EXPECT_OK(engine->length(*sequence));
+      EXPECT_OK(engine->sequence_state(*sequence));
+      EXPECT_EQ(ThreadRanks::times_asked(*ranks), asked);
+      ++hooks;
+      return Status{};
+    };
+    ASSERT_OK(engine->step(*step, x.data(), hook));
+    EXPECT_EQ(hooks, 3);
+    EXPECT_EQ(engine->graph_stats().captures, 1);
+    const std::int64_t asked = ThreadRanks::times_asked(*ranks);
+    EXPECT_OK(engine->length(*sequence));
+    EXPECT_GT(ThreadRanks::times_asked(*ranks), asked);
+    ASSERT_OK(engine->commit(*step));
   });
 }
 

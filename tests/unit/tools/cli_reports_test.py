@@ -369,6 +369,47 @@ class Plan(WithCheckpoint):
                       "scratch ", "one sequence of 32768 tokens takes ", "CSA_KV ", "more than there is"):
             self.assertIn(words, done.stderr.decode())
 
+    def test_ranks_of_context_parallelism(self):
+        """What goes from rank to rank, against what the layers of V4-Flash have: 21 with rows every 4 tokens."""
+        flags = ("plan", "--config", FLASH, "--max-context", "131072", "--max-step-tokens", "65536")
+        alone, plan = self.report(*flags), self.report(*flags, "--cp", "2")
+        for part in ("cache_bytes", "weight_bytes", "scratch_bytes"):
+            self.assertEqual(alone[part], plan[part])
+        self.assertGreater(plan["workspace_bytes"], alone["workspace_bytes"] + 65536 // 4 * 652)
+        self.assertNotIn("context_parallel", alone)
+        context = plan["context_parallel"]
+        self.assertEqual((context["ranks"], context["prompt_tokens"], context["steps"]), (2, 65536, 1))
+        self.assertEqual(context["output_bytes"], [43 * 32768 * 8192] * 2)
+        every, one = context["cache_on_every_rank"], context["cache_on_rank_0"]
+        # Of a half of the tokens: 652 bytes every 4 tokens, 584 every 128.
+        finished = 32768 // 4 * 652 * 21 + 32768 // 128 * 584 * 20
+        for entry in (*every, one[0]):
+            self.assertAlmostEqual(entry["finished_row_bytes"] / finished, 1, delta=0.01)
+        # Who has the third quarter lacks the first alone.
+        self.assertAlmostEqual(one[1]["finished_row_bytes"] / finished, 0.5, delta=0.01)
+        self.assertEqual(one[0], every[0])
+        self.assertLess(one[1]["received_bytes"], every[1]["received_bytes"] / 2)
+        for entry in (*every, *one):
+            self.assertEqual(entry["received_bytes"], entry["window_bytes"] + entry["projection_bytes"] +
+                             entry["finished_row_bytes"])
+            self.assertAlmostEqual(entry["bytes_per_token"], entry["received_bytes"] / 65536)
+        table = run(*flags, "--cp", "2").stdout.decode()
+        self.assertIn("2 ranks: a prompt of 65536 tokens, steps: 1, dealt out: 1", table)
+        for entry in (every[0], one[1]):
+            self.assertIn(f" {entry['received_bytes']} ", table)
+
+        # In steps the others lack nothing but of the last, and a last one that is too short is nobody's to share.
+        steps = self.report(*flags[:-1], "1000", "--cp", "4", "--prompt", "3100")["context_parallel"]
+        self.assertEqual((steps["steps"], steps["dealt_out_steps"]), (4, 3))
+        self.assertEqual(steps["cache_on_rank_0"], steps["cache_on_every_rank"])
+        steps = self.report(*flags[:-1], "1000", "--cp", "4", "--prompt", "3Ki")["context_parallel"]
+        self.assertEqual((steps["steps"], steps["dealt_out_steps"]), (4, 3))
+        steps = self.report(*flags[:-1], "1000", "--cp", "4", "--prompt", "4000")["context_parallel"]
+        self.assertEqual(steps["dealt_out_steps"], 4)
+        for one, every in zip(steps["cache_on_rank_0"][1:], steps["cache_on_every_rank"][1:]):
+            self.assertLess(one["received_bytes"], every["received_bytes"])
+            self.assertGreater(one["received_bytes"], every["received_bytes"] * 3 // 4)
+
     def test_the_quantization_of_the_config_counts(self):
         config = json.loads(TINY.read_text())
 
@@ -397,6 +438,11 @@ class Plan(WithCheckpoint):
                 (2, b"layers 0 to 3", ("--config", TINY, "--layers", "2-9")),
                 (2, b"accepted: bf16, fp8, nvfp4", ("--config", TINY, "--weights", "int4")),
                 (3, b"--tp", ("--checkpoint", self.checkpoint, "--tp", "2")),
+                (2, b"--tp and --cp: accepted: one of them", ("--config", TINY, "--tp", "2", "--cp", "2")),
+                (2, b"--cp: 0; accepted: 1 to 1024", ("--config", TINY, "--cp", "0")),
+                (2, b"--prompt: what one rank gives to none", ("--config", TINY, "--prompt", "100")),
+                (2, b"--prompt: 200; accepted: up to 100 tokens",
+                 ("--config", TINY, "--cp", "2", "--max-context", "100", "--prompt", "200")),
                 (3, b"layers.1.attn", ("--checkpoint", self.folder / "one"))):
             if "one" in str(arguments):
                 run("gen-checkpoint", "--config", TINY, "--layers", "0", "--out", self.folder / "one")

@@ -4,6 +4,7 @@
 //
 // A lost rank: calls on the host poll against the deadline, work on the device is watched by a thread (DeadlineWatch).
 // Whoever finds out first aborts the communicator, which ends its kernels, so that nobody waits on the stream for ever.
+// Ranks whose shares differ are lost as well (ShareGuard): the watch finds out, or who asks for the state.
 #include "backend/cuda/nccl/nccl_communicator.h"
 
 #include <algorithm>
@@ -24,6 +25,8 @@
 #include "backend/cuda/device/handles.h"
 #include "backend/cuda/nccl/deadline_watch.h"
 #include "backend/cuda/nccl/nccl_library.h"
+#include "backend/cuda/nccl/share_calls.h"
+#include "backend/cuda/nccl/share_guard.h"
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "base/try.h"
 #include "dist/check_collective.h"
@@ -64,34 +67,41 @@ class NcclCommunicator final : public Communicator {
                         std::int64_t elements, void* stream) override;
   Status all_gather(const void* part, void* all, std::int64_t bytes, void* stream) override;
   Status broadcast(void* data, std::int64_t bytes, std::int32_t root, void* stream) override;
-  Status begin_share(std::span<const SharedPart> parts, void* stream) override;
+  Status begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) override;
   Status end_share(void* stream) override;
   Status all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) override;
   Status watch(void* stream) override;
-  [[nodiscard]] Status state() const override { return lost_.status(); }
+  [[nodiscard]] Status state() const override;
 
  private:
   // Runs an NCCL call on the communicator and waits until it has been enqueued.
   Status enqueue(const char* call, const std::function<ncclResult_t()>& work);
   // Waits until what is under way on the host is done. The caller holds comm_mutex_.
   Status settle(const char* call, ncclResult_t result, double deadline_seconds);
-  Status lose(const std::string& why);
+  // scratch_bytes(elements) of device memory for `what`.
+  Status allocate(const char* what, std::int64_t elements, void*& memory);
+  Status lose(const std::string& why) const;
   // Ends the communicator in the background: it may wait for graphs that hold it, or for ranks.
-  void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait);
+  void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const;
+  // Gives the header of a share to the other ranks, on the stream of shares.
+  Status exchange_header(const ShareHeader& header);
 
   const Nccl nccl_;
   const std::unique_ptr<const CudaDevice> device_;
   const NcclOptions options_;
-  LostState lost_;
-  std::mutex comm_mutex_;  // the watch aborts what the engine's thread uses
-  ncclComm_t comm_ = nullptr;
+  // Whoever asks for the state may be the one who finds out.
+  mutable LostState lost_;
+  mutable std::mutex comm_mutex_;  // the watch aborts what the engine's thread uses
+  mutable ncclComm_t comm_ = nullptr;
   void* scratch_ = nullptr;
   std::int64_t scratch_elements_ = 0;
+  void* packed_ = nullptr;  // [size, kNcclShareBytes], once it is reserved
   // Shares run on a stream of their own, beside the caller's work and before it where both wait for a multiprocessor.
   struct ShareStream {
     Stream stream;
     Event ready;  // what the caller had enqueued before begin_share
     Event done;
+    std::unique_ptr<ShareGuard> guard;  // null: one rank
   };
   std::shared_ptr<ShareStream> share_;  // also of the thread that ends the communicator, which may use it
   bool sharing_ = false;                // between begin_share and end_share
@@ -102,13 +112,14 @@ NcclCommunicator::~NcclCommunicator() {
   watch_.reset();
   const CurrentDevice current(*device_);
   static_cast<void>(cudaFree(scratch_));
+  static_cast<void>(cudaFree(packed_));
   const std::lock_guard lock(comm_mutex_);
   // Ranks end together; one that does not is not waited for.
   if (comm_ != nullptr) end(nccl_.ncclCommDestroy, std::chrono::duration<double>(options_.deadline_seconds));
   share_.reset();  // while the device is current
 }
 
-void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) {
+void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const {
   std::promise<void> ended;
   std::future<void> done = ended.get_future();
   std::thread([how, comm = std::exchange(comm_, nullptr), ordinal = device_->ordinal(), share = share_,
@@ -129,6 +140,9 @@ Status NcclCommunicator::connect() {
   DSV4RT_ASSIGN_OR_RETURN(share_->stream, create_first_stream());
   DSV4RT_ASSIGN_OR_RETURN(share_->ready, create_event(/*timing=*/false));
   DSV4RT_ASSIGN_OR_RETURN(share_->done, create_event(/*timing=*/false));
+  if (options_.size > 1) {
+    DSV4RT_ASSIGN_OR_RETURN(share_->guard, ShareGuard::create(options_.rank, options_.size));
+  }
   ncclUniqueId id;
   static_assert(sizeof(id) == sizeof(options_.id));
   std::memcpy(&id, options_.id.data(), sizeof(id));
@@ -143,6 +157,9 @@ Status NcclCommunicator::connect() {
   watch_.emplace(
       *device_, options_.deadline_seconds,
       [this]() -> std::string {
+        if (share_->guard != nullptr) {
+          if (std::string difference = share_->guard->difference(); !difference.empty()) return difference;
+        }
         const std::lock_guard held(comm_mutex_);
         if (comm_ == nullptr) return {};
         ncclResult_t state = ncclSuccess;
@@ -157,7 +174,7 @@ Status NcclCommunicator::connect() {
   return {};
 }
 
-Status NcclCommunicator::lose(const std::string& why) {
+Status NcclCommunicator::lose(const std::string& why) const {
   Status status =
       lost_.lose("rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) + " (nccl): " + why);
   if (comm_ != nullptr) end(nccl_.ncclCommAbort, std::chrono::duration<double>(0));
@@ -187,20 +204,24 @@ Status NcclCommunicator::reserve(std::int64_t elements) {
   DSV4RT_RETURN_IF_ERROR(lost_.status());
   DSV4RT_ON_DEVICE(*device_);
   const std::int64_t wanted = std::min(elements, kNcclPartElements);
+  if (wanted == 0) return options_.size == 1 || packed_ != nullptr ? Status{} : allocate("shares", 0, packed_);
   if (wanted <= scratch_elements_) return {};
-  const auto bytes = static_cast<std::size_t>(scratch_bytes(wanted));
   DSV4RT_CUDA_TRY(cudaFree(scratch_));
   scratch_ = nullptr;
   scratch_elements_ = 0;
-  if (const cudaError_t error = cudaMalloc(&scratch_, bytes); error == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());
-    return {StatusCode::kResourceExhausted,
-            "sums over ranks: " + std::to_string(bytes) + " B of device memory that are not there"};
-  } else {
-    DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(error));
-  }
+  DSV4RT_RETURN_IF_ERROR(allocate("sums", wanted, scratch_));
   scratch_elements_ = wanted;
   return {};
+}
+
+Status NcclCommunicator::allocate(const char* what, std::int64_t elements, void*& memory) {
+  const std::int64_t bytes = scratch_bytes(elements);
+  const cudaError_t error = cudaMalloc(&memory, static_cast<std::size_t>(bytes));
+  if (error != cudaErrorMemoryAllocation) return DSV4RT_CUDA_STATUS(error);
+  static_cast<void>(cudaGetLastError());
+  memory = nullptr;
+  return {StatusCode::kResourceExhausted,
+          std::string(what) + " of ranks: " + std::to_string(bytes) + " B of device memory that are not there"};
 }
 
 Status NcclCommunicator::all_reduce_sum(const void* terms, ElementType terms_type, void* sum, ElementType sum_type,
@@ -248,28 +269,54 @@ Status NcclCommunicator::broadcast(void* data, std::int64_t bytes, std::int32_t 
   });
 }
 
-// All parts in one launch. The caller's stream goes on, and waits for them where it needs them.
-Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, void* stream) {
-  DSV4RT_RETURN_IF_ERROR(lost_.status());
+Status NcclCommunicator::state() const {
+  if (lost_.lost() || share_ == nullptr || share_->guard == nullptr) return lost_.status();
+  const std::string difference = share_->guard->difference();
+  if (difference.empty()) return lost_.status();
+  const std::lock_guard lock(comm_mutex_);
+  return lose(difference);
+}
+
+Status NcclCommunicator::exchange_header(const ShareHeader& header) {
+  if (share_->guard == nullptr) return {};
+  // The watch sees to it that this ends.
+  while (!share_->guard->has_place()) {
+    DSV4RT_RETURN_IF_ERROR(state());
+    std::this_thread::sleep_for(kPause);
+  }
+  const cudaStream_t beside = share_->stream.get();
+  const auto gather = [&](const void* own, void* all) {
+    return enqueue("begin_share",
+                   [&] { return nccl_.ncclAllGather(own, all, sizeof(ShareHeader), ncclUint8, comm_, beside); });
+  };
+  return share_->guard->exchange(header, gather, beside);
+}
+
+// Parts in as few launches as NCCL allows. The caller's stream goes on, and waits for them where it needs them.
+Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const SharePlace& place, void* stream) {
+  DSV4RT_RETURN_IF_ERROR(state());
   if (sharing_) {
     return {StatusCode::kFailedPrecondition, "nccl: begin_share was called; accepted now: end_share"};
   }
   DSV4RT_RETURN_IF_ERROR(check_share(parts, options_.size));
   DSV4RT_ON_DEVICE(*device_);
   const cudaStream_t beside = share_->stream.get();
+  // Memory first: what fails then has told the others nothing.
+  const ShareCalls calls = share_calls(parts, options_.rank, options_.size, static_cast<std::byte*>(packed_));
+  ShareHeader header = share_header(parts, place);
+  if (packed_ == nullptr) header.parts = ~header.parts;  // ranks pack, or they do not
+  DSV4RT_RETURN_IF_ERROR(exchange_header(header));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->ready.get(), static_cast<cudaStream_t>(stream)));
   DSV4RT_CUDA_TRY(cudaStreamWaitEvent(beside, share_->ready.get()));
-  DSV4RT_RETURN_IF_ERROR(enqueue("begin_share", [&] {
-    if (const ncclResult_t started = nccl_.ncclGroupStart(); started != ncclSuccess) return started;
-    ncclResult_t result = ncclSuccess;
-    for (const SharedPart& part : parts) {
-      if (part.bytes == 0 || (result != ncclSuccess && result != ncclInProgress)) continue;
-      result = nccl_.ncclBroadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, part.root,
-                                   comm_, beside);
-    }
-    const ncclResult_t ended = nccl_.ncclGroupEnd();
-    return result == ncclSuccess || result == ncclInProgress ? ended : result;
-  }));
+  DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.packed, beside));
+  // Groups end where they do on every rank.
+  const std::size_t most = share_group_parts(options_.size);
+  for (std::span<const SharedPart> left(calls.parts); !left.empty(); left = left.subspan(std::min(most, left.size()))) {
+    DSV4RT_RETURN_IF_ERROR(enqueue("begin_share", [&] {
+      return enqueue_share(nccl_, left.first(std::min(most, left.size())), options_.rank, options_.size, comm_, beside);
+    }));
+  }
+  DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.unpacked, beside));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->done.get(), beside));
   sharing_ = true;
   return {};
@@ -280,7 +327,7 @@ Status NcclCommunicator::end_share(void* stream) {
   if (std::exchange(sharing_, false)) {
     DSV4RT_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), share_->done.get()));
   }
-  return lost_.status();
+  return state();
 }
 
 Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64_t bytes, double deadline_seconds) {

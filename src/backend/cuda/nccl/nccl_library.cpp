@@ -42,6 +42,8 @@ Result<Nccl> load_nccl() {
   DSV4RT_FIND(ncclGetLastError);
   DSV4RT_FIND(ncclAllGather);
   DSV4RT_FIND(ncclBroadcast);
+  DSV4RT_FIND(ncclSend);
+  DSV4RT_FIND(ncclRecv);
   DSV4RT_FIND(ncclGroupStart);
   DSV4RT_FIND(ncclGroupEnd);
 #undef DSV4RT_FIND

@@ -19,6 +19,8 @@ struct Nccl {
   decltype(&::ncclGetLastError) ncclGetLastError = nullptr;
   decltype(&::ncclAllGather) ncclAllGather = nullptr;
   decltype(&::ncclBroadcast) ncclBroadcast = nullptr;
+  decltype(&::ncclSend) ncclSend = nullptr;
+  decltype(&::ncclRecv) ncclRecv = nullptr;
   decltype(&::ncclGroupStart) ncclGroupStart = nullptr;
   decltype(&::ncclGroupEnd) ncclGroupEnd = nullptr;
 };
