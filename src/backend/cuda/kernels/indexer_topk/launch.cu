@@ -56,6 +56,10 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
   DSV4RT_ASSIGN_OR_RETURN(std::byte* const memory, scratch.take(static_cast<std::size_t>(held * token_bytes), kName));
   batch.tokens = static_cast<std::int32_t>(held);
   batch.scores = reinterpret_cast<float*>(memory);
+  const std::span<std::byte> zeros = scratch.zeros();
+  if (zeros.size() >= static_cast<std::size_t>(held) * sizeof(SelectState)) {
+    batch.state = reinterpret_cast<SelectState*>(zeros.data());
+  }
   // Several tokens of a sequence share its decoded keys. Groups change no score.
   batch.group_tokens =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(params.step.counts.longest_entry, 1, kMostGroupTokens));
@@ -67,16 +71,13 @@ SlowPath select_slow_path(const DeviceFacts& facts, const IndexerTopkParams& p) 
   return p.keys.shape.rows % kTileKeys == 0 ? SlowPath::kNone : SlowPath::kSelectBlockRows;
 }
 
-Result<SelectionPlan> plan_selection(const CudaDevice& device, const IndexerTopkParams& params,
-                                     const ScoreBatch& batch) {
+SelectionPlan plan_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch) {
   SelectionPlan plan;
   if (batch.scores == nullptr) return plan;
   plan.slow = select_slow_path(device.facts(), params);
   const bool wgmma = device.has_sm90a() && plan.slow == SlowPath::kNone;
   plan.scores = wgmma ? ScoreKernel::kWgmma : ScoreKernel::kPortable;
-  if (wgmma) {
-    DSV4RT_ASSIGN_OR_RETURN(plan.fused_blocks, fused_blocks(device, params, batch));
-  }
+  plan.together = wgmma && selects_together(params, batch);
   return plan;
 }
 
@@ -89,7 +90,7 @@ Status launch_scores(const CudaDevice& device, const IndexerTopkParams& params, 
 
 Status launch_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                         const SelectionPlan& plan, cudaStream_t stream) {
-  if (plan.fused_blocks > 0) return launch_fused(device, params, batch, plan.fused_blocks, stream);
+  if (plan.together) return launch_wgmma_selection(device, params, batch, stream);
   if (plan.scores == ScoreKernel::kWgmma) {
     DSV4RT_RETURN_IF_ERROR(launch_wgmma_scores(device, params, batch, stream));
   } else if (plan.scores == ScoreKernel::kPortable) {
@@ -105,7 +106,7 @@ Status CudaOps::indexer_topk(const IndexerTopkParams& params) {
   const std::int32_t held = batch.tokens;
   for (; batch.first_token < tokens; batch.first_token += held) {
     batch.tokens = static_cast<std::int32_t>(std::min<std::int64_t>(held, tokens - batch.first_token));
-    DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
+    const SelectionPlan plan = plan_selection(device_, params, batch);
     slow_paths_.tell(plan.slow);
     DSV4RT_RETURN_IF_ERROR(launch_selection(device_, params, batch, plan, stream_));
   }

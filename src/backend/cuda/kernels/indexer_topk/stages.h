@@ -20,11 +20,10 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
 enum class ScoreKernel : std::uint8_t { kNone, kPortable, kWgmma };
 struct SelectionPlan {
   ScoreKernel scores = ScoreKernel::kNone;  // kernel of the stage that scores; kNone: nobody has rows to choose among
-  std::int32_t fused_blocks = 0;  // blocks that take a token where one kernel scores and chooses; 0: two kernels
+  bool together = false;                    // one kernel scores and selects
   SlowPath slow = SlowPath::kNone;
 };
-Result<SelectionPlan> plan_selection(const CudaDevice& device, const IndexerTopkParams& params,
-                                     const ScoreBatch& batch);
+SelectionPlan plan_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
 // Why a device scores by the portable kernel: kNone where it does not, or has no other.
 SlowPath select_slow_path(const DeviceFacts& facts, const IndexerTopkParams& params);
 
@@ -41,11 +40,10 @@ Status launch_wgmma_scores(const CudaDevice& device, const IndexerTopkParams& pa
 Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                     cudaStream_t stream);
 
-// Both stages in one kernel on Hopper, where few rows are to be scored: the blocks for each token that have a place at
-// the same time, 0 where the two kernels serve.
-Result<std::int32_t> fused_blocks(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
-Status launch_fused(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
-                    std::int32_t blocks, cudaStream_t stream);
+// Both stages in one kernel on Hopper, where each token has keys of its own and the batch has `state`.
+bool selects_together(const IndexerTopkParams& params, const ScoreBatch& batch);
+Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
+                              cudaStream_t stream);
 
 // Both stages, by one kernel or two.
 Status launch_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,

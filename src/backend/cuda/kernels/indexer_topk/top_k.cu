@@ -21,7 +21,7 @@ template <int kHeldQuads>
 Status launch_of(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch, std::int32_t blocks,
                  cudaStream_t stream) {
   const auto kernel = top_k_rows_kernel<kHeldQuads>;
-  constexpr std::size_t kSharedBytes = sizeof(TopKShared<kTopKThreads>);
+  constexpr std::size_t kSharedBytes = sizeof(TopKShared);
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   return launch_pdl(kernel,
                     {.grid = dim3(static_cast<unsigned>(batch.tokens) * static_cast<unsigned>(blocks)),

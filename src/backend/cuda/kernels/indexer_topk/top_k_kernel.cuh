@@ -16,13 +16,14 @@
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
+#include "backend/cuda/kernels/indexer_topk/select_all.cuh"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTopKThreads = 512;  // threads of a block that does nothing else
+inline constexpr int kTopKThreads = 512;
 inline constexpr int kMostTopKBlocks = 8;
 inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
-inline constexpr int kDigitBits = 12;
+inline constexpr int kDigitBits = kRankDigitBits;
 inline constexpr int kFirstShift = 32 - kDigitBits;
 inline constexpr int kDigitBins = 1 << kDigitBits;
 inline constexpr int kMostListed = 2048;  // rows that share the first digit
@@ -32,9 +33,8 @@ struct Candidate {
   std::int32_t row;
 };
 
-template <int kThreads>
 struct TopKShared {
-  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kWarps = kTopKThreads / 32;
 
   union {
     // Counts of rows by one digit of their ranks; passes take turns.
@@ -44,11 +44,11 @@ struct TopKShared {
       std::uint32_t list_histogram[kDigitBins];
     };
   };
-  Candidate own[kMostListed];        // the block's candidates
-  std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kWarps];  // each warp's part of a sum over the block
-  std::uint32_t warp_above[kWarps];  // rows of the warp above the k-th rank, or its first digit
-  std::uint32_t warp_equal[kWarps];  // rows of the warp at the k-th rank
+  Candidate own[kMostListed];            // the block's candidates
+  std::uint32_t group[2][kTopKThreads];  // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kWarps];      // each warp's part of a sum over the block
+  std::uint32_t warp_above[kWarps];      // rows of the warp above the k-th rank, or its first digit
+  std::uint32_t warp_equal[kWarps];      // rows of the warp at the k-th rank
   std::uint32_t block_above;
   std::uint32_t block_equal;
   std::uint32_t block_candidates;
@@ -101,15 +101,12 @@ struct TopKRows {
   std::int32_t most;
 };
 
-// The first kThreads threads of every block of a cluster. Scores [row] are read by `Read`; a lane keeps kHeldQuads
-// times four ranks, none where reading is cheap.
-template <int kThreads, int kHeldQuads, class Read>
+// The threads of every block of a cluster; a lane keeps kHeldQuads times four ranks.
+template <int kHeldQuads>
 class TopKBlock {
  public:
-  using Shared = TopKShared<kThreads>;
-
-  __device__ TopKBlock(const Read& read, const TopKRows& rows, Shared& shared)
-      : read_(read), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
+  __device__ TopKBlock(const float* scores, const TopKRows& rows, TopKShared& shared)
+      : scores_(scores), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
     const std::int32_t warp_rows = (rows.most + kWarps * kQuadRows - 1) / (kWarps * kQuadRows) * kQuadRows;
     begin_ = min(rows.begin + warp_ * warp_rows, rows.end);
     end_ = min(begin_ + warp_rows, rows.end);
@@ -137,19 +134,18 @@ class TopKBlock {
   }
 
  private:
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int kGroupBins = kDigitBins / kThreads;
+  static constexpr int kWarps = TopKShared::kWarps;
+  static constexpr int kGroupBins = kDigitBins / kTopKThreads;
 
-  // Between the block's threads that take part.
   static __device__ void sync() {
-    asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+    __syncthreads();
   }
 
   // Ranks of four rows from `row` on. NaN takes 1, which no number has, and what lies past the end 0: k rows
   // and more precede it.
   __device__ void load_quad(std::int32_t row, std::uint32_t (&rank)[4]) const {
     float4 value{};
-    if (row < end_) value = read_(row);
+    if (row < end_) value = __ldg(reinterpret_cast<const float4*>(scores_ + row));
     rank[0] = row < end_ ? max(cpu::score_rank(value.x), 1U) : 0;
     rank[1] = row + 1 < end_ ? max(cpu::score_rank(value.y), 1U) : 0;
     rank[2] = row + 2 < end_ ? max(cpu::score_rank(value.z), 1U) : 0;
@@ -175,12 +171,12 @@ class TopKBlock {
   __device__ void clear(std::uint32_t (&histogram)[kDigitBins]) const {
     auto* const bins = reinterpret_cast<uint4*>(histogram);
 #pragma unroll
-    for (int i = 0; i < kDigitBins / 4 / kThreads; ++i) bins[thread_ + i * kThreads] = uint4{};
+    for (int i = 0; i < kDigitBins / 4 / kTopKThreads; ++i) bins[thread_ + i * kTopKThreads] = uint4{};
   }
 
   // Sums the histograms of the first `blocks` blocks and finds the bin in which the wanted-th row lies, counted from
   // the top bin down. Synchronizes before and after; across the cluster if there is more than one block.
-  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kThreads],
+  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kTopKThreads],
                              std::uint32_t wanted, int blocks) {
     sync();
     const auto* const bins = reinterpret_cast<const uint4*>(histogram + kDigitBins - kGroupBins * (thread_ + 1));
@@ -274,7 +270,7 @@ class TopKBlock {
       above += __reduce_add_sync(0xffffffffU, others);
       const std::uint32_t end = inclusive_warp_sum(count, lane_);
       // Entry i is entry i - begin of the block in whose range it lies.
-      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kThreads) {
+      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kTopKThreads) {
         const std::uint32_t i = first_entry + static_cast<std::uint32_t>(thread_);
         int block = 0;
         std::uint32_t begin = 0;
@@ -316,7 +312,7 @@ class TopKBlock {
       sync();
       clear(shared_.list_histogram);
       sync();
-      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kThreads) {
+      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kTopKThreads) {
         const std::uint32_t rank = list[i].rank;
         if (rank >> before != threshold.digits) continue;
         const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
@@ -421,36 +417,21 @@ class TopKBlock {
     });
   }
 
-  Read read_;  // (row): the scores of four rows, a multiple of four
-  Shared& shared_;
+  const float* scores_;
+  TopKShared& shared_;
   int blocks_;          // number of blocks in the cluster
   std::int32_t begin_;  // the warp's rows [begin_, end_)
   std::int32_t end_;
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = thread_ / 32;
   int lane_ = thread_ % 32;
-  std::uint32_t held_[kHeldQuads > 0 ? kHeldQuads : 1][4];
+  std::uint32_t held_[kHeldQuads][4];
 };
-
-// Scores in global memory.
-struct ReadGlobalScores {
-  const float* scores;
-  __device__ float4 operator()(std::int32_t row) const { return __ldg(reinterpret_cast<const float4*>(scores + row)); }
-};
-
-// All rows that a token sees, where it sees no more than top_k; threads of a cluster share them.
-__device__ inline void select_all(std::int32_t rows, std::int32_t top_k, int threads, std::int32_t* chosen) {
-  const int step = threads * static_cast<int>(cluster_blocks());
-  for (int i = static_cast<int>(cluster_rank()) * threads + static_cast<int>(threadIdx.x); i < top_k; i += step) {
-    chosen[i] = i < rows ? i : -1;
-  }
-}
 
 // Grid: a cluster for every token of the batch.
 template <int kHeldQuads>
 __global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
     top_k_rows_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch) {
-  using Block = TopKBlock<kTopKThreads, kHeldQuads, ReadGlobalScores>;
   extern __shared__ __align__(16) std::byte top_k_shared[];
   allow_dependents();
   wait_for_predecessors();
@@ -466,9 +447,9 @@ __global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const std::int32_t most = ((rows + blocks - 1) / blocks + 3) / 4 * 4;
   const std::int32_t begin = min(static_cast<std::int32_t>(cluster_rank()) * most, rows);
-  Block(ReadGlobalScores{batch.scores + index * batch.stride},
-        {.begin = begin, .end = min(begin + most, rows), .most = most},
-        *reinterpret_cast<typename Block::Shared*>(top_k_shared))
+  TopKBlock<kHeldQuads>(batch.scores + index * batch.stride,
+                        {.begin = begin, .end = min(begin + most, rows), .most = most},
+                        *reinterpret_cast<TopKShared*>(top_k_shared))
       .run(p.top_k, chosen);
 }
 
