@@ -1,10 +1,12 @@
 // Exact top-k of a token's scores by one block, ascending by row, where the rows are counted by the first digit of
-// their ranks already: one pass over the scores collects the rows of that digit and marks those above, further digits
-// are decided among the collected, and the marks, a bit for every row, give the order. Ties go to the lowest row.
+// their ranks already: one pass over the scores collects the rows whose digit is the k-th's or above, further digits
+// are decided among the collected, and marks, a bit for every row, give the order. Ties go to the lowest row.
+// Instructions that run once cost several times what others do: loops over what is in registers are short.
 //
 // Counts and marks are the same in whatever order threads come, and so is what is chosen.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,14 +17,14 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kSelectedRowBits = 18;
 inline constexpr std::int32_t kMostSelectableRows = 1 << kSelectedRowBits;  // rows of a token
-inline constexpr int kMostCollected = 2048;                                 // rows that share the first digit
+inline constexpr int kMostCollected = 3072;  // rows whose first digit is the k-th's or above
 
 struct CollectedRow {
   std::uint32_t rank;
   std::int32_t row;
 };
 
-// Memory of a block; all of it is zero between tokens but `collected` and the results.
+// Memory of a block. Counts and marks are zero between tokens.
 struct SelectorShared {
   alignas(16) std::uint32_t rows_of[kRankDigits];  // as in SelectState, of rows that this block has scored
   std::uint32_t chosen[kMostSelectableRows / 32];  // a bit for every row
@@ -59,26 +61,24 @@ class RowSelector {
     } else {
       find_digit<kRankDigits, false>(shared_.rows_of, static_cast<std::uint32_t>(k));
     }
-    if (shared_.bucket <= kMostCollected) {
-      const std::uint32_t digit = shared_.digit;
-      for_scores(lowest_of(digit), [&](std::uint32_t rank, std::int32_t row) {
-        const std::uint32_t own = first_digit(rank);
-        if (own > digit) {
-          mark(row);
-        } else if (own == digit) {
-          shared_.collected[atomicAdd(&shared_.collected_rows, 1U)] = {rank, row};
-        }
-      });
+    const std::uint32_t digit = shared_.digit;
+    const std::uint32_t listed = static_cast<std::uint32_t>(k) - shared_.wanted + shared_.bucket;
+    if (listed <= kMostCollected) {
+      collect(digit);
       sync_();
-      const auto collected = static_cast<int>(shared_.bucket);
+      const auto end = static_cast<int>(listed);
+      // What each thread reads here, it alone reads below.
+#pragma unroll 1
+      for (int i = thread_; i < end; i += kThreads) {
+        CollectedRow& entry = shared_.collected[i];
+        entry.rank = rank_of(__ldcg(scores_ + entry.row));
+      }
       decide(digit, [&](const auto& visit) {
 #pragma unroll 1
-        for (int i = thread_; i < collected; i += kThreads) visit(shared_.collected[i].rank, shared_.collected[i].row);
+        for (int i = thread_; i < end; i += kThreads) visit(shared_.collected[i].rank, shared_.collected[i].row);
       });
     } else {
-      // As where all scores are equal: every digit takes a pass over the scores.
-      const std::uint32_t digit = shared_.digit;
-      decide(digit, [&](const auto& visit) { for_scores(lowest_of(digit), visit); });
+      decide(digit, [&](const auto& visit) { for_scores(visit); });  // as where all scores are equal
     }
     sync_();
     write(chosen);
@@ -89,7 +89,7 @@ class RowSelector {
   static constexpr int kFinders = 256;  // threads that look for a digit
   static constexpr int kDigitBits = 10;
   static constexpr int kAhead = 8;  // loads of a thread on their way
-  static_assert(kThreads >= kFinders && kThreads % 32 == 0);
+  static_assert(kThreads >= kFinders && kThreads % 32 == 0 && 4 * kAhead == 32);
 
   __device__ static std::uint32_t inclusive_sum(std::uint32_t value, int lane) {
 #pragma unroll
@@ -154,15 +154,15 @@ class RowSelector {
     sync_();
   }
 
-  // The least score of this first digit; NaN, which nothing is below, where that is no number.
+  // The least score of this first digit. Of those below that of -infinity, 7, NaN alone has one: 0.
   __device__ static float lowest_of(std::uint32_t digit) {
     const std::uint32_t rank = digit << (32 - kRankDigitBits);
-    return __uint_as_float((rank & 0x80000000U) != 0 ? rank ^ 0x80000000U : ~rank);
+    return digit <= 7 ? -INFINITY : __uint_as_float((rank & 0x80000000U) != 0 ? rank ^ 0x80000000U : ~rank);
   }
 
-  // visit(rank, row) for all rows but such whose score is less than `lowest`.
-  template <class Visit>
-  __device__ void for_scores(float lowest, const Visit& visit) const {
+  // Collects the rows with this first digit or one above.
+  __device__ void collect(std::uint32_t digit) {
+    const float lowest = lowest_of(digit);
     const auto* const fours = reinterpret_cast<const float4*>(scores_);
     const std::int32_t end = (rows_ + 3) / 4;
 #pragma unroll 1
@@ -173,15 +173,34 @@ class RowSelector {
         const std::int32_t at = first + i * kThreads;
         if (at < end) value[i] = __ldcg(fours + at);  // what other blocks wrote is not in this one's cache
       }
+      std::uint32_t hits = 0;  // a bit for every score
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const std::int32_t row = 4 * (first + i * kThreads);
-        const float score[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (row + e < rows_ && !(score[e] < lowest)) visit(rank_of(score[e]), row + e);
-        }
+        hits |= value[i].x >= lowest ? 1U << (4 * i) : 0;
+        hits |= value[i].y >= lowest ? 2U << (4 * i) : 0;
+        hits |= value[i].z >= lowest ? 4U << (4 * i) : 0;
+        hits |= value[i].w >= lowest ? 8U << (4 * i) : 0;
       }
+      if (digit == 0) hits = ~0U;  // NaN is not less than anything
+#pragma unroll 1
+      for (; hits != 0; hits &= hits - 1) {
+        const int bit = __ffs(static_cast<int>(hits)) - 1;
+        const std::int32_t row = 4 * (first + bit / 4 * kThreads) + bit % 4;
+        if (row < rows_) shared_.collected[atomicAdd(&shared_.collected_rows, 1U)].row = row;
+      }
+    }
+  }
+
+  // visit(rank, row) for all rows.
+  template <class Visit>
+  __device__ void for_scores(const Visit& visit) const {
+#pragma unroll 4
+    for (std::int32_t at = thread_; at < (rows_ + 3) / 4; at += kThreads) {
+      const float4 value = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
+      visit(rank_of(value.x), 4 * at);
+      if (4 * at + 1 < rows_) visit(rank_of(value.y), 4 * at + 1);
+      if (4 * at + 2 < rows_) visit(rank_of(value.z), 4 * at + 2);
+      if (4 * at + 3 < rows_) visit(rank_of(value.w), 4 * at + 3);
     }
   }
 
@@ -194,8 +213,8 @@ class RowSelector {
     return std::uint64_t{rank} << kSelectedRowBits | static_cast<std::uint32_t>(kMostSelectableRows - 1 - row);
   }
 
-  // Marks the rows that for_each(visit) gives and whose first digit is above, or that share it and are among those
-  // wanted of it.
+  // Marks, of the rows that for_each(visit) gives, those whose first digit is above this and the wanted ones of those
+  // that share it.
   template <class ForEach>
   __device__ void decide(std::uint32_t digit, const ForEach& for_each) {
     std::uint64_t digits = digit;  // the last wanted row's key as far as it is known

@@ -13,7 +13,7 @@
 namespace dsv4rt::cuda {
 
 // What fetching the queries of a run of several tokens takes, in tiles.
-inline constexpr std::int32_t kRunStartTiles = 6;
+inline constexpr std::int32_t kRunStartTiles = 1;
 
 struct ScoreRun {
   std::int32_t first;  // tokens of the batch [first, end)
