@@ -53,126 +53,138 @@ class RowSelector {
       : shared_(shared), scores_(scores), rows_(rows), sync_(sync) {}
 
   // Writes k < rows row numbers to `chosen`. state: where all the token's rows are counted by their first digits, as
-  // these threads see; null: in the block's own memory. The counts are set to zero.
+  // these threads see, and zeros afterwards; null: they are counted in the block's own memory.
   __device__ void run(SelectState* state, std::int32_t k, std::int32_t* chosen) {
     if (thread_ == 0) shared_.collected_rows = 0;
     if (state != nullptr) {
-      find_digit<kRankDigits, true>(state->rows_of, static_cast<std::uint32_t>(k));
-    } else {
-      find_digit<kRankDigits, false>(shared_.rows_of, static_cast<std::uint32_t>(k));
-    }
-    const std::uint32_t digit = shared_.digit;
-    const std::uint32_t listed = static_cast<std::uint32_t>(k) - shared_.wanted + shared_.bucket;
-    if (listed <= kMostCollected) {
-      collect(digit);
+      take_counts(*state);
       sync_();
-      const auto end = static_cast<int>(listed);
-      // What each thread reads here, it alone reads below.
-#pragma unroll 1
-      for (int i = thread_; i < end; i += kThreads) {
-        CollectedRow& entry = shared_.collected[i];
-        entry.rank = rank_of(__ldcg(scores_ + entry.row));
-      }
-      decide(digit, [&](const auto& visit) {
-#pragma unroll 1
-        for (int i = thread_; i < end; i += kThreads) visit(shared_.collected[i].rank, shared_.collected[i].row);
-      });
-    } else {
-      decide(digit, [&](const auto& visit) { for_scores(visit); });  // as where all scores are equal
     }
+    std::uint64_t digits = 0;  // the last wanted row's key as far as it is known
+    int shift = kKeyBits - kRankDigitBits;
+    std::uint32_t wanted = static_cast<std::uint32_t>(k);
+    std::uint32_t listed = 0;  // rows in `collected`; 0: so many that none are
+    while (true) {
+      find_digit(wanted);
+      digits = digits << min(kRankDigitBits, kKeyBits - shift) | shared_.digit;
+      const bool first = shift == kKeyBits - kRankDigitBits;
+      if (first) {
+        const std::uint32_t above = wanted - shared_.wanted;
+        if (above + shared_.bucket <= kMostCollected) {
+          listed = above + shared_.bucket;
+          collect(shared_.digit);
+          sync_();
+          rank_collected(listed);
+        }
+      }
+      wanted = shared_.wanted;
+      if (shared_.bucket == wanted) break;
+      // Counts those that share the digits so far by the next one.
+      const int before = shift;
+      shift = max(before - kRankDigitBits, 0);
+      const std::uint32_t mask = (1U << (before - shift)) - 1;
+      for_rows(listed, [&](std::uint64_t key, std::int32_t) {
+        if (key >> before == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> shift) & mask], 1U);
+      });
+      sync_();
+    }
+    for_rows(listed, [&](std::uint64_t key, std::int32_t row) {
+      if (key >> shift >= digits) atomicOr(&shared_.chosen[row / 32], 1U << (row % 32));
+    });
     sync_();
     write(chosen);
     sync_();
   }
 
  private:
+  static constexpr int kKeyBits = 32 + kSelectedRowBits;
   static constexpr int kFinders = 256;  // threads that look for a digit
-  static constexpr int kDigitBits = 10;
+  static constexpr int kFinderBins = kRankDigits / kFinders;
   static constexpr int kAhead = 8;  // loads of a thread on their way
   static_assert(kThreads >= kFinders && kThreads % 32 == 0 && 4 * kAhead == 32);
 
-  __device__ static std::uint32_t inclusive_sum(std::uint32_t value, int lane) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const std::uint32_t below = __shfl_up_sync(0xffffffffU, value, static_cast<unsigned>(distance));
-      if (lane >= distance) value += below;
-    }
-    return value;
-  }
-
   // The thread's part of a sum over the threads before it; sync() within.
   __device__ std::uint32_t sum_before(std::uint32_t own) {
-    const std::uint32_t in_warp = inclusive_sum(own, lane_);
+    std::uint32_t in_warp = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const std::uint32_t below = __shfl_up_sync(0xffffffffU, in_warp, static_cast<unsigned>(distance));
+      if (lane_ >= distance) in_warp += below;
+    }
     if (lane_ == 31) shared_.warp_total[warp_] = in_warp;
     sync_();
-    std::uint32_t before = in_warp - own;
-#pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) before += w < warp_ ? shared_.warp_total[w] : 0;
-    return before;
+    const std::uint32_t total = lane_ < warp_ ? shared_.warp_total[lane_] : 0;
+    return __reduce_add_sync(0xffffffffU, total) + in_warp - own;
   }
 
-  // Finds the bin in which the wanted-th row lies, counted from the top bin down, and empties the bins. A barrier of
-  // the threads comes before; there is one after.
-  template <int kBins, bool kGlobal>
-  __device__ void find_digit(std::uint32_t* bins, std::uint32_t wanted) {
-    constexpr int kFours = kBins / kFinders / 4;
-    uint4 four[kFours] = {};  // the thread's, from the top down; the first finder has the top ones
+  // Moves the counts here. What other blocks have added is not in this one's cache.
+  __device__ void take_counts(SelectState& state) const {
+    static_assert(kRankDigits / 4 <= 3 * kThreads);
+    auto* const from = reinterpret_cast<uint4*>(state.rows_of);
+    uint4 four[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int at = thread_ + i * kThreads;
+      if (at < kRankDigits / 4) four[i] = __ldcg(from + at);
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int at = thread_ + i * kThreads;
+      if (at >= kRankDigits / 4) break;
+      reinterpret_cast<uint4*>(shared_.rows_of)[at] = four[i];
+      from[at] = uint4{};
+    }
+  }
+
+  // Finds the digit of the wanted-th row, counted from the top digit down, and sets the counts to zero. A barrier comes
+  // before; there is one after.
+  __device__ void find_digit(std::uint32_t wanted) {
+    // The first finder has the top digits.
+    const int from = kRankDigits - kFinderBins * (thread_ + 1);
+    auto* const fours = reinterpret_cast<uint4*>(shared_.rows_of + from);
     std::uint32_t sum = 0;
-    const int from = kBins - 4 * kFours * (thread_ + 1);
     if (thread_ < kFinders) {
 #pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        const auto* const source = reinterpret_cast<const uint4*>(bins + from) + kFours - 1 - i;
-        four[i] = kGlobal ? __ldcg(source) : *source;  // other blocks' sums are not in this one's cache
-      }
-#pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        reinterpret_cast<uint4*>(bins + from)[i] = uint4{};
-        sum += (four[i].x + four[i].y) + (four[i].z + four[i].w);
-      }
+      for (int i = 0; i < kFinderBins / 4; ++i) sum += (fours[i].x + fours[i].y) + (fours[i].z + fours[i].w);
     }
     std::uint32_t before = sum_before(sum);
     if (before < wanted && before + sum >= wanted) {
-      std::uint32_t digit = static_cast<std::uint32_t>(from) + 4 * kFours;
-      const auto look = [&](std::uint32_t count) {
-        --digit;
-        if (before < wanted && before + count >= wanted) {
-          shared_.digit = digit;
-          shared_.wanted = wanted - before;
-          shared_.bucket = count;
-        }
+      int digit = from + kFinderBins - 1;
+      std::uint32_t count = shared_.rows_of[digit];
+#pragma unroll 1
+      while (before + count < wanted) {
         before += count;
-      };
-#pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        look(four[i].w);
-        look(four[i].z);
-        look(four[i].y);
-        look(four[i].x);
+        count = shared_.rows_of[--digit];
       }
+      shared_.digit = static_cast<std::uint32_t>(digit);
+      shared_.wanted = wanted - before;
+      shared_.bucket = count;
+    }
+    if (thread_ < kFinders && sum != 0) {
+#pragma unroll
+      for (int i = 0; i < kFinderBins / 4; ++i) fours[i] = uint4{};
     }
     sync_();
-  }
-
-  // The least score of this first digit. Of those below that of -infinity, 7, NaN alone has one: 0.
-  __device__ static float lowest_of(std::uint32_t digit) {
-    const std::uint32_t rank = digit << (32 - kRankDigitBits);
-    return digit <= 7 ? -INFINITY : __uint_as_float((rank & 0x80000000U) != 0 ? rank ^ 0x80000000U : ~rank);
   }
 
   // Collects the rows with this first digit or one above.
   __device__ void collect(std::uint32_t digit) {
-    const float lowest = lowest_of(digit);
-    const auto* const fours = reinterpret_cast<const float4*>(scores_);
+    // Of the digits below that of -infinity, 7, NaN alone has one: 0.
+    const std::uint32_t rank = digit << (32 - kRankDigitBits);
+    const float lowest =
+        digit <= 7 ? -INFINITY : __uint_as_float((rank & 0x80000000U) != 0 ? rank ^ 0x80000000U : ~rank);
     const std::int32_t end = (rows_ + 3) / 4;
-#pragma unroll 1
-    for (std::int32_t first = thread_; first < end; first += kAhead * kThreads) {
-      float4 value[kAhead] = {};
+    float4 value[kAhead] = {};
+    const auto fetch = [&](std::int32_t first) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const std::int32_t at = first + i * kThreads;
-        if (at < end) value[i] = __ldcg(fours + at);  // what other blocks wrote is not in this one's cache
+        if (at < end) value[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
       }
+    };
+    fetch(thread_);
+#pragma unroll 1
+    for (std::int32_t first = thread_; first < end; first += kAhead * kThreads) {
       std::uint32_t hits = 0;  // a bit for every score
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
@@ -182,6 +194,7 @@ class RowSelector {
         hits |= value[i].w >= lowest ? 8U << (4 * i) : 0;
       }
       if (digit == 0) hits = ~0U;  // NaN is not less than anything
+      fetch(first + kAhead * kThreads);
 #pragma unroll 1
       for (; hits != 0; hits &= hits - 1) {
         const int bit = __ffs(static_cast<int>(hits)) - 1;
@@ -191,21 +204,13 @@ class RowSelector {
     }
   }
 
-  // visit(rank, row) for all rows.
-  template <class Visit>
-  __device__ void for_scores(const Visit& visit) const {
-#pragma unroll 4
-    for (std::int32_t at = thread_; at < (rows_ + 3) / 4; at += kThreads) {
-      const float4 value = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
-      visit(rank_of(value.x), 4 * at);
-      if (4 * at + 1 < rows_) visit(rank_of(value.y), 4 * at + 1);
-      if (4 * at + 2 < rows_) visit(rank_of(value.z), 4 * at + 2);
-      if (4 * at + 3 < rows_) visit(rank_of(value.w), 4 * at + 3);
+  // What a thread reads here it alone reads in for_rows().
+  __device__ void rank_collected(std::uint32_t listed) const {
+#pragma unroll 1
+    for (int i = thread_; i < static_cast<int>(listed); i += kThreads) {
+      CollectedRow& entry = shared_.collected[i];
+      entry.rank = rank_of(__ldcg(scores_ + entry.row));
     }
-  }
-
-  __device__ void mark(std::int32_t row) const {
-    atomicOr(&shared_.chosen[row / 32], 1U << (row % 32));
   }
 
   // Among rows of equal rank the lower comes first. No two rows have the same key.
@@ -213,29 +218,34 @@ class RowSelector {
     return std::uint64_t{rank} << kSelectedRowBits | static_cast<std::uint32_t>(kMostSelectableRows - 1 - row);
   }
 
-  // Marks, of the rows that for_each(visit) gives, those whose first digit is above this and the wanted ones of those
-  // that share it.
-  template <class ForEach>
-  __device__ void decide(std::uint32_t digit, const ForEach& for_each) {
-    std::uint64_t digits = digit;  // the last wanted row's key as far as it is known
-    int shift = 32 + kSelectedRowBits - kRankDigitBits;
-    std::uint32_t wanted = shared_.wanted;
-    while (shared_.bucket != wanted) {
-      const int before = shift;
-      shift = max(before - kDigitBits, 0);
-      const std::uint32_t mask = (1U << (before - shift)) - 1;
-      for_each([&](std::uint32_t rank, std::int32_t row) {
-        const std::uint64_t key = key_of(rank, row);
-        if (key >> before == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> shift) & mask], 1U);
-      });
-      sync_();
-      find_digit<1 << kDigitBits, false>(shared_.rows_of, wanted);
-      digits = digits << (before - shift) | shared_.digit;
-      wanted = shared_.wanted;
+  // visit(key, row) for the collected rows, or all where none are, as when all scores are equal.
+  template <class Visit>
+  __device__ void for_rows(std::uint32_t listed, const Visit& visit) const {
+#pragma unroll 1
+    for (int i = thread_; i < static_cast<int>(listed); i += kThreads) {
+      const CollectedRow entry = shared_.collected[i];
+      visit(key_of(entry.rank, entry.row), entry.row);
     }
-    for_each([&](std::uint32_t rank, std::int32_t row) {
-      if (key_of(rank, row) >> shift >= digits) mark(row);
-    });
+    if (listed != 0) return;
+#pragma unroll 1
+    for (std::int32_t at = thread_; at < (rows_ + 3) / 4; at += 2 * kThreads) {
+      float4 value[2] = {};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (at + i * kThreads < (rows_ + 3) / 4) {
+          value[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at + i * kThreads);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float score[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const std::int32_t row = 4 * (at + i * kThreads) + e;
+          if (row < rows_) visit(key_of(rank_of(score[e]), row), row);
+        }
+      }
+    }
   }
 
   // The marked rows in order; takes the marks away.

@@ -45,6 +45,19 @@ class CountScores {
   std::uint32_t* rows_of_;
 };
 
+// Adds for the whole block, after its barrier; the value before.
+__device__ inline std::uint32_t add_acquire_release(std::uint32_t* sum, std::uint32_t own) {
+  std::uint32_t before;
+  asm volatile(
+      "fence.acq_rel.gpu;\n"
+      "atom.add.relaxed.gpu.global.u32 %0, [%1], %2;\n"
+      "fence.acq_rel.gpu;\n"
+      : "=r"(before)
+      : "l"(__cvta_generic_to_global(sum)), "r"(own)
+      : "memory");
+  return before;
+}
+
 // The block has stored and counted `count` tiles of a token's run. Blocks add up what they have; the last of them
 // selects. No block waits for another.
 __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch& batch, const ScoreRun& run,
@@ -56,22 +69,24 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
   SelectState* state = nullptr;
   if (count < run.tiles) {
     state = batch.state + run.first;
-#pragma unroll 4
-    for (int digit = thread; digit < kRankDigits; digit += kScoreWorkers) {
-      const std::uint32_t own = shared.rows_of[digit];
-      if (own == 0) continue;
-      shared.rows_of[digit] = 0;
-      atomicAdd(&state->rows_of[digit], own);
+    auto* const counts = reinterpret_cast<uint4*>(shared.rows_of);
+#pragma unroll 1
+    for (int i = thread; i < kRankDigits / 4; i += kScoreWorkers) {
+      const uint4 own = counts[i];
+      if ((own.x | own.y | own.z | own.w) == 0) continue;
+      counts[i] = uint4{};
+      std::uint32_t* const sum = state->rows_of + 4 * i;
+      if (own.x != 0) atomicAdd(sum, own.x);
+      if (own.y != 0) atomicAdd(sum + 1, own.y);
+      if (own.z != 0) atomicAdd(sum + 2, own.z);
+      if (own.w != 0) atomicAdd(sum + 3, own.w);
     }
     sync();
     if (thread == 0) {
-      __threadfence();  // what all threads have stored and added comes first
-      const auto tiles = static_cast<std::int32_t>(atomicAdd(&state->tiles, static_cast<std::uint32_t>(count))) + count;
-      control.last = tiles == run.tiles;
-      if (control.last) {
-        state->tiles = 0;
-        __threadfence();
-      }
+      // What all threads have stored and added comes before, what the last block reads after.
+      const std::uint32_t tiles = add_acquire_release(&state->tiles, static_cast<std::uint32_t>(count));
+      control.last = tiles + static_cast<std::uint32_t>(count) == static_cast<std::uint32_t>(run.tiles);
+      if (control.last) state->tiles = 0;
     }
     sync();
     if (!control.last) return;
