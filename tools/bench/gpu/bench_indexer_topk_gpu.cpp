@@ -200,6 +200,7 @@ class Workload {
     const auto topk_indices = device_->topk_indices.download();
     const std::int32_t sequence = token_sequence_[static_cast<std::size_t>(token)];
     const std::int64_t visible = (token_position_[static_cast<std::size_t>(token)] + 1) / kRatio;
+    if (visible <= kTopK) return true;  // the first tokens of a prompt
     std::vector<double> scores(static_cast<std::size_t>(visible));
     const bf16* q = q_.data() + (set * tokens_ + token) * kHeads * kIndexHeadDim;
     const bf16* weight = weight_.data() + (set * tokens_ + token) * kHeads;
