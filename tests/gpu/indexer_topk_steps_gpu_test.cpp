@@ -1,7 +1,7 @@
 // indexer_topk on the GPU: a token selects the same however tokens are grouped into steps, whichever kernels serve them
 // and however often they ran before.
-#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "gpu/support/indexer_topk_calls.h"
 
@@ -94,13 +94,17 @@ INSTANTIATE_TEST_SUITE_P(Tokens, OneSelectLaunch,
 
 // What blocks leave each other is zero again after every launch, or counts of the one before would decide.
 TEST_F(IndexerTopkGpuTest, EveryReplayFindsCountsAtZero) {
-  constexpr std::int32_t kRows = 6000;
-  for (const IndexKeyFormat format : {IndexKeyFormat::kMxfp4, IndexKeyFormat::kFp8}) {
-    Keys keys(4, kRows, format);
-    keys.fill_random(4, kRows);
+  using Case = std::pair<IndexKeyFormat, std::int32_t>;
+  // The last for a kernel of its own that selects.
+  for (const auto& [format, most] :
+       {Case{IndexKeyFormat::kMxfp4, 6000}, Case{IndexKeyFormat::kFp8, 6000}, Case{IndexKeyFormat::kMxfp4, 70000}}) {
+    SCOPED_TRACE(std::string(index_key_format_name(format)) + ", rows " + std::to_string(most));
+    Keys keys(4, most, format);
+    keys.fill_random(4, most);
     // Tokens shared by blocks, short ones, padding; then fewer tokens with other scores in the same places.
-    const TestStep step({{0, 23999, 1}, {1, 100, 1}, {2, 2051, 1}, {3, 9000, 1}, {0, 2047, 1}}, 3);
-    const TestStep fewer({{3, 23998, 1}, {2, 20001, 1}}, 1);
+    const std::int32_t last = most * kRatio - 1;
+    const TestStep step({{0, last, 1}, {1, 100, 1}, {2, 2051, 1}, {3, 9000, 1}, {0, 2047, 1}}, 3);
+    const TestStep fewer({{3, last - 1, 1}, {2, 20001, 1}}, 1);
     const Call call = random_call(step, 64, 512, 986);
     const Call other = random_call(fewer, 64, 512, 1986);
     ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
@@ -179,7 +183,7 @@ TEST_F(IndexerTopkGpuTest, TwoBlocksSelectFromScoresInMemory) {
 // The longest sequence decides how many blocks share a token; the others leave most of them without rows. With several
 // tokens of a sequence and without.
 TEST_F(IndexerTopkGpuTest, ShortSequencesBesideALongOne) {
-  constexpr std::int32_t kRows = 50000;
+  constexpr std::int32_t kRows = 66000;
   for (const IndexKeyFormat format : {IndexKeyFormat::kMxfp4, IndexKeyFormat::kFp8}) {
     Keys keys(4, kRows, format);
     keys.fill_random(1, kRows).fill_random(4, 5000);

@@ -221,8 +221,11 @@ class Reporter {
     DSV4RT_ASSIGN_OR_RETURN(const ScoreBatch batch, plan_scores(params, scratch));
     const SelectionPlan plan = plan_selection(device_, params, batch);
     Served served{.kernel = {}, .slow = plan.slow};
-    if (plan.together) {
+    if (plan.counted_blocks == 1) {
       served.kernel = "warpgroup scores and selection in one";
+    } else if (plan.counted_blocks > 1) {
+      served.kernel =
+          "warpgroup scores with counts, selection by " + count_of(plan.counted_blocks, "block") + " a token";
     } else if (plan.scores == ScoreKernel::kNone) {
       served.kernel = "none: all rows are taken";
     } else {

@@ -7,8 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
-#include <tuple>
 
 #include "gpu/support/gpu.h"
 #include "unit/backend/ops_fixture.h"

@@ -48,24 +48,30 @@ SelectionPlan planned(FakeDeviceDriver& driver, const IndexerTopkParams& params,
 
 TEST(SelectionPlan, HopperScoresAndSelectsInOneKernelWhereTokensHaveKeysOfTheirOwn) {
   FakeDeviceDriver driver({FakeDevice{}});
-  const auto expect = [&](const IndexerTopkParams& params, const ScoreBatch& batch, bool together) {
+  const auto expect = [&](const IndexerTopkParams& params, const ScoreBatch& batch, std::int32_t blocks) {
     const SelectionPlan plan = planned(driver, params, batch);
     EXPECT_EQ(plan.scores, ScoreKernel::kWgmma);
-    EXPECT_EQ(plan.together, together);
+    EXPECT_EQ(plan.counted_blocks, blocks);
     EXPECT_EQ(plan.slow, SlowPath::kNone);
   };
-  expect(selection(), batch_of(4, 2000), true);
-  expect(selection(), batch_of(256, 1 << 18), true);
-  expect(selection(), batch_of(256, (1 << 18) + 1), false);  // the selection has no mark for the last row
+  expect(selection(), batch_of(4, 2000), 1);
+  expect(selection(), batch_of(1, 65536), 1);
+  expect(selection(), batch_of(1, 65537), 8);
+  expect(selection(), batch_of(16, 1 << 18), 8);
+  expect(selection(), batch_of(17, 1 << 18), 4);
+  expect(selection(), batch_of(66, 1 << 18), 2);
+  expect(selection(), batch_of(67, 1 << 18), 1);
+  expect(selection(), batch_of(256, 1 << 18), 1);
+  expect(selection(), batch_of(256, (1 << 18) + 1), 0);  // the selection has no mark for the last row
   IndexerTopkParams params = selection();
   params.heads = 65;
-  expect(params, batch_of(4, 2000), false);
+  expect(params, batch_of(4, 2000), 0);
   ScoreBatch batch = batch_of(4, 2000);
   batch.group_tokens = 2;
-  expect(selection(), batch, false);
+  expect(selection(), batch, 0);
   batch = batch_of(4, 2000);
   batch.state = nullptr;
-  expect(selection(), batch, false);
+  expect(selection(), batch, 0);
   EXPECT_EQ(planned(driver, selection(), ScoreBatch{.tokens = 4}).scores, ScoreKernel::kNone);
 }
 
@@ -110,7 +116,7 @@ TEST(SelectionPlan, WithoutCodeForHopperAllIsPortable) {
     for (const std::int32_t rows : {600, 2000, 100000}) {
       const SelectionPlan plan = planned(driver, selection(), batch_of(tokens, rows));
       EXPECT_EQ(plan.scores, ScoreKernel::kPortable);
-      EXPECT_FALSE(plan.together);
+      EXPECT_EQ(plan.counted_blocks, 0);
       EXPECT_EQ(plan.slow, SlowPath::kNoSm90a);
     }
   }

@@ -77,7 +77,7 @@ SelectionPlan plan_selection(const CudaDevice& device, const IndexerTopkParams& 
   plan.slow = select_slow_path(device.facts(), params);
   const bool wgmma = device.has_sm90a() && plan.slow == SlowPath::kNone;
   plan.scores = wgmma ? ScoreKernel::kWgmma : ScoreKernel::kPortable;
-  plan.together = wgmma && selects_together(params, batch);
+  if (wgmma) plan.counted_blocks = counted_blocks(device, params, batch);
   return plan;
 }
 
@@ -90,7 +90,7 @@ Status launch_scores(const CudaDevice& device, const IndexerTopkParams& params, 
 
 Status launch_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                         const SelectionPlan& plan, cudaStream_t stream) {
-  if (plan.together) return launch_wgmma_selection(device, params, batch, stream);
+  if (plan.counted_blocks > 0) return launch_wgmma_selection(device, params, batch, plan.counted_blocks, stream);
   if (plan.scores == ScoreKernel::kWgmma) {
     DSV4RT_RETURN_IF_ERROR(launch_wgmma_scores(device, params, batch, stream));
   } else if (plan.scores == ScoreKernel::kPortable) {

@@ -21,6 +21,7 @@ struct ScoreBatch {
   std::int64_t stride = 0;        // floats of a row of `scores`: most_rows in whole tiles
   float* scores = nullptr;        // [tokens, stride]
   SelectState* state = nullptr;   // [tokens], all zero; null: the batch has none
+  bool selected_apart = false;    // rows are counted in `state` for another kernel that selects
 };
 
 // Index rows that a token sees; 0 for padding.

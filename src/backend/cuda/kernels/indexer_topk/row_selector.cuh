@@ -11,6 +11,8 @@
 #include <cstdint>
 
 #include "backend/cpu/top_k.h"
+#include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 
 namespace dsv4rt::cuda {
@@ -36,6 +38,17 @@ struct SelectorShared {
   std::uint32_t bucket;  // how many do
 };
 
+// By `threads` threads, before a barrier of theirs.
+__device__ inline void clear_selector(SelectorShared& shared, int threads) {
+  static_assert(offsetof(SelectorShared, collected) % 16 == 0);
+  auto* const units = reinterpret_cast<uint4*>(&shared);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(offsetof(SelectorShared, collected) / 16);
+       i += threads) {
+    units[i] = uint4{};
+  }
+}
+
 // NaN takes 1, which no number has.
 __device__ inline std::uint32_t rank_of(float score) {
   return max(cpu::score_rank(score), 1U);
@@ -44,8 +57,9 @@ __device__ inline std::uint32_t first_digit(std::uint32_t rank) {
   return rank >> (32 - kRankDigitBits);
 }
 
-// kThreads threads, the first of their block, whose barrier is sync().
-template <int kThreads, class Sync>
+// kThreads threads, the first of their block, whose barrier is sync(); kCluster: all threads of the blocks of a
+// cluster, which collect from a part of the rows each, and the first block goes on.
+template <int kThreads, bool kCluster, class Sync>
 class RowSelector {
  public:
   // scores [rows, at least to a multiple of four], written before sync() by any block.
@@ -56,7 +70,7 @@ class RowSelector {
   // these threads see, and zeros afterwards; null: they are counted in the block's own memory.
   __device__ void run(SelectState* state, std::int32_t k, std::int32_t* chosen) {
     if (thread_ == 0) shared_.collected_rows = 0;
-    if (state != nullptr) {
+    if (kCluster || state != nullptr) {
       take_counts(*state);
       sync_();
     }
@@ -74,8 +88,9 @@ class RowSelector {
           listed = above + shared_.bucket;
           collect(shared_.digit);
           sync_();
-          rank_collected(listed);
+          rank_collected();
         }
+        if (kCluster && !gather(*state, listed)) return;
       }
       wanted = shared_.wanted;
       if (shared_.bucket == wanted) break;
@@ -132,8 +147,30 @@ class RowSelector {
       const int at = thread_ + i * kThreads;
       if (at >= kRankDigits / 4) break;
       reinterpret_cast<uint4*>(shared_.rows_of)[at] = four[i];
-      from[at] = uint4{};
+      if (!kCluster) from[at] = uint4{};  // gather() does so when all blocks have read
     }
+  }
+
+  // Brings what the blocks have collected to the first one, which alone goes on.
+  __device__ bool gather(SelectState& state, std::uint32_t listed) const {
+    cluster_arrive();
+    cluster_wait();
+    const auto block = static_cast<int>(cluster_rank());
+    if (block != 0 && listed != 0) {
+      const std::uint32_t earlier = lane_ < block ? load_cluster(&shared_.collected_rows, lane_) : 0;
+      const std::uint32_t begin = __reduce_add_sync(0xffffffffU, earlier);
+#pragma unroll 1
+      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < shared_.collected_rows; i += kThreads) {
+        store_cluster(&shared_.collected[begin + i].rank, 0, shared_.collected[i].rank);
+        store_cluster(&shared_.collected[begin + i].row, 0, static_cast<std::uint32_t>(shared_.collected[i].row));
+      }
+    }
+    cluster_arrive();
+    if (block != 0) return false;
+#pragma unroll 1
+    for (int i = thread_; i < kRankDigits / 4; i += kThreads) reinterpret_cast<uint4*>(state.rows_of)[i] = uint4{};
+    cluster_wait();
+    return true;
   }
 
   // Finds the digit of the wanted-th row, counted from the top digit down, and sets the counts to zero. A barrier comes
@@ -173,7 +210,15 @@ class RowSelector {
     const std::uint32_t rank = digit << (32 - kRankDigitBits);
     const float lowest =
         digit <= 7 ? -INFINITY : __uint_as_float((rank & 0x80000000U) != 0 ? rank ^ 0x80000000U : ~rank);
-    const std::int32_t end = (rows_ + 3) / 4;
+    std::int32_t begin = 0;
+    std::int32_t end = (rows_ + 3) / 4;
+    if (kCluster) {
+      const auto blocks = static_cast<std::int32_t>(cluster_blocks());
+      const std::int32_t share = (end + blocks - 1) / blocks;
+      begin = min(static_cast<std::int32_t>(cluster_rank()) * share, end);
+      end = min(begin + share, end);
+    }
+    begin += thread_;
     float4 value[kAhead] = {};
     const auto fetch = [&](std::int32_t first) {
 #pragma unroll
@@ -182,9 +227,9 @@ class RowSelector {
         if (at < end) value[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
       }
     };
-    fetch(thread_);
+    fetch(begin);
 #pragma unroll 1
-    for (std::int32_t first = thread_; first < end; first += kAhead * kThreads) {
+    for (std::int32_t first = begin; first < end; first += kAhead * kThreads) {
       std::uint32_t hits = 0;  // a bit for every score
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
@@ -199,15 +244,16 @@ class RowSelector {
       for (; hits != 0; hits &= hits - 1) {
         const int bit = __ffs(static_cast<int>(hits)) - 1;
         const std::int32_t row = 4 * (first + bit / 4 * kThreads) + bit % 4;
-        if (row < rows_) shared_.collected[atomicAdd(&shared_.collected_rows, 1U)].row = row;
+        if (row < min(4 * end, rows_)) shared_.collected[atomicAdd(&shared_.collected_rows, 1U)].row = row;
       }
     }
   }
 
-  // What a thread reads here it alone reads in for_rows().
-  __device__ void rank_collected(std::uint32_t listed) const {
+  // What a thread ranks here it alone reads in for_rows() or gather(), before a barrier.
+  __device__ void rank_collected() const {
+    const auto end = static_cast<int>(shared_.collected_rows);
 #pragma unroll 1
-    for (int i = thread_; i < static_cast<int>(listed); i += kThreads) {
+    for (int i = thread_; i < end; i += kThreads) {
       CollectedRow& entry = shared_.collected[i];
       entry.rank = rank_of(__ldcg(scores_ + entry.row));
     }

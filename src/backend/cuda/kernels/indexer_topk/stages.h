@@ -20,7 +20,9 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
 enum class ScoreKernel : std::uint8_t { kNone, kPortable, kWgmma };
 struct SelectionPlan {
   ScoreKernel scores = ScoreKernel::kNone;  // kernel of the stage that scores; kNone: nobody has rows to choose among
-  bool together = false;                    // one kernel scores and selects
+  // Blocks that select for a token whose rows are counted as they are scored: 1 is the last of those that score, more
+  // are a kernel of their own. 0: the rows are not counted.
+  std::int32_t counted_blocks = 0;
   SlowPath slow = SlowPath::kNone;
 };
 SelectionPlan plan_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
@@ -40,10 +42,16 @@ Status launch_wgmma_scores(const CudaDevice& device, const IndexerTopkParams& pa
 Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                     cudaStream_t stream);
 
-// Both stages in one kernel on Hopper, where each token has keys of its own and the batch has `state`.
-bool selects_together(const IndexerTopkParams& params, const ScoreBatch& batch);
+// Whether rows are counted as they are scored: on Hopper, where each token has keys of its own and the batch `state`.
+bool counts_rows(const IndexerTopkParams& params, const ScoreBatch& batch);
+// SelectionPlan::counted_blocks where the Hopper kernels score.
+std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
+// Both stages with so many blocks.
 Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
-                              cudaStream_t stream);
+                              std::int32_t blocks, cudaStream_t stream);
+// Chooses from scores that were counted in the batch's state, `blocks` blocks for a token.
+Status launch_select_counted(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
+                             std::int32_t blocks, cudaStream_t stream);
 
 // Both stages, by one kernel or two.
 Status launch_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,

@@ -14,7 +14,7 @@
 #include "backend/cpu/top_k.h"
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
 #include "backend/cuda/kernels/indexer_topk/select_all.cuh"
 
@@ -65,15 +65,6 @@ __device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane
     const std::uint32_t below = __shfl_up_sync(0xffffffffU, value, static_cast<unsigned>(distance));
     if (lane >= distance) value += below;
   }
-  return value;
-}
-
-__device__ inline std::uint32_t load_cluster(const void* local, int block) {
-  std::uint32_t value;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];\n"
-               : "=r"(value)
-               : "r"(block_address(shared_address(local), static_cast<unsigned>(block)))
-               : "memory");
   return value;
 }
 

@@ -17,7 +17,7 @@ namespace dsv4rt::cuda {
 enum class ScoreUse : std::uint8_t {
   kRuns,    // scores of several tokens each, or of more heads than a tile has
   kTokens,  // scores of a token each
-  kSelect,  // scores of a token each, and its selection by the block that scores the last of its rows
+  kSelect,  // scores of a token each, counted, and its selection by the block that scores the last of its rows
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -59,7 +59,7 @@ __device__ inline std::uint32_t add_acquire_release(std::uint32_t* sum, std::uin
 }
 
 // The block has stored and counted `count` tiles of a token's run. Blocks add up what they have; the last of them
-// selects. No block waits for another.
+// selects, or another kernel does. No block waits for another.
 __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch& batch, const ScoreRun& run,
                                     std::int32_t rows, std::int32_t count, ScoreControl& control,
                                     SelectorShared& shared) {
@@ -67,7 +67,7 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
   const auto sync = [] { sync_workers(); };
   sync();
   SelectState* state = nullptr;
-  if (count < run.tiles) {
+  if (count < run.tiles || batch.selected_apart) {
     state = batch.state + run.first;
     auto* const counts = reinterpret_cast<uint4*>(shared.rows_of);
 #pragma unroll 1
@@ -81,6 +81,7 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
       if (own.z != 0) atomicAdd(sum + 2, own.z);
       if (own.w != 0) atomicAdd(sum + 3, own.w);
     }
+    if (batch.selected_apart) return;
     sync();
     if (thread == 0) {
       // What all threads have stored and added comes before, what the last block reads after.
@@ -91,7 +92,7 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
     sync();
     if (!control.last) return;
   }
-  RowSelector<kScoreWorkers, decltype(sync)>(shared, batch.scores + run.first * batch.stride, rows, sync)
+  RowSelector<kScoreWorkers, false, decltype(sync)>(shared, batch.scores + run.first * batch.stride, rows, sync)
       .run(state, p.top_k, p.topk_indices + (batch.first_token + run.first) * p.top_k);
 }
 
@@ -117,17 +118,6 @@ __device__ inline void load_runs(const IndexerTopkParams& p, const ScoreBatch& b
     loader.template load<2>(batch.first_token + run.first, run.end - run.first, own.queries, own.weights);
     fence_async_proxy();
     barrier_arrive(shared_address(control.queries_full + place));
-  }
-}
-
-// Before a barrier of the block.
-__device__ inline void clear_selector(SelectorShared& shared) {
-  static_assert(offsetof(SelectorShared, collected) % 16 == 0);
-  auto* const units = reinterpret_cast<uint4*>(&shared);
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(offsetof(SelectorShared, collected) / 16);
-       i += kWgmmaScoreThreads) {
-    units[i] = uint4{};
   }
 }
 
@@ -162,7 +152,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   // Positions and sequences are no kernel's work: there is no need to wait for them.
   const ScoreRuns runs(p, batch);
   SelectorShared& selector = *reinterpret_cast<SelectorShared*>(memory.control + 1);
-  if constexpr (kUse == ScoreUse::kSelect) clear_selector(selector);
+  if constexpr (kUse == ScoreUse::kSelect) clear_selector(selector, kWgmmaScoreThreads);
   find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
   wait_for_predecessors();
   if constexpr (kUse == ScoreUse::kSelect) select_short_tokens(p, batch);

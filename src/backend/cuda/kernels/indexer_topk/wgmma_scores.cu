@@ -86,7 +86,7 @@ Status launch(const CudaDevice& device, const IndexerTopkParams& p, const ScoreB
 
 }  // namespace
 
-bool selects_together(const IndexerTopkParams& p, const ScoreBatch& batch) {
+bool counts_rows(const IndexerTopkParams& p, const ScoreBatch& batch) {
   return batch.state != nullptr && batch.group_tokens == 1 && p.heads <= kTileHeads &&
          batch.most_rows <= kMostSelectableRows;
 }
@@ -97,8 +97,11 @@ Status launch_wgmma_scores(const CudaDevice& device, const IndexerTopkParams& p,
 }
 
 Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch,
-                              cudaStream_t stream) {
-  return launch(device, p, batch, true, stream);
+                              std::int32_t blocks, cudaStream_t stream) {
+  ScoreBatch counted = batch;
+  counted.selected_apart = blocks > 1;
+  DSV4RT_RETURN_IF_ERROR(launch(device, p, counted, true, stream));
+  return blocks > 1 ? launch_select_counted(device, p, counted, blocks, stream) : Status{};
 }
 
 }  // namespace dsv4rt::cuda
