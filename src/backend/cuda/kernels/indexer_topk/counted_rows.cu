@@ -13,7 +13,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr int kCountedThreads = 512;
+constexpr int kCountedThreads = 384;
 
 // A block alone selects from so many rows in the time that the launch of a second kernel takes.
 constexpr std::int32_t kMostRowsOfOneBlock = 65536;

@@ -21,6 +21,9 @@ inline constexpr int kSelectedRowBits = 18;
 inline constexpr std::int32_t kMostSelectableRows = 1 << kSelectedRowBits;  // rows of a token
 inline constexpr int kMostCollected = 3072;  // rows whose first digit is the k-th's or above
 
+inline constexpr int kMostSelectorThreads = 384;
+inline constexpr int kSeenScores = 16;  // that a thread looks at together
+
 struct CollectedRow {
   std::uint32_t rank;
   std::int32_t row;
@@ -31,6 +34,7 @@ struct SelectorShared {
   alignas(16) std::uint32_t rows_of[kRankDigits];  // as in SelectState, of rows that this block has scored
   std::uint32_t chosen[kMostSelectableRows / 32];  // a bit for every row
   CollectedRow collected[kMostCollected];
+  alignas(16) float seen[kMostSelectorThreads][kSeenScores + 4];  // so that threads meet in no bank
   std::uint32_t warp_total[32];
   std::uint32_t collected_rows;
   std::uint32_t digit;   // the digit found last
@@ -74,32 +78,31 @@ class RowSelector {
       take_counts(*state);
       sync_();
     }
-    std::uint64_t digits = 0;  // the last wanted row's key as far as it is known
-    int shift = kKeyBits - kRankDigitBits;
+    std::uint64_t digits = 0;  // the last wanted row's key as far as it is known, and how many of its bits are not
+    int shift = kKeyBits;
     std::uint32_t wanted = static_cast<std::uint32_t>(k);
     std::uint32_t listed = 0;  // rows in `collected`; 0: so many that none are
     while (true) {
       find_digit(wanted);
-      digits = digits << min(kRankDigitBits, kKeyBits - shift) | shared_.digit;
-      const bool first = shift == kKeyBits - kRankDigitBits;
-      if (first) {
+      const int before = shift;
+      shift = max(before - kRankDigitBits, 0);
+      digits = digits << (before - shift) | shared_.digit;
+      if (before == kKeyBits) {
         const std::uint32_t above = wanted - shared_.wanted;
         if (above + shared_.bucket <= kMostCollected) {
           listed = above + shared_.bucket;
           collect(shared_.digit);
           sync_();
-          rank_collected();
         }
         if (kCluster && !gather(*state, listed)) return;
       }
       wanted = shared_.wanted;
       if (shared_.bucket == wanted) break;
       // Counts those that share the digits so far by the next one.
-      const int before = shift;
-      shift = max(before - kRankDigitBits, 0);
-      const std::uint32_t mask = (1U << (before - shift)) - 1;
+      const int next = max(shift - kRankDigitBits, 0);
+      const std::uint32_t mask = (1U << (shift - next)) - 1;
       for_rows(listed, [&](std::uint64_t key, std::int32_t) {
-        if (key >> before == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> shift) & mask], 1U);
+        if (key >> shift == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> next) & mask], 1U);
       });
       sync_();
     }
@@ -115,8 +118,8 @@ class RowSelector {
   static constexpr int kKeyBits = 32 + kSelectedRowBits;
   static constexpr int kFinders = 256;  // threads that look for a digit
   static constexpr int kFinderBins = kRankDigits / kFinders;
-  static constexpr int kAhead = 8;  // loads of a thread on their way
-  static_assert(kThreads >= kFinders && kThreads % 32 == 0 && 4 * kAhead == 32);
+  static constexpr int kAhead = kSeenScores / 4;  // loads of a thread on their way
+  static_assert(kThreads >= kFinders && kThreads <= kMostSelectorThreads && kThreads % 32 == 0);
 
   // The thread's part of a sum over the threads before it; sync() within.
   __device__ std::uint32_t sum_before(std::uint32_t own) {
@@ -228,6 +231,7 @@ class RowSelector {
       }
     };
     fetch(begin);
+    float* const seen = shared_.seen[thread_];
 #pragma unroll 1
     for (std::int32_t first = begin; first < end; first += kAhead * kThreads) {
       std::uint32_t hits = 0;  // a bit for every score
@@ -237,6 +241,7 @@ class RowSelector {
         hits |= value[i].y >= lowest ? 2U << (4 * i) : 0;
         hits |= value[i].z >= lowest ? 4U << (4 * i) : 0;
         hits |= value[i].w >= lowest ? 8U << (4 * i) : 0;
+        reinterpret_cast<float4*>(seen)[i] = value[i];
       }
       if (digit == 0) hits = ~0U;  // NaN is not less than anything
       fetch(first + kAhead * kThreads);
@@ -244,18 +249,9 @@ class RowSelector {
       for (; hits != 0; hits &= hits - 1) {
         const int bit = __ffs(static_cast<int>(hits)) - 1;
         const std::int32_t row = 4 * (first + bit / 4 * kThreads) + bit % 4;
-        if (row < min(4 * end, rows_)) shared_.collected[atomicAdd(&shared_.collected_rows, 1U)].row = row;
+        if (row >= min(4 * end, rows_)) break;
+        shared_.collected[atomicAdd(&shared_.collected_rows, 1U)] = {rank_of(seen[bit]), row};
       }
-    }
-  }
-
-  // What a thread ranks here it alone reads in for_rows() or gather(), before a barrier.
-  __device__ void rank_collected() const {
-    const auto end = static_cast<int>(shared_.collected_rows);
-#pragma unroll 1
-    for (int i = thread_; i < end; i += kThreads) {
-      CollectedRow& entry = shared_.collected[i];
-      entry.rank = rank_of(__ldcg(scores_ + entry.row));
     }
   }
 

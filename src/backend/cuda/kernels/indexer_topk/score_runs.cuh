@@ -13,7 +13,7 @@
 namespace dsv4rt::cuda {
 
 // What fetching the queries of a run of several tokens takes, in tiles.
-inline constexpr std::int32_t kRunStartTiles = 1;
+inline constexpr std::int32_t kRunStartTiles = 6;
 
 struct ScoreRun {
   std::int32_t first;  // tokens of the batch [first, end)
@@ -59,6 +59,14 @@ class ScoreRuns {
 #pragma unroll 1
     while ((tiles = tiles_ending(index)) == 0) ++index;
     return run_ending(index, tiles);
+  }
+
+  __device__ void prefetch_queries(const ScoreRun& run) const {
+    const std::int64_t token_values = std::int64_t{p_.heads} * kIndexHeadDim;
+    const bf16* const queries = p_.q + (batch_.first_token + run.first) * token_values;
+    const auto bytes = static_cast<std::uint32_t>((run.end - run.first) * token_values * sizeof(bf16));
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(__cvta_generic_to_global(queries)), "r"(bytes)
+                 : "memory");
   }
 
  private:

@@ -2,8 +2,7 @@
 //
 // One producer warp fills a ring of key tiles by bulk copies, straight from the paged blocks; three warpgroups
 // take tiles in turn. A warpgroup turns its tile into register operands once and runs the queries of the
-// run's tokens over it, so that tokens of one sequence decode a key once; three more warps bring the queries of the
-// next run of several tokens meanwhile, and warpgroups go on to it one by one. Accumulators hold keys in rows and
+// run's tokens over it, so that tokens of one sequence decode a key once. Accumulators hold keys in rows and
 // heads in columns: a thread sums its columns, four lanes add up to a key's score.
 //
 // A score's bits depend on its query, its key, its weights and the number of heads alone: the columns of a
@@ -29,7 +28,6 @@ inline constexpr int kScoreWorkers = kScoreGroups * 128;
 inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
 inline constexpr int kMostRunTokens = 8;
 inline constexpr int kMostStages = 30;
-inline constexpr int kLoadingThreads = 96;  // that bring the queries of later runs
 
 // Division of the dynamic shared memory, chosen on the host.
 struct ScoreShape {
@@ -50,12 +48,10 @@ __host__ __device__ inline std::int32_t run_weights(const ScoreShape& shape, std
 struct alignas(16) ScoreControl {
   std::uint64_t full[kMostStages];
   std::uint64_t empty[kMostStages];
-  std::uint64_t queries_full[2];  // of the two places for a run's queries
-  std::uint64_t queries_empty[2];
   RunSum warp_total[kWgmmaScoreThreads / 32];
   ScorePart part;
-  std::int32_t rows[2][kMostRunTokens];  // what the tokens of the runs in these places see, ascending
-  bool last;                             // whether the block selects for the token whose rows it has scored
+  std::int32_t rows[kMostRunTokens];  // what the tokens of a run see, ascending
+  bool last;                          // whether the block selects for the token whose rows it has scored
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -140,26 +136,18 @@ __device__ inline float finish_score(const HeadSums& sum, float factor) {
   return __fmul_rn(own, factor);
 }
 
-// Dynamic shared memory: `places` for the queries of runs, the ring, the places' weights, what blocks share.
+// Dynamic shared memory: the run's queries, the ring, the queries' weights, what the workers share.
 struct ScoreMemory {
   std::byte* queries;  // [run tokens], see QueryLoader
   std::byte* ring;
   float* weights;
   ScoreControl* control;
 
-  __device__ ScoreMemory(std::byte* shared, const ScoreShape& shape, const ScoreBatch& batch, int places)
+  __device__ ScoreMemory(std::byte* shared, const ScoreShape& shape, const ScoreBatch& batch)
       : queries(shared),
-        ring(queries + places * run_query_bytes(shape, batch.group_tokens)),
+        ring(queries + run_query_bytes(shape, batch.group_tokens)),
         weights(reinterpret_cast<float*>(ring + shape.stages * shape.stage_bytes)),
-        control(reinterpret_cast<ScoreControl*>(weights + places * run_weights(shape, batch.group_tokens))) {}
-
-  // The same with another place's queries.
-  [[nodiscard]] __device__ ScoreMemory place(const ScoreShape& shape, const ScoreBatch& batch, unsigned number) const {
-    ScoreMemory other = *this;
-    other.queries += static_cast<std::int32_t>(number) * run_query_bytes(shape, batch.group_tokens);
-    other.weights += static_cast<std::int32_t>(number) * run_weights(shape, batch.group_tokens);
-    return other;
-  }
+        control(reinterpret_cast<ScoreControl*>(weights + run_weights(shape, batch.group_tokens))) {}
 };
 
 // Before a barrier of the block.
@@ -168,10 +156,6 @@ __device__ inline void init_score_barriers(ScoreControl& control, const ScoreSha
   if (thread < shape.stages) {
     barrier_init(shared_address(control.full + thread), 1);
     barrier_init(shared_address(control.empty + thread), 128);  // the lanes of one warpgroup
-    if (thread < 2) {
-      barrier_init(shared_address(control.queries_full + thread), kLoadingThreads);
-      barrier_init(shared_address(control.queries_empty + thread), kScoreWorkers);
-    }
     barrier_init_fence();
   }
 }
@@ -310,10 +294,10 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   wgmma_wait<0>();  // nothing is under way, which the compiler does not see
 }
 
-// Does the same as above for any run. rows: what each of its tokens sees.
+// Does the same as above for any run.
 template <IndexKeyFormat kFormat>
 __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
-                                 int end, const std::int32_t* rows, int tokens, float* out, std::int64_t stride) {
+                                 int end, int tokens, float* out, std::int64_t stride) {
   using Operand = KeyOperand<kFormat>;
   const int query_tiles = warp_uniform(tokens) * shape.head_tiles;
   const std::uint32_t queries = shared_address(memory.queries);
@@ -325,7 +309,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
     ring.release();
     int token = 0;  // the first that sees the tile
 #pragma unroll 1
-    while (rows[token] <= tile * kTileKeys) ++token;
+    while (memory.control->rows[token] <= tile * kTileKeys) ++token;
     token = warp_uniform(token);
     int query_tile = token * shape.head_tiles;
     int head_tile = 0;
@@ -366,7 +350,8 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 }
 
 // Fills the ring with the part's tiles. One warp: its lanes look up where 32 tiles lie, then copy them in turn.
-template <IndexKeyFormat kFormat>
+// kQueriesToo: brings the queries of later runs to the level-2 cache, as soon as their keys come.
+template <IndexKeyFormat kFormat, bool kQueriesToo>
 __device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns& runs, const ScorePart& part,
                                      const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
   using Layout = typename KeyOperand<kFormat>::Layout;
@@ -388,6 +373,7 @@ __device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns
     while (mine >= number + run.tiles) {
       number += run.tiles;
       run = runs.run_after(run);
+      if (kQueriesToo && lane == 0) runs.prefetch_queries(run);
       table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
     }
     const auto tile = static_cast<std::uint32_t>(mine - number);

@@ -22,7 +22,7 @@ enum class ScoreUse : std::uint8_t {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-inline constexpr int kFirstLoaders = 256;  // workers that bring the queries of a block's first run
+inline constexpr int kQueryLoaders = 256;  // workers that bring queries
 
 // Stores a lane's scores and counts them by first digit; `rows` of the token.
 class CountScores {
@@ -96,31 +96,6 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
       .run(state, p.top_k, p.topk_indices + (batch.first_token + run.first) * p.top_k);
 }
 
-// Brings the queries of a part's runs but the first to the two places in turn, run number r to place r % 2, as soon as
-// the run two before has been scored. kLoadingThreads threads.
-template <IndexKeyFormat kFormat>
-__device__ inline void load_runs(const IndexerTopkParams& p, const ScoreBatch& batch, const ScoreRuns& runs,
-                                 const ScoreShape& shape, const ScoreMemory& memory) {
-  ScoreControl& control = *memory.control;
-  const int thread = static_cast<int>(threadIdx.x) - (kWgmmaScoreThreads - kLoadingThreads);
-  const QueryLoader<kFormat, kLoadingThreads> loader(p, shape.head_tiles, thread);
-  const ScorePart part = control.part;
-  ScoreRun run = part.run;
-  std::int32_t number = run.tiles - part.first_tile;  // number in the block's part of the next run's first tile
-#pragma unroll 1
-  for (unsigned r = 1; number < part.tiles; ++r) {
-    run = runs.run_after(run);
-    number += run.tiles;
-    const unsigned place = r % 2;
-    barrier_wait(shared_address(control.queries_empty + place), (r / 2 + 1) % 2);
-    if (thread < run.end - run.first) control.rows[place][thread] = runs.rows(run.first + thread);
-    const ScoreMemory own = memory.place(shape, batch, place);
-    loader.template load<2>(batch.first_token + run.first, run.end - run.first, own.queries, own.weights);
-    fence_async_proxy();
-    barrier_arrive(shared_address(control.queries_full + place));
-  }
-}
-
 // The tokens with nothing to choose, divided among the blocks, and all tokens' counts.
 __device__ inline void select_short_tokens(const IndexerTopkParams& p, const ScoreBatch& batch) {
 #pragma unroll 1
@@ -142,9 +117,8 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     wgmma_score_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch,
                        const __grid_constant__ ScoreShape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr bool kRuns = kUse == ScoreUse::kRuns;
   extern __shared__ __align__(1024) std::byte score_shared[];
-  const ScoreMemory memory(score_shared, shape, batch, kRuns ? 2 : 1);
+  const ScoreMemory memory(score_shared, shape, batch);
   ScoreControl& control = *memory.control;
   const int thread = static_cast<int>(threadIdx.x);
   init_score_barriers(control, shape);
@@ -160,59 +134,45 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const ScorePart part = control.part;
   if (part.tiles == 0) return;
   if (thread >= kScoreWorkers) {
-    give_registers<kRuns ? 56 : 32>();
+    give_registers<32>();
     if (thread < kScoreWorkers + 32) {
-      produce_tiles<kFormat>(p, runs, part, shape, shared_address(memory.ring), control);
-    } else if constexpr (kRuns) {
-      load_runs<kFormat>(p, batch, runs, shape, memory);
+      produce_tiles<kFormat, kUse == ScoreUse::kRuns>(p, runs, part, shape, shared_address(memory.ring), control);
     }
     return;
   }
-  take_registers<kRuns ? 152 : 160>();
+  take_registers<160>();
   RingReader ring(memory, shape);
-  const QueryLoader<kFormat, kFirstLoaders> loader(p, shape.head_tiles, thread);
+  const QueryLoader<kFormat, kQueryLoaders> loader(p, shape.head_tiles, thread);
   std::int32_t number = 0;  // number in the block's part of the first tile in hand
   std::int32_t tile = part.first_tile;
   ScoreRun run = part.run;
-  for (unsigned r = 0;; ++r) {
-    const unsigned place = kRuns ? r % 2 : 0;
-    const ScoreMemory own = memory.place(shape, batch, place);
-    if (r == 0 || !kRuns) {
-      if (thread < kFirstLoaders) {
-        if (kRuns && thread < run.end - run.first) control.rows[0][thread] = runs.rows(run.first + thread);
-        loader.template load<kRuns ? 8 : 2>(batch.first_token + run.first, run.end - run.first, own.queries,
-                                            own.weights);
-      }
-      fence_async_proxy();
-      sync_workers();
-    } else {
-      barrier_wait(shared_address(control.queries_full + place), (r - 1) / 2 % 2);
+  while (true) {
+    if (thread < kQueryLoaders) {
+      constexpr int kAhead = kUse == ScoreUse::kRuns ? 8 : 2;
+      loader.template load<kAhead>(batch.first_token + run.first, run.end - run.first, memory.queries, memory.weights);
     }
+    if (kUse == ScoreUse::kRuns && thread < run.end - run.first) control.rows[thread] = runs.rows(run.first + thread);
+    fence_async_proxy();
+    sync_workers();
     const std::int32_t count = min(run.tiles - tile, part.tiles - number);
     // The warpgroup's first tile of these: its number is the warpgroup's modulo their count.
     const std::int32_t first = tile + (thread / 128 + kScoreGroups - number % kScoreGroups) % kScoreGroups;
     float* const out = batch.scores + run.first * batch.stride;
     if constexpr (kUse == ScoreUse::kSelect) {
       const std::int32_t rows = runs.rows(run.first);
-      score_single<kFormat>(own, ring, first, tile + count,
+      score_single<kFormat>(memory, ring, first, tile + count,
                             [&](int row) { return CountScores(out, rows, selector.rows_of, row); });
       finish_token(p, batch, run, rows, count, control, selector);
     } else if constexpr (kUse == ScoreUse::kTokens) {
-      score_single<kFormat>(own, ring, first, tile + count, [&](int row) { return StoreScores(out, row); });
+      score_single<kFormat>(memory, ring, first, tile + count, [&](int row) { return StoreScores(out, row); });
     } else {
-      score_run<kFormat>(shape, own, ring, first, tile + count, control.rows[place], run.end - run.first, out,
-                         batch.stride);
+      score_run<kFormat>(shape, memory, ring, first, tile + count, run.end - run.first, out, batch.stride);
     }
     number += count;
     if (number >= part.tiles) break;
     run = runs.run_after(run);
     tile = 0;
-    // The queries are read no more.
-    if constexpr (kRuns) {
-      barrier_arrive(shared_address(control.queries_empty + place));
-    } else {
-      sync_workers();
-    }
+    sync_workers();  // the queries are read no more
   }
 #else
   __trap();  // chosen for this architecture alone

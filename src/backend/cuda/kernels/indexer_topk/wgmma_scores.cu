@@ -51,14 +51,13 @@ Status launch_of(const CudaDevice& device, const IndexerTopkParams& p, const Sco
   const std::int32_t budget = device.block_shared_bytes() - control_bytes;
   shape.head_tiles = ceil_div(p.heads, kTileHeads);
   shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
-  const bool tokens = batch.group_tokens == 1 && shape.head_tiles == 1;
-  const std::int32_t token_bytes =
-      (tokens ? 1 : 2) * (run_query_bytes(shape, 1) + run_weights(shape, 1) * std::int32_t{sizeof(float)});
+  const std::int32_t token_bytes = run_query_bytes(shape, 1) + run_weights(shape, 1) * std::int32_t{sizeof(float)};
   const std::int32_t most_tokens = (budget - kLeastStages * shape.stage_bytes) / token_bytes;
   batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
   const std::int32_t ring_bytes = budget - batch.group_tokens * token_bytes;
   shape.stages = std::min(ring_bytes / shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
   const std::int32_t shared_bytes = batch.group_tokens * token_bytes + shape.stages * shape.stage_bytes + control_bytes;
+  const bool tokens = batch.group_tokens == 1 && shape.head_tiles == 1;
   const auto kernel = kernel_for<kFormat>(select ? ScoreUse::kSelect : tokens ? ScoreUse::kTokens : ScoreUse::kRuns);
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, static_cast<std::size_t>(device.block_shared_bytes())));
   return launch_pdl(kernel,
