@@ -150,6 +150,15 @@ TEST_F(IndexerTopkGpuTest, ManyLaunchesSelectTheSame) {
   }
 }
 
+// So many tokens that smaller blocks select, each from more rows than it holds.
+TEST_F(IndexerTopkGpuTest, ManyTokensOfManyRows) {
+  constexpr std::int32_t kRows = 5000;
+  Keys keys(1, kRows, IndexKeyFormat::kFp8);
+  keys.fill_random(1, kRows);
+  const TestStep step({{0, kRows * kRatio - 700, 700}});
+  check(step, random_call(step, 4, 512, 982), keys);
+}
+
 // More heads than that kernel takes, one token: scores go through memory, eight blocks select from them, which hold 4,
 // 8 and 16 quads of ranks a lane.
 class RowsInMemory : public IndexerTopkGpuTest,

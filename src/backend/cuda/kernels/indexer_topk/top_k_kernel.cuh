@@ -20,7 +20,6 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTopKThreads = 512;
 inline constexpr int kMostTopKBlocks = 8;
 inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
 inline constexpr int kDigitBits = kRankDigitBits;
@@ -33,8 +32,9 @@ struct Candidate {
   std::int32_t row;
 };
 
+template <int kThreads>
 struct TopKShared {
-  static constexpr int kWarps = kTopKThreads / 32;
+  static constexpr int kWarps = kThreads / 32;
 
   union {
     // Counts of rows by one digit of their ranks; passes take turns.
@@ -44,11 +44,11 @@ struct TopKShared {
       std::uint32_t list_histogram[kDigitBins];
     };
   };
-  Candidate own[kMostListed];            // the block's candidates
-  std::uint32_t group[2][kTopKThreads];  // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kWarps];      // each warp's part of a sum over the block
-  std::uint32_t warp_above[kWarps];      // rows of the warp above the k-th rank, or its first digit
-  std::uint32_t warp_equal[kWarps];      // rows of the warp at the k-th rank
+  Candidate own[kMostListed];        // the block's candidates
+  std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kWarps];  // each warp's part of a sum over the block
+  std::uint32_t warp_above[kWarps];  // rows of the warp above the k-th rank, or its first digit
+  std::uint32_t warp_equal[kWarps];  // rows of the warp at the k-th rank
   std::uint32_t block_above;
   std::uint32_t block_equal;
   std::uint32_t block_candidates;
@@ -92,11 +92,13 @@ struct TopKRows {
   std::int32_t most;
 };
 
-// The threads of every block of a cluster; a lane keeps kHeldQuads times four ranks.
-template <int kHeldQuads>
+// The kThreads threads of every block of a cluster; a lane keeps kHeldQuads times four ranks.
+template <int kThreads, int kHeldQuads>
 class TopKBlock {
  public:
-  __device__ TopKBlock(const float* scores, const TopKRows& rows, TopKShared& shared)
+  using Shared = TopKShared<kThreads>;
+
+  __device__ TopKBlock(const float* scores, const TopKRows& rows, Shared& shared)
       : scores_(scores), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
     const std::int32_t warp_rows = (rows.most + kWarps * kQuadRows - 1) / (kWarps * kQuadRows) * kQuadRows;
     begin_ = min(rows.begin + warp_ * warp_rows, rows.end);
@@ -125,8 +127,8 @@ class TopKBlock {
   }
 
  private:
-  static constexpr int kWarps = TopKShared::kWarps;
-  static constexpr int kGroupBins = kDigitBins / kTopKThreads;
+  static constexpr int kWarps = Shared::kWarps;
+  static constexpr int kGroupBins = kDigitBins / kThreads;
 
   static __device__ void sync() {
     __syncthreads();
@@ -162,12 +164,12 @@ class TopKBlock {
   __device__ void clear(std::uint32_t (&histogram)[kDigitBins]) const {
     auto* const bins = reinterpret_cast<uint4*>(histogram);
 #pragma unroll
-    for (int i = 0; i < kDigitBins / 4 / kTopKThreads; ++i) bins[thread_ + i * kTopKThreads] = uint4{};
+    for (int i = 0; i < kDigitBins / 4 / kThreads; ++i) bins[thread_ + i * kThreads] = uint4{};
   }
 
   // Sums the histograms of the first `blocks` blocks and finds the bin in which the wanted-th row lies, counted from
   // the top bin down. Synchronizes before and after; across the cluster if there is more than one block.
-  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kTopKThreads],
+  __device__ void find_digit(const std::uint32_t (&histogram)[kDigitBins], std::uint32_t (&group)[kThreads],
                              std::uint32_t wanted, int blocks) {
     sync();
     const auto* const bins = reinterpret_cast<const uint4*>(histogram + kDigitBins - kGroupBins * (thread_ + 1));
@@ -261,7 +263,7 @@ class TopKBlock {
       above += __reduce_add_sync(0xffffffffU, others);
       const std::uint32_t end = inclusive_warp_sum(count, lane_);
       // Entry i is entry i - begin of the block in whose range it lies.
-      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kTopKThreads) {
+      for (std::uint32_t first_entry = 0; first_entry < candidates; first_entry += kThreads) {
         const std::uint32_t i = first_entry + static_cast<std::uint32_t>(thread_);
         int block = 0;
         std::uint32_t begin = 0;
@@ -303,7 +305,7 @@ class TopKBlock {
       sync();
       clear(shared_.list_histogram);
       sync();
-      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kTopKThreads) {
+      for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kThreads) {
         const std::uint32_t rank = list[i].rank;
         if (rank >> before != threshold.digits) continue;
         const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
@@ -409,7 +411,7 @@ class TopKBlock {
   }
 
   const float* scores_;
-  TopKShared& shared_;
+  Shared& shared_;
   int blocks_;          // number of blocks in the cluster
   std::int32_t begin_;  // the warp's rows [begin_, end_)
   std::int32_t end_;
@@ -420,8 +422,8 @@ class TopKBlock {
 };
 
 // Grid: a cluster for every token of the batch.
-template <int kHeldQuads>
-__global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
+template <int kThreads, int kHeldQuads>
+__global__ void __launch_bounds__(kThreads, kHeldQuads <= 8 ? 1024 / kThreads : 1)
     top_k_rows_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch) {
   extern __shared__ __align__(16) std::byte top_k_shared[];
   allow_dependents();
@@ -432,15 +434,15 @@ __global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (cluster_rank() == 0 && threadIdx.x == 0) p.topk_count[token] = min(rows, p.top_k);
   if (rows <= p.top_k) {
-    select_all(rows, p.top_k, kTopKThreads, chosen);
+    select_all(rows, p.top_k, kThreads, chosen);
     return;
   }
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const std::int32_t most = ((rows + blocks - 1) / blocks + 3) / 4 * 4;
   const std::int32_t begin = min(static_cast<std::int32_t>(cluster_rank()) * most, rows);
-  TopKBlock<kHeldQuads>(batch.scores + index * batch.stride,
-                        {.begin = begin, .end = min(begin + most, rows), .most = most},
-                        *reinterpret_cast<TopKShared*>(top_k_shared))
+  TopKBlock<kThreads, kHeldQuads>(batch.scores + index * batch.stride,
+                                  {.begin = begin, .end = min(begin + most, rows), .most = most},
+                                  *reinterpret_cast<TopKShared<kThreads>*>(top_k_shared))
       .run(p.top_k, chosen);
 }
 
