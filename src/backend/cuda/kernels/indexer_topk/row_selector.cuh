@@ -116,19 +116,23 @@ class RowSelector {
 
  private:
   static constexpr int kKeyBits = 32 + kSelectedRowBits;
-  static constexpr int kFinders = 256;  // threads that look for a digit
-  static constexpr int kFinderBins = kRankDigits / kFinders;
+  static constexpr int kFinders = 8;  // warps that look for a digit
+  static constexpr int kFinderDigits = kRankDigits / kFinders;
   static constexpr int kAhead = kSeenScores / 4;  // loads of a thread on their way
-  static_assert(kThreads >= kFinders && kThreads <= kMostSelectorThreads && kThreads % 32 == 0);
+  static_assert(kThreads >= 32 * kFinders && kThreads <= kMostSelectorThreads && kThreads % 32 == 0);
 
-  // The thread's part of a sum over the threads before it; sync() within.
-  __device__ std::uint32_t sum_before(std::uint32_t own) {
-    std::uint32_t in_warp = own;
+  [[nodiscard]] __device__ std::uint32_t inclusive_sum(std::uint32_t value) const {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-      const std::uint32_t below = __shfl_up_sync(0xffffffffU, in_warp, static_cast<unsigned>(distance));
-      if (lane_ >= distance) in_warp += below;
+      const std::uint32_t below = __shfl_up_sync(0xffffffffU, value, static_cast<unsigned>(distance));
+      if (lane_ >= distance) value += below;
     }
+    return value;
+  }
+
+  // The sum over the threads before this one; sync() within.
+  __device__ std::uint32_t sum_before(std::uint32_t own) {
+    const std::uint32_t in_warp = inclusive_sum(own);
     if (lane_ == 31) shared_.warp_total[warp_] = in_warp;
     sync_();
     const std::uint32_t total = lane_ < warp_ ? shared_.warp_total[lane_] : 0;
@@ -179,32 +183,51 @@ class RowSelector {
   // Finds the digit of the wanted-th row, counted from the top digit down, and sets the counts to zero. A barrier comes
   // before; there is one after.
   __device__ void find_digit(std::uint32_t wanted) {
-    // The first finder has the top digits.
-    const int from = kRankDigits - kFinderBins * (thread_ + 1);
-    auto* const fours = reinterpret_cast<uint4*>(shared_.rows_of + from);
-    std::uint32_t sum = 0;
-    if (thread_ < kFinders) {
+    // The first warp has the top digits. A lane reads where others read other banks: the order within a warp's digits
+    // counts in one warp alone.
+    const int from = kRankDigits - kFinderDigits * (warp_ + 1);
+    auto* const fours = reinterpret_cast<uint4*>(shared_.rows_of + from) + lane_;
+    if (warp_ < kFinders) {
+      std::uint32_t sum = 0;
 #pragma unroll
-      for (int i = 0; i < kFinderBins / 4; ++i) sum += (fours[i].x + fours[i].y) + (fours[i].z + fours[i].w);
+      for (int i = 0; i < kFinderDigits / 128; ++i) sum += sum_of(fours[32 * i]);
+      sum = __reduce_add_sync(0xffffffffU, sum);
+      if (lane_ == 0) shared_.warp_total[warp_] = sum;
     }
-    std::uint32_t before = sum_before(sum);
-    if (before < wanted && before + sum >= wanted) {
-      int digit = from + kFinderBins - 1;
-      std::uint32_t count = shared_.rows_of[digit];
-#pragma unroll 1
-      while (before + count < wanted) {
-        before += count;
-        count = shared_.rows_of[--digit];
-      }
+    sync_();
+    if (warp_ < kFinders) {
+      const std::uint32_t before = __reduce_add_sync(0xffffffffU, lane_ < warp_ ? shared_.warp_total[lane_] : 0);
+      if (before < wanted && before + shared_.warp_total[warp_] >= wanted) look_up(from, before, wanted);
+#pragma unroll
+      for (int i = 0; i < kFinderDigits / 128; ++i) fours[32 * i] = uint4{};
+    }
+    sync_();
+  }
+  __device__ static std::uint32_t sum_of(const uint4& four) {
+    return (four.x + four.y) + (four.z + four.w);
+  }
+
+  // The digit of the wanted-th row is among kFinderDigits from `from` on, `before` rows have ones above. One warp.
+  __device__ void look_up(int from, std::uint32_t before, std::uint32_t wanted) {
+    constexpr int kLaneDigits = kFinderDigits / 32;
+    static_assert(kLaneDigits == 16);
+    const int own = from + kLaneDigits * (31 - lane_);  // the first lane has the top ones
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kLaneDigits / 4; ++i) sum += sum_of(reinterpret_cast<const uint4*>(shared_.rows_of + own)[i]);
+    before += inclusive_sum(sum) - sum;
+    const unsigned lanes = __ballot_sync(0xffffffffU, before < wanted && before + sum >= wanted);
+    const int lane = __ffs(static_cast<int>(lanes)) - 1;
+    before = __shfl_sync(0xffffffffU, before, lane);
+    const int digit = __shfl_sync(0xffffffffU, own, lane) + kLaneDigits - 1 - lane_;
+    const std::uint32_t count = lane_ < kLaneDigits ? shared_.rows_of[digit] : 0;
+    before += inclusive_sum(count) - count;
+    if (lane_ < kLaneDigits && before < wanted && before + count >= wanted) {
       shared_.digit = static_cast<std::uint32_t>(digit);
       shared_.wanted = wanted - before;
       shared_.bucket = count;
     }
-    if (thread_ < kFinders && sum != 0) {
-#pragma unroll
-      for (int i = 0; i < kFinderBins / 4; ++i) fours[i] = uint4{};
-    }
-    sync_();
+    __syncwarp();
   }
 
   // Collects the rows with this first digit or one above.
@@ -221,37 +244,56 @@ class RowSelector {
       begin = min(static_cast<std::int32_t>(cluster_rank()) * share, end);
       end = min(begin + share, end);
     }
-    begin += thread_;
-    float4 value[kAhead] = {};
-    const auto fetch = [&](std::int32_t first) {
+    const std::int32_t limit = min(4 * end, rows_);
+    float4 value[2][kAhead] = {};
+    const auto fetch = [&](float4(&half)[kAhead], std::int32_t first) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const std::int32_t at = first + i * kThreads;
-        if (at < end) value[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
+        if (at < end) half[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
       }
     };
-    fetch(begin);
-    float* const seen = shared_.seen[thread_];
+    std::int32_t first = begin + thread_;
+    fetch(value[0], first);
+    fetch(value[1], first + kAhead * kThreads);
 #pragma unroll 1
-    for (std::int32_t first = begin; first < end; first += kAhead * kThreads) {
-      std::uint32_t hits = 0;  // a bit for every score
+    while (first < end) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (first < end) {
+          std::uint32_t hits = 0;  // a bit for every score
+#pragma unroll
+          for (int i = 0; i < kAhead; ++i) {
+            hits |= value[h][i].x >= lowest ? 1U << (4 * i) : 0;
+            hits |= value[h][i].y >= lowest ? 2U << (4 * i) : 0;
+            hits |= value[h][i].z >= lowest ? 4U << (4 * i) : 0;
+            hits |= value[h][i].w >= lowest ? 8U << (4 * i) : 0;
+            reinterpret_cast<float4*>(shared_.seen[thread_])[i] = value[h][i];
+          }
+          if (digit == 0) hits = (1U << (4 * kAhead)) - 1;  // NaN is not less than anything
+          fetch(value[h], first + 2 * kAhead * kThreads);
+          take_hits(hits, first, limit);
+        }
+        first += kAhead * kThreads;
+      }
+    }
+  }
+
+  // Bit 4 i + e: row e of the four number `first` + i kThreads, whose scores are among those seen; below `limit`.
+  __device__ void take_hits(std::uint32_t hits, std::int32_t first, std::int32_t limit) {
+    if (4 * (first + kAhead * kThreads) > limit) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        hits |= value[i].x >= lowest ? 1U << (4 * i) : 0;
-        hits |= value[i].y >= lowest ? 2U << (4 * i) : 0;
-        hits |= value[i].z >= lowest ? 4U << (4 * i) : 0;
-        hits |= value[i].w >= lowest ? 8U << (4 * i) : 0;
-        reinterpret_cast<float4*>(seen)[i] = value[i];
+        const std::int32_t rows = min(max(limit - 4 * (first + i * kThreads), 0), 4);
+        hits &= ~(((0xfU << rows) & 0xfU) << (4 * i));
       }
-      if (digit == 0) hits = ~0U;  // NaN is not less than anything
-      fetch(first + kAhead * kThreads);
+    }
+    if (hits == 0) return;
+    std::uint32_t place = atomicAdd(&shared_.collected_rows, static_cast<std::uint32_t>(__popc(hits)));
 #pragma unroll 1
-      for (; hits != 0; hits &= hits - 1) {
-        const int bit = __ffs(static_cast<int>(hits)) - 1;
-        const std::int32_t row = 4 * (first + bit / 4 * kThreads) + bit % 4;
-        if (row >= min(4 * end, rows_)) break;
-        shared_.collected[atomicAdd(&shared_.collected_rows, 1U)] = {rank_of(seen[bit]), row};
-      }
+    for (; hits != 0; hits &= hits - 1) {
+      const int bit = __ffs(static_cast<int>(hits)) - 1;
+      shared_.collected[place++] = {rank_of(shared_.seen[thread_][bit]), 4 * (first + bit / 4 * kThreads) + bit % 4};
     }
   }
 

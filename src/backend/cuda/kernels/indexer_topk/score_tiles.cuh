@@ -315,11 +315,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
     int head_tile = 0;
     float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     HeadSums sum = {};
-    const auto start = [&](float(&d)[32]) {
-      // Known to be uniform, so that descriptors need no vector registers.
-      const int address = warp_uniform(static_cast<int>(queries) + query_tile * kQueryTileBytes);
-      start_products<kFormat>(d, keys, static_cast<std::uint32_t>(address));
-    };
+    const auto start = [&](float(&d)[32]) { start_products<kFormat>(d, keys, queries + query_tile * kQueryTileBytes); };
     const auto step = [&](float(&now)[32], float(&next)[32]) {
       HeadWeights weights;
       load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
