@@ -45,34 +45,36 @@ TEST_F(IndexerTopkGpuTest, StepsAndScratchDoNotMatter) {
   }
 }
 
-// How many blocks share a token, and whether one kernel does it all, depends on the number of tokens: 257 and the last
-// step's are too many for that.
+// Which kernels serve a token and how many blocks share it depends on the number of tokens and on the longest: few rows
+// in one kernel, more counted as they are scored, many tokens in two kernels, as the last step's.
 TEST_F(IndexerTopkGpuTest, TokensBesideOneDoNotMatter) {
   constexpr std::int32_t kTopK = 100;
-  constexpr std::int32_t kRows = 2500;
   constexpr std::int32_t kTokens = 300;
-  for (const IndexKeyFormat format : kKeyFormats) {
-    SCOPED_TRACE(index_key_format_name(format));
-    Keys keys(4, kRows, format);
-    keys.fill_random(4, kRows);
-    const std::vector<Part> parts = scattered_tokens(kTokens, 4, kRows);
-    const TestStep step(parts);
-    const Call call = random_call(step, 8, kTopK, 987);
-    const Selection whole = select_on_gpu(step, call, keys);
-    expect_agreement(step, call, keys, whole);
-    for (const std::int32_t tokens : {1, 2, 15, 16, 19, 31, 33, 44, 66, 67, 132, 133, 255, 256, 257}) {
-      Call part = call;
-      part.q.resize(static_cast<std::size_t>(tokens * part.heads * kIndexHeadDim));
-      part.weight.resize(static_cast<std::size_t>(tokens * (part.heads + 3)));
-      const Selection out = select_on_gpu(TestStep({parts.begin(), parts.begin() + tokens}), part, keys);
-      EXPECT_TRUE(std::equal(out.rows.begin(), out.rows.end(), whole.rows.begin())) << tokens << " tokens";
-      EXPECT_TRUE(std::equal(out.count.begin(), out.count.end(), whole.count.begin())) << tokens << " tokens";
+  for (const std::int32_t rows : {2500, 2700}) {
+    for (const IndexKeyFormat format : kKeyFormats) {
+      SCOPED_TRACE(std::string(index_key_format_name(format)) + ", rows " + std::to_string(rows));
+      Keys keys(4, rows, format);
+      keys.fill_random(4, rows);
+      std::vector<Part> parts = scattered_tokens(kTokens, 4, rows);
+      parts[0].start = rows * kRatio - 1;
+      const TestStep step(parts);
+      const Call call = random_call(step, 8, kTopK, 987);
+      const Selection whole = select_on_gpu(step, call, keys);
+      expect_agreement(step, call, keys, whole);
+      for (const std::int32_t tokens : {1, 2, 15, 16, 19, 31, 33, 44, 66, 67, 131, 132, 133, 255}) {
+        Call part = call;
+        part.q.resize(static_cast<std::size_t>(tokens * part.heads * kIndexHeadDim));
+        part.weight.resize(static_cast<std::size_t>(tokens * (part.heads + 3)));
+        const Selection out = select_on_gpu(TestStep({parts.begin(), parts.begin() + tokens}), part, keys);
+        EXPECT_TRUE(std::equal(out.rows.begin(), out.rows.end(), whole.rows.begin())) << tokens << " tokens";
+        EXPECT_TRUE(std::equal(out.count.begin(), out.count.end(), whole.count.begin())) << tokens << " tokens";
+      }
     }
   }
 }
 
-// A launch each of the one kernel that scores and selects, where blocks share a token, where each has one and where
-// some have parts of two; so few launches that tools can follow every access.
+// A launch each of the one kernel that scores and selects, with clusters of every size, which follow from the tokens;
+// so few launches that tools can follow every access.
 class OneSelectLaunch : public IndexerTopkGpuTest,
                         public ::testing::WithParamInterface<std::tuple<IndexKeyFormat, std::int32_t>> {};
 TEST_P(OneSelectLaunch, AgreesWithTheCpu) {
@@ -88,8 +90,24 @@ std::string format_and_number(const ::testing::TestParamInfo<std::tuple<IndexKey
                               char what) {
   return std::string(index_key_format_name(std::get<0>(info.param))) + what + std::to_string(std::get<1>(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(Tokens, OneSelectLaunch,
-                         ::testing::Combine(::testing::ValuesIn(kKeyFormats), ::testing::Values(3, 20, 132, 140)),
+INSTANTIATE_TEST_SUITE_P(Clusters, OneSelectLaunch,
+                         ::testing::Combine(::testing::ValuesIn(kKeyFormats), ::testing::Values(3, 20, 40, 67)),
+                         [](const auto& info) { return format_and_number(info, 'T'); });
+
+// The same of rows that are counted as they are scored: blocks that share a token, and one for each.
+class OneCountedLaunch : public OneSelectLaunch {};
+TEST_P(OneCountedLaunch, AgreesWithTheCpu) {
+  const auto& [format, tokens] = GetParam();
+  constexpr std::int32_t kRows = 2600;
+  Keys keys(2, kRows, format);
+  keys.fill_random(2, kRows);
+  std::vector<Part> parts = scattered_tokens(tokens, 2, kRows);
+  parts[0].start = kRows * kRatio - 1;
+  const TestStep step(parts);
+  check(step, random_call(step, 16, 40, 981), keys);
+}
+INSTANTIATE_TEST_SUITE_P(Blocks, OneCountedLaunch,
+                         ::testing::Combine(::testing::ValuesIn(kKeyFormats), ::testing::Values(2, 132)),
                          [](const auto& info) { return format_and_number(info, 'T'); });
 
 // What blocks leave each other is zero again after every launch, or counts of the one before would decide.

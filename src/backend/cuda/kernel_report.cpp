@@ -219,10 +219,12 @@ class Reporter {
                                    .keys = paged(question_.index_format, layer)};
     const Scratch scratch(memory<std::byte>(), kScratchBytes, {memory<std::byte>(), kSelectStateBytes});
     DSV4RT_ASSIGN_OR_RETURN(const ScoreBatch batch, plan_scores(params, scratch));
-    const SelectionPlan plan = plan_selection(device_, params, batch);
+    DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
     Served served{.kernel = {}, .slow = plan.slow};
-    if (plan.counted_blocks == 1) {
-      served.kernel = "warpgroup scores and selection in one";
+    if (plan.fused_blocks > 0) {
+      served.kernel = "scores and selection in one, " + count_of(plan.fused_blocks, "block") + " a token";
+    } else if (plan.counted_blocks == 1) {
+      served.kernel = "warpgroup scores with counts, selection by the last block of a token";
     } else if (plan.counted_blocks > 1) {
       served.kernel =
           "warpgroup scores with counts, selection by " + count_of(plan.counted_blocks, "block") + " a token";

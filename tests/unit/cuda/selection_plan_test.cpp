@@ -43,10 +43,12 @@ ScoreBatch batch_of(std::int32_t tokens, std::int32_t rows) {
 SelectionPlan planned(FakeDeviceDriver& driver, const IndexerTopkParams& params, const ScoreBatch& batch) {
   const auto device = CudaDevice::create(0, driver);
   EXPECT_OK(device);
-  return plan_selection(**device, params, batch);
+  const auto plan = plan_selection(**device, params, batch);
+  EXPECT_OK(plan);
+  return plan.ok() ? *plan : SelectionPlan{};
 }
 
-TEST(SelectionPlan, HopperScoresAndSelectsInOneKernelWhereTokensHaveKeysOfTheirOwn) {
+TEST(SelectionPlan, HopperCountsRowsWhereTokensHaveKeysOfTheirOwn) {
   FakeDeviceDriver driver({FakeDevice{}});
   const auto expect = [&](const IndexerTopkParams& params, const ScoreBatch& batch, std::int32_t blocks) {
     const SelectionPlan plan = planned(driver, params, batch);
@@ -54,25 +56,48 @@ TEST(SelectionPlan, HopperScoresAndSelectsInOneKernelWhereTokensHaveKeysOfTheirO
     EXPECT_EQ(plan.counted_blocks, blocks);
     EXPECT_EQ(plan.slow, SlowPath::kNone);
   };
-  expect(selection(), batch_of(4, 2000), 1);
+  expect(selection(), batch_of(4, 2560), 0);  // in one kernel
+  expect(selection(), batch_of(4, 2561), 1);
   expect(selection(), batch_of(1, 65536), 1);
   expect(selection(), batch_of(1, 65537), 8);
   expect(selection(), batch_of(16, 1 << 18), 8);
   expect(selection(), batch_of(17, 1 << 18), 4);
   expect(selection(), batch_of(66, 1 << 18), 2);
   expect(selection(), batch_of(67, 1 << 18), 1);
-  expect(selection(), batch_of(256, 1 << 18), 1);
-  expect(selection(), batch_of(256, (1 << 18) + 1), 0);  // the selection has no mark for the last row
+  expect(selection(), batch_of(132, 1 << 18), 1);
+  expect(selection(), batch_of(133, 1 << 18), 0);        // blocks would have two tokens to select for
+  expect(selection(), batch_of(132, (1 << 18) + 1), 0);  // the selection has no mark for the last row
   IndexerTopkParams params = selection();
   params.heads = 65;
-  expect(params, batch_of(4, 2000), 0);
-  ScoreBatch batch = batch_of(4, 2000);
+  expect(params, batch_of(4, 3000), 0);
+  ScoreBatch batch = batch_of(4, 3000);
   batch.group_tokens = 2;
   expect(selection(), batch, 0);
-  batch = batch_of(4, 2000);
+  batch = batch_of(4, 3000);
   batch.state = nullptr;
   expect(selection(), batch, 0);
   EXPECT_EQ(planned(driver, selection(), ScoreBatch{.tokens = 4}).scores, ScoreKernel::kNone);
+}
+
+TEST(SelectionPlan, HopperScoresAndSelectsFewRowsInOneKernel) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  const SelectionPlan few = planned(driver, selection(), batch_of(4, 2000));
+  EXPECT_EQ(few.scores, ScoreKernel::kWgmma);
+  EXPECT_GT(few.fused_blocks, 0);
+  EXPECT_GT(planned(driver, selection(), batch_of(132, 2560)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(1, 2561)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(133, 2560)).fused_blocks, 0);
+}
+
+// Blocks of one token run together or wait for each other without end.
+TEST(SelectionPlan, FusedClustersHaveAPlaceEach) {
+  for (const int at_once : {1, 3, 7, 14, 30}) {
+    FakeDeviceDriver driver({FakeDevice{.clusters = [=](int) { return at_once; }}});
+    for (std::int32_t tokens = 1; tokens < 40; ++tokens) {
+      const SelectionPlan plan = planned(driver, selection(), batch_of(tokens, 1000));
+      EXPECT_TRUE(plan.fused_blocks <= 1 || tokens <= at_once) << tokens << " " << at_once;
+    }
+  }
 }
 
 // A batch has a place to count in for each of its tokens or none.
@@ -116,6 +141,7 @@ TEST(SelectionPlan, WithoutCodeForHopperAllIsPortable) {
     for (const std::int32_t rows : {600, 2000, 100000}) {
       const SelectionPlan plan = planned(driver, selection(), batch_of(tokens, rows));
       EXPECT_EQ(plan.scores, ScoreKernel::kPortable);
+      EXPECT_EQ(plan.fused_blocks, 0);
       EXPECT_EQ(plan.counted_blocks, 0);
       EXPECT_EQ(plan.slow, SlowPath::kNoSm90a);
     }
@@ -128,6 +154,13 @@ TEST(SelectionPlan, OddBlocksAreSlowAndSaySo) {
   EXPECT_EQ(plan.scores, ScoreKernel::kPortable);
   EXPECT_EQ(plan.slow, SlowPath::kSelectBlockRows);
   EXPECT_NE(cuda::slow_path_text(plan.slow).find("64"), std::string::npos);
+}
+
+TEST(SelectionPlan, FailuresOfTheDriverAreReturned) {
+  FakeDeviceDriver driver({FakeDevice{.clusters_error = cudaErrorInvalidValue}});
+  const auto device = CudaDevice::create(0, driver);
+  ASSERT_OK(device);
+  EXPECT_FALSE(plan_selection(**device, selection(), batch_of(4, 2000)).ok());
 }
 
 // An H200 runs 30 clusters that pool many rows; 28 of them were measured to be fastest.

@@ -6,6 +6,7 @@
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/indexer_topk/index_mma.cuh"
 #include "backend/cuda/kernels/indexer_topk/row_selector.cuh"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "base/try.h"
@@ -41,7 +42,10 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
 }  // namespace
 
 std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch) {
-  if (!counts_rows(p, batch)) return 0;
+  if (batch.state == nullptr || batch.group_tokens > 1 || p.heads > kTileHeads ||
+      batch.tokens > device.multiprocessors() || batch.most_rows > kMostSelectableRows) {
+    return 0;
+  }
   std::int32_t blocks = batch.most_rows <= kMostRowsOfOneBlock ? 1 : kMostCountedBlocks;
   while (blocks > 1 && (std::int64_t{blocks} * batch.tokens > device.multiprocessors() ||
                         batch.most_rows < blocks * kLeastBlockRows)) {

@@ -71,13 +71,17 @@ SlowPath select_slow_path(const DeviceFacts& facts, const IndexerTopkParams& p) 
   return p.keys.shape.rows % kTileKeys == 0 ? SlowPath::kNone : SlowPath::kSelectBlockRows;
 }
 
-SelectionPlan plan_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch) {
+Result<SelectionPlan> plan_selection(const CudaDevice& device, const IndexerTopkParams& params,
+                                     const ScoreBatch& batch) {
   SelectionPlan plan;
   if (batch.scores == nullptr) return plan;
   plan.slow = select_slow_path(device.facts(), params);
   const bool wgmma = device.has_sm90a() && plan.slow == SlowPath::kNone;
   plan.scores = wgmma ? ScoreKernel::kWgmma : ScoreKernel::kPortable;
-  if (wgmma) plan.counted_blocks = counted_blocks(device, params, batch);
+  if (wgmma) {
+    DSV4RT_ASSIGN_OR_RETURN(plan.fused_blocks, fused_blocks(device, params, batch));
+    if (plan.fused_blocks == 0) plan.counted_blocks = counted_blocks(device, params, batch);
+  }
   return plan;
 }
 
@@ -90,6 +94,7 @@ Status launch_scores(const CudaDevice& device, const IndexerTopkParams& params, 
 
 Status launch_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                         const SelectionPlan& plan, cudaStream_t stream) {
+  if (plan.fused_blocks > 0) return launch_fused(device, params, batch, plan.fused_blocks, stream);
   if (plan.counted_blocks > 0) return launch_wgmma_selection(device, params, batch, plan.counted_blocks, stream);
   if (plan.scores == ScoreKernel::kWgmma) {
     DSV4RT_RETURN_IF_ERROR(launch_wgmma_scores(device, params, batch, stream));
@@ -106,7 +111,7 @@ Status CudaOps::indexer_topk(const IndexerTopkParams& params) {
   const std::int32_t held = batch.tokens;
   for (; batch.first_token < tokens; batch.first_token += held) {
     batch.tokens = static_cast<std::int32_t>(std::min<std::int64_t>(held, tokens - batch.first_token));
-    const SelectionPlan plan = plan_selection(device_, params, batch);
+    DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
     slow_paths_.tell(plan.slow);
     DSV4RT_RETURN_IF_ERROR(launch_selection(device_, params, batch, plan, stream_));
   }

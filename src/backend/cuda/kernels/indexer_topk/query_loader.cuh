@@ -26,43 +26,52 @@ __device__ inline int weight_place(int head) {
 }
 
 // Queries in shared memory, of a token: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
-// their weights [head tiles * 64]. kThreads threads bring them.
-template <IndexKeyFormat kFormat, int kThreads>
+// their weights [head tiles * 64].
+template <IndexKeyFormat kFormat>
 class QueryLoader {
  public:
   using Operand = KeyOperand<kFormat>;
 
-  // thread: number of this thread among them.
-  __device__ QueryLoader(const IndexerTopkParams& params, int head_tiles, int thread)
-      : p_(params), head_tiles_(head_tiles), index_(thread % kHeadParts), first_head_(thread / kHeadParts) {}
+  __device__ QueryLoader(const IndexerTopkParams& params, int head_tiles) : p_(params), head_tiles_(head_tiles) {}
 
-  // Tokens from `token` on; a thread fetches kAhead parts at a time, which takes as long as memory does.
+  // Tokens from `token` on, kAhead of them at a time: a fetch takes as long as memory does.
   template <int kAhead>
   __device__ void load(std::int64_t token, int tokens, std::byte* queries, float* weights) const {
-    static_assert(kMostIndexHeads <= 2 * kTileHeads);
-    const int shift = head_tiles_ == 1 ? 6 : 7;  // heads of a token, as a power of two
-    const int end = tokens << shift;
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread >= kThreads) return;
 #pragma unroll 1
-    for (int first = first_head_; first < end; first += kAhead * kHeads) {
-      Part part[kAhead];
+    for (int tile = 0; tile < head_tiles_; ++tile) {
+#pragma unroll 1
+      for (int first = 0; first < tokens; first += kAhead) {
+        Part part[kAhead][kThreadParts];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int at = first + i * kHeads;
-        if (at < end) part[i] = fetch(token + (at >> shift), at & ((1 << shift) - 1));
-      }
+        for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int at = first + i * kHeads;
-        if (at >= end) break;
-        const int slot = (at >> shift) * head_tiles_;
-        place(part[i], at & ((1 << shift) - 1), queries + slot * kQueryTileBytes, weights + slot * kTileHeads);
+          for (int j = 0; j < kThreadParts; ++j) {
+            if (first + i < tokens) part[i][j] = fetch(token + first + i, head(tile, thread, j), thread % 8);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int slot = (first + i) * head_tiles_;
+#pragma unroll
+          for (int j = 0; j < kThreadParts; ++j) {
+            if (first + i < tokens) {
+              place(part[i][j], head(tile, thread, j), thread % 8, queries + slot * kQueryTileBytes,
+                    weights + slot * kTileHeads);
+            }
+          }
+        }
       }
     }
   }
 
  private:
-  static constexpr int kHeadParts = 8;                  // threads that share a head
-  static constexpr int kHeads = kThreads / kHeadParts;  // heads at a time
+  static constexpr int kThreads = 256;  // threads that load queries
+  static constexpr int kThreadParts = kTileHeads * 8 / kThreads;
+  static __device__ int head(int tile, int thread, int part) {
+    return tile * kTileHeads + part * (kThreads / 8) + thread / 8;
+  }
 
   // Sixteen dims of a head.
   struct Part {
@@ -70,11 +79,11 @@ class QueryLoader {
     float weight = 0.0F;
   };
 
-  // The thread's part of a head, zeros for a head that does not exist.
-  __device__ Part fetch(std::int64_t token, int head) const {
+  // Part `index` of a head, zeros for a head that does not exist.
+  __device__ Part fetch(std::int64_t token, int head, int index) const {
     Part part;
     if (head >= p_.heads) return part;
-    const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index_ * 16);
+    const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16);
     const uint4 low = __ldg(source);
     const uint4 high = __ldg(source + 1);
     part = {.words = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
@@ -85,7 +94,7 @@ class QueryLoader {
   // FP16 queries are scaled by a power of two so that the head's largest magnitude stands near the top of the
   // range: what FP16 then cannot hold is below 2^-32 of it. The weight takes the factor back. The eight lanes
   // of a head call together.
-  __device__ void place(Part& part, int head, std::byte* queries, float* weights) const {
+  __device__ void place(Part& part, int head, int index, std::byte* queries, float* weights) const {
     std::uint32_t(&words)[8] = part.words;
     float weight = __fmul_rn(part.weight, p_.head_scale);
     if constexpr (Operand::kF16) {
@@ -113,7 +122,7 @@ class QueryLoader {
     }
     Operand::pair_up(words);
     // The columns of the part's begin and of a pair within it have no bits in common.
-    const int column = Operand::column(index_ * 16);
+    const int column = Operand::column(index * 16);
     int offset = head * 128 + column / 64 * (kQueryTileBytes / 2) + ((column % 64 * 2) ^ (head % 8 * 16));
     asm volatile("" : "+r"(offset));  // eight of them are not worth keeping from run to run
     std::byte* const tile = queries + head / kTileHeads * (kQueryTileBytes - kTileHeads * 128);
@@ -122,13 +131,11 @@ class QueryLoader {
       *reinterpret_cast<std::uint32_t*>(tile + (offset ^ (Operand::column(Operand::pair_dim(i)) * 2))) = words[i];
     }
     if (!Operand::kF16 && head >= p_.heads) weight = __uint_as_float(kNoHead);
-    if (index_ == 0) weights[weight_place(head)] = weight;
+    if (index == 0) weights[weight_place(head)] = weight;
   }
 
   const IndexerTopkParams& p_;
   int head_tiles_;
-  int index_;       // of sixteen dims of a head
-  int first_head_;  // of the heads, token after token
 };
 
 #endif  // sm_90a

@@ -61,14 +61,6 @@ class ScoreRuns {
     return run_ending(index, tiles);
   }
 
-  __device__ void prefetch_queries(const ScoreRun& run) const {
-    const std::int64_t token_values = std::int64_t{p_.heads} * kIndexHeadDim;
-    const bf16* const queries = p_.q + (batch_.first_token + run.first) * token_values;
-    const auto bytes = static_cast<std::uint32_t>((run.end - run.first) * token_values * sizeof(bf16));
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(__cvta_generic_to_global(queries)), "r"(bytes)
-                 : "memory");
-  }
-
  private:
   const IndexerTopkParams& p_;
   const ScoreBatch& batch_;

@@ -346,8 +346,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 }
 
 // Fills the ring with the part's tiles. One warp: its lanes look up where 32 tiles lie, then copy them in turn.
-// kQueriesToo: brings the queries of later runs to the level-2 cache, as soon as their keys come.
-template <IndexKeyFormat kFormat, bool kQueriesToo>
+template <IndexKeyFormat kFormat>
 __device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns& runs, const ScorePart& part,
                                      const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
   using Layout = typename KeyOperand<kFormat>::Layout;
@@ -369,7 +368,6 @@ __device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns
     while (mine >= number + run.tiles) {
       number += run.tiles;
       run = runs.run_after(run);
-      if (kQueriesToo && lane == 0) runs.prefetch_queries(run);
       table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
     }
     const auto tile = static_cast<std::uint32_t>(mine - number);

@@ -15,8 +15,8 @@ struct alignas(16) SelectState {
   std::uint32_t tiles;                 // key tiles whose rows are counted and whose scores are stored
 };
 
-// Tokens of a step that one kernel scores and selects for, at most.
-inline constexpr std::int64_t kMostStateTokens = 256;
+// Tokens that a state is planned for, one for every multiprocessor of a large device.
+inline constexpr std::int64_t kMostStateTokens = 144;
 inline constexpr std::int64_t kSelectStateBytes = kMostStateTokens * std::int64_t{sizeof(SelectState)};
 
 }  // namespace dsv4rt::cuda

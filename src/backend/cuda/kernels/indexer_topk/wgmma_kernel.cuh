@@ -22,8 +22,6 @@ enum class ScoreUse : std::uint8_t {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-inline constexpr int kQueryLoaders = 256;  // workers that bring queries
-
 // Stores a lane's scores and counts them by first digit; `rows` of the token.
 class CountScores {
  public:
@@ -136,22 +134,23 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   if (thread >= kScoreWorkers) {
     give_registers<32>();
     if (thread < kScoreWorkers + 32) {
-      produce_tiles<kFormat, kUse == ScoreUse::kRuns>(p, runs, part, shape, shared_address(memory.ring), control);
+      produce_tiles<kFormat>(p, runs, part, shape, shared_address(memory.ring), control);
     }
     return;
   }
   take_registers<160>();
   RingReader ring(memory, shape);
-  const QueryLoader<kFormat, kQueryLoaders> loader(p, shape.head_tiles, thread);
+  const QueryLoader<kFormat> loader(p, shape.head_tiles);
   std::int32_t number = 0;  // number in the block's part of the first tile in hand
   std::int32_t tile = part.first_tile;
   ScoreRun run = part.run;
   while (true) {
-    if (thread < kQueryLoaders) {
-      constexpr int kAhead = kUse == ScoreUse::kRuns ? 8 : 2;
-      loader.template load<kAhead>(batch.first_token + run.first, run.end - run.first, memory.queries, memory.weights);
+    if constexpr (kUse == ScoreUse::kRuns) {
+      if (thread < run.end - run.first) control.rows[thread] = runs.rows(run.first + thread);
+      loader.template load<4>(batch.first_token + run.first, run.end - run.first, memory.queries, memory.weights);
+    } else {
+      loader.template load<1>(batch.first_token + run.first, 1, memory.queries, memory.weights);
     }
-    if (kUse == ScoreUse::kRuns && thread < run.end - run.first) control.rows[thread] = runs.rows(run.first + thread);
     fence_async_proxy();
     sync_workers();
     const std::int32_t count = min(run.tiles - tile, part.tiles - number);

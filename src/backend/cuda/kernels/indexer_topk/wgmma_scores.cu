@@ -85,11 +85,6 @@ Status launch(const CudaDevice& device, const IndexerTopkParams& p, const ScoreB
 
 }  // namespace
 
-bool counts_rows(const IndexerTopkParams& p, const ScoreBatch& batch) {
-  return batch.state != nullptr && batch.group_tokens == 1 && p.heads <= kTileHeads &&
-         batch.most_rows <= kMostSelectableRows;
-}
-
 Status launch_wgmma_scores(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch,
                            cudaStream_t stream) {
   return launch(device, p, batch, false, stream);

@@ -1,0 +1,85 @@
+// Launch of the one kernel for tokens with few rows, on Hopper.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "backend/cuda/kernels/indexer_topk/fused_kernel.cuh"
+#include "backend/cuda/kernels/indexer_topk/stages.h"
+#include "base/arithmetic.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+namespace {
+
+// With more rows, counting them as they are scored by all blocks is faster.
+constexpr std::int32_t kMostFusedRows = 2560;
+
+struct FusedLaunch {
+  void (*kernel)(IndexerTopkParams, ScoreBatch, ScoreShape) = nullptr;
+  ScoreShape shape;
+  std::size_t shared_bytes = 0;
+};
+
+template <IndexKeyFormat kFormat>
+FusedLaunch launch_of(const CudaDevice& device) {
+  using Layout = typename KeyOperand<kFormat>::Layout;
+  FusedLaunch launch;
+  launch.kernel = fused_select_kernel<kFormat>;
+  launch.shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
+  const std::int32_t budget = device.block_shared_bytes() - std::int32_t{sizeof(FusedControl)};
+  const std::int32_t query_bytes = kQueryTileBytes + kTileHeads * std::int32_t{sizeof(float)};
+  launch.shape.stages =
+      std::min((budget - query_bytes) / launch.shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
+  launch.shared_bytes =
+      static_cast<std::size_t>(query_bytes + launch.shape.stages * launch.shape.stage_bytes) + sizeof(FusedControl);
+  return launch;
+}
+
+Result<FusedLaunch> launch_for(const CudaDevice& device, IndexKeyFormat format) {
+  switch (format) {
+    case IndexKeyFormat::kMxfp4:
+      return launch_of<IndexKeyFormat::kMxfp4>(device);
+    case IndexKeyFormat::kNvfp4:
+      return launch_of<IndexKeyFormat::kNvfp4>(device);
+    case IndexKeyFormat::kFp8:
+      return launch_of<IndexKeyFormat::kFp8>(device);
+    case IndexKeyFormat::kBf16:
+      return launch_of<IndexKeyFormat::kBf16>(device);
+  }
+  return refused(StatusCode::kUnsupported, "indexer_topk", "key_format", static_cast<std::int64_t>(format),
+                 "an IndexKeyFormat");
+}
+
+}  // namespace
+
+Result<std::int32_t> fused_blocks(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch) {
+  if (batch.group_tokens > 1 || p.heads > kTileHeads || batch.most_rows > kMostFusedRows) return 0;
+  for (std::int32_t blocks = kMostTopKBlocks; blocks >= 1; blocks /= 2) {
+    if (batch.most_rows > blocks * kMostFusedTiles * kTileKeys) return 0;
+    if (std::int64_t{batch.tokens} * blocks > device.multiprocessors()) continue;
+    if (blocks == 1) return 1;
+    // Clusters do not fill every group of processors.
+    DSV4RT_ASSIGN_OR_RETURN(const FusedLaunch launch, launch_for(device, p.key_format));
+    DSV4RT_ASSIGN_OR_RETURN(const int clusters,
+                            device.clusters_at_once(launch.kernel, blocks, kWgmmaScoreThreads, launch.shared_bytes));
+    if (clusters >= batch.tokens) return blocks;
+  }
+  return 0;
+}
+
+Status launch_fused(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch, std::int32_t blocks,
+                    cudaStream_t stream) {
+  DSV4RT_ASSIGN_OR_RETURN(const FusedLaunch launch, launch_for(device, p.key_format));
+  DSV4RT_RETURN_IF_ERROR(device.prepare(launch.kernel, launch.shared_bytes));
+  return launch_pdl(launch.kernel,
+                    {.grid = dim3(static_cast<unsigned>(batch.tokens) * static_cast<unsigned>(blocks)),
+                     .threads = kWgmmaScoreThreads,
+                     .shared_bytes = launch.shared_bytes,
+                     .cluster_blocks = static_cast<unsigned>(blocks)},
+                    stream, p, batch, launch.shape);
+}
+
+}  // namespace dsv4rt::cuda

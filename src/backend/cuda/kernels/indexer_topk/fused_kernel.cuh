@@ -1,0 +1,94 @@
+// Scores and selection in one kernel, for tokens with few rows: a cluster of blocks takes a token, each block scores
+// its share of the key tiles into its shared memory, as wgmma_score_kernel does, and the cluster selects from there, as
+// top_k_rows_kernel does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/registers.cuh"
+#include "backend/cuda/kernels/indexer_topk/score_tiles.cuh"
+#include "backend/cuda/kernels/indexer_topk/select_all.cuh"
+#include "backend/cuda/kernels/indexer_topk/top_k_kernel.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kMostFusedTiles = 40;     // tiles of keys that a block takes
+inline constexpr int kFusedTopKThreads = 256;  // threads; they are among the scores' workers
+
+// What lies in shared memory beside the queries, the ring and the weights.
+struct FusedControl {
+  ScoreControl score;
+  TopKShared<kFusedTopKThreads> top_k;
+  alignas(16) float scores[kMostFusedTiles * kTileKeys];
+};
+
+// Scores of rows from `first` on in shared memory.
+struct ReadSharedScores {
+  const float* scores;
+  std::int32_t first;
+  __device__ float4 operator()(std::int32_t row) const {
+    return *reinterpret_cast<const float4*>(scores + (row - first));
+  }
+};
+
+// Grid: a cluster for every token of the batch, as many blocks as have no token with more than kMostFusedTiles each;
+// one token a run, heads fit one tile.
+template <IndexKeyFormat kFormat>
+__global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
+    fused_select_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch,
+                        const __grid_constant__ ScoreShape shape) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte fused_shared[];
+  const ScoreMemory memory(fused_shared, shape, batch);
+  FusedControl& control = *reinterpret_cast<FusedControl*>(memory.control);
+  const int thread = static_cast<int>(threadIdx.x);
+  init_score_barriers(control.score, shape);
+  allow_dependents();
+  const auto blocks = static_cast<std::int32_t>(cluster_blocks());
+  const auto rank = static_cast<std::int32_t>(cluster_rank());
+  const auto index = static_cast<std::int32_t>(blockIdx.x) / blocks;
+  const std::int64_t token = batch.first_token + index;
+  const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
+  wait_for_predecessors();
+  std::int32_t* const chosen = p.topk_indices + token * p.top_k;
+  if (rank == 0 && thread == 0) p.topk_count[token] = min(rows, p.top_k);
+  if (rows <= p.top_k) {
+    select_all(rows, p.top_k, kWgmmaScoreThreads, chosen);
+    return;
+  }
+  __syncthreads();
+  const std::int32_t tiles = (rows + kTileKeys - 1) / kTileKeys;
+  const std::int32_t share = (tiles + blocks - 1) / blocks;
+  const std::int32_t first = min(rank * share, tiles);
+  const std::int32_t end = min(first + share, tiles);
+  if (thread >= kScoreWorkers) {
+    give_registers<32>();
+    if (thread < kScoreWorkers + 32) {
+      const ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = p.step.token_sequence[token]};
+      produce_tiles<kFormat>(p, ScoreRuns(p, batch), {.tiles = end - first, .first_tile = first, .run = run}, shape,
+                             shared_address(memory.ring), control.score);
+    }
+    return;
+  }
+  take_registers<160>();
+  RingReader ring(memory, shape);
+  QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
+  fence_async_proxy();
+  sync_workers();
+  score_single<kFormat>(memory, ring, first + thread / 128, end,
+                        [&](int row) { return StoreScores(control.scores - first * kTileKeys, row); });
+  sync_workers();
+  if (thread >= kFusedTopKThreads) return;
+  const TopKRows own{
+      .begin = min(first * kTileKeys, rows), .end = min(end * kTileKeys, rows), .most = share * kTileKeys};
+  TopKBlock<kFusedTopKThreads, 0, ReadSharedScores>(ReadSharedScores{control.scores, first * kTileKeys}, own,
+                                                    control.top_k)
+      .run(p.top_k, chosen);
+#else
+  __trap();  // chosen for this architecture alone
+#endif
+}
+
+}  // namespace dsv4rt::cuda
