@@ -22,7 +22,7 @@ inline constexpr std::int32_t kMostSelectableRows = 1 << kSelectedRowBits;  // r
 inline constexpr int kMostCollected = 3072;  // rows whose first digit is the k-th's or above
 
 inline constexpr int kMostSelectorThreads = 384;
-inline constexpr int kSeenScores = 16;  // that a thread looks at together
+inline constexpr int kSeenScores = 16;  // scores that a thread looks at together
 
 struct CollectedRow {
   std::uint32_t rank;
@@ -31,7 +31,7 @@ struct CollectedRow {
 
 // Memory of a block. Counts and marks are zero between tokens.
 struct SelectorShared {
-  alignas(16) std::uint32_t rows_of[kRankDigits];  // as in SelectState, of rows that this block has scored
+  alignas(16) std::uint32_t rows_of[kRankDigits];  // counts as in SelectState, of rows that this block has scored
   std::uint32_t chosen[kMostSelectableRows / 32];  // a bit for every row
   CollectedRow collected[kMostCollected];
   alignas(16) float seen[kMostSelectorThreads][kSeenScores + 4];  // so that threads meet in no bank
