@@ -21,6 +21,7 @@
 #include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/device_ops.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
+#include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
@@ -170,7 +171,11 @@ class CudaBackend final : public Backend {
     scratch_memory_ = nullptr;
     scratch_ = Scratch();
     DSV4RT_RETURN_IF_ERROR(device_allocate(bytes, "kernel scratch", &scratch_memory_));
-    scratch_ = Scratch(static_cast<std::byte*>(scratch_memory_), bytes);
+    // The last part is zero already, and stays so.
+    auto* const data = static_cast<std::byte*>(scratch_memory_);
+    const std::size_t zeros = bytes >= 2 * cuda::kSelectStateBytes ? cuda::kSelectStateBytes : 0;
+    const std::size_t begin = (bytes - zeros) / alignof(cuda::SelectState) * alignof(cuda::SelectState);
+    scratch_ = Scratch(data, zeros > 0 ? begin : bytes, {data + begin, zeros});
     return {};
   }
 
@@ -240,6 +245,7 @@ std::int64_t cuda_scratch_bytes(const StepShapes& shapes) {
   constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
   constexpr std::int64_t kScannedRows = 1024;  // scans write whole tiles of at most so many rows
   std::int64_t bytes = 0;
+  bool selects = false;
   // Linears run one after the other: the rounded input of the widest.
   for (const LinearGroupShape& linear : shapes.linears) {
     bytes = std::max(bytes, shapes.max_tokens * linear.in_features * std::int64_t{sizeof(bf16)});
@@ -258,7 +264,10 @@ std::int64_t cuda_scratch_bytes(const StepShapes& shapes) {
     const std::int64_t token_bytes =
         (shapes.max_context_tokens / rows.ratio + kScannedRows) * std::int64_t{sizeof(float)};
     bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, kScoreBytes)));
+    selects = true;
   }
+  // What is zero between operations takes no more than half of it (CudaBackend::reserve_scratch).
+  if (selects) bytes = std::max(bytes, cuda::kSelectStateBytes) + cuda::kSelectStateBytes;
   return bytes;
 }
 

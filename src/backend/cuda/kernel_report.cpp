@@ -217,12 +217,17 @@ class Reporter {
                                    .q = memory<bf16>(),
                                    .key_format = question_.index_format,
                                    .keys = paged(question_.index_format, layer)};
-    const Scratch scratch(memory<std::byte>(), kScratchBytes);
+    const Scratch scratch(memory<std::byte>(), kScratchBytes, {memory<std::byte>(), kSelectStateBytes});
     DSV4RT_ASSIGN_OR_RETURN(const ScoreBatch batch, plan_scores(params, scratch));
     DSV4RT_ASSIGN_OR_RETURN(const SelectionPlan plan, plan_selection(device_, params, batch));
     Served served{.kernel = {}, .slow = plan.slow};
     if (plan.fused_blocks > 0) {
       served.kernel = "scores and selection in one, " + count_of(plan.fused_blocks, "block") + " a token";
+    } else if (plan.counted_blocks == 1) {
+      served.kernel = "warpgroup scores with counts, selection by the last block of a token";
+    } else if (plan.counted_blocks > 1) {
+      served.kernel =
+          "warpgroup scores with counts, selection by " + count_of(plan.counted_blocks, "block") + " a token";
     } else if (plan.scores == ScoreKernel::kNone) {
       served.kernel = "none: all rows are taken";
     } else {

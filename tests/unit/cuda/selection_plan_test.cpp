@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "backend/cuda/kernels/write_kv/launch.h"
@@ -22,7 +23,8 @@ using cuda::ScoreKernel;
 using cuda::SelectionPlan;
 using cuda::SlowPath;
 
-float scores = 0;  // its address stands for the scratch region
+float scores = 0;  // their addresses stand for the scratch region's parts
+cuda::SelectState state;
 
 IndexerTopkParams selection(std::int32_t block_rows = 128) {
   IndexerTopkParams params;
@@ -35,7 +37,7 @@ IndexerTopkParams selection(std::int32_t block_rows = 128) {
 }
 
 ScoreBatch batch_of(std::int32_t tokens, std::int32_t rows) {
-  return {.tokens = tokens, .most_rows = rows, .stride = (rows + 255) / 256 * 256, .scores = &scores};
+  return {.tokens = tokens, .most_rows = rows, .stride = (rows + 255) / 256 * 256, .scores = &scores, .state = &state};
 }
 
 SelectionPlan planned(FakeDeviceDriver& driver, const IndexerTopkParams& params, const ScoreBatch& batch) {
@@ -46,16 +48,45 @@ SelectionPlan planned(FakeDeviceDriver& driver, const IndexerTopkParams& params,
   return plan.ok() ? *plan : SelectionPlan{};
 }
 
-TEST(SelectionPlan, HopperScoresByItsOwnKernels) {
+TEST(SelectionPlan, HopperCountsRowsWhereTokensHaveKeysOfTheirOwn) {
   FakeDeviceDriver driver({FakeDevice{}});
-  const SelectionPlan many = planned(driver, selection(), batch_of(256, 100000));
-  EXPECT_EQ(many.scores, ScoreKernel::kWgmma);
-  EXPECT_EQ(many.fused_blocks, 0);
-  EXPECT_EQ(many.slow, SlowPath::kNone);
+  const auto expect = [&](const IndexerTopkParams& params, const ScoreBatch& batch, std::int32_t blocks) {
+    const SelectionPlan plan = planned(driver, params, batch);
+    EXPECT_EQ(plan.scores, ScoreKernel::kWgmma);
+    EXPECT_EQ(plan.counted_blocks, blocks);
+    EXPECT_EQ(plan.slow, SlowPath::kNone);
+  };
+  expect(selection(), batch_of(4, 2560), 0);  // in one kernel
+  expect(selection(), batch_of(4, 2561), 1);
+  expect(selection(), batch_of(1, 65536), 1);
+  expect(selection(), batch_of(1, 65537), 8);
+  expect(selection(), batch_of(16, 1 << 18), 8);
+  expect(selection(), batch_of(17, 1 << 18), 4);
+  expect(selection(), batch_of(66, 1 << 18), 2);
+  expect(selection(), batch_of(67, 1 << 18), 1);
+  expect(selection(), batch_of(132, 1 << 18), 1);
+  expect(selection(), batch_of(133, 1 << 18), 0);        // blocks would have two tokens to select for
+  expect(selection(), batch_of(132, (1 << 18) + 1), 0);  // the selection has no mark for the last row
+  IndexerTopkParams params = selection();
+  params.heads = 65;
+  expect(params, batch_of(4, 3000), 0);
+  ScoreBatch batch = batch_of(4, 3000);
+  batch.group_tokens = 2;
+  expect(selection(), batch, 0);
+  batch = batch_of(4, 3000);
+  batch.state = nullptr;
+  expect(selection(), batch, 0);
+  EXPECT_EQ(planned(driver, selection(), ScoreBatch{.tokens = 4}).scores, ScoreKernel::kNone);
+}
+
+TEST(SelectionPlan, HopperScoresAndSelectsFewRowsInOneKernel) {
+  FakeDeviceDriver driver({FakeDevice{}});
   const SelectionPlan few = planned(driver, selection(), batch_of(4, 2000));
   EXPECT_EQ(few.scores, ScoreKernel::kWgmma);
   EXPECT_GT(few.fused_blocks, 0);
-  EXPECT_EQ(planned(driver, selection(), ScoreBatch{.tokens = 4}).scores, ScoreKernel::kNone);
+  EXPECT_GT(planned(driver, selection(), batch_of(132, 2560)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(1, 2561)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(133, 2560)).fused_blocks, 0);
 }
 
 // Blocks of one token run together or wait for each other without end.
@@ -69,6 +100,41 @@ TEST(SelectionPlan, FusedClustersHaveAPlaceEach) {
   }
 }
 
+// A batch has a place to count in for each of its tokens or none.
+TEST(SelectionPlan, CountsHaveAPlaceForEveryTokenOfABatch) {
+  alignas(16) static std::byte region[1];
+  IndexerTopkParams params = selection();
+  params.keys.blocks = region;
+  params.keys.table_stride = 100;
+  params.q = reinterpret_cast<const bf16*>(region);
+  params.step.counts.context_end = 8192;
+  const auto state_of = [&](std::int32_t tokens, std::size_t scratch_bytes, std::size_t zero_bytes) {
+    params.step.counts.tokens = tokens;
+    const cuda::Scratch scratch(region, scratch_bytes, {region, zero_bytes});
+    const auto batch = cuda::plan_scores(params, scratch);
+    EXPECT_OK(batch);
+    return batch.ok() && batch->state != nullptr;
+  };
+  constexpr std::size_t kOne = sizeof(cuda::SelectState);
+  EXPECT_TRUE(state_of(7, 1 << 20, 7 * kOne));
+  EXPECT_FALSE(state_of(7, 1 << 20, 7 * kOne - 1));
+  EXPECT_FALSE(state_of(7, 1 << 20, 0));
+  EXPECT_TRUE(state_of(7, 2 * 2048 * sizeof(float), 2 * kOne)) << "two tokens at a time";
+  EXPECT_TRUE(state_of(cuda::kMostStateTokens, 4 << 20, cuda::kSelectStateBytes));
+  EXPECT_FALSE(state_of(cuda::kMostStateTokens + 1, 4 << 20, cuda::kSelectStateBytes));
+}
+
+// What a plan of memory names is enough for the scores of the longest context beside the counts.
+TEST(SelectionPlan, ScratchHasRoomForCounts) {
+  StepShapes shapes{.max_tokens = 1, .max_context_tokens = 4096, .heads = 64, .window = 128};
+  EXPECT_LT(cuda_scratch_bytes(shapes), cuda::kSelectStateBytes);
+  shapes.compressed = {{.ratio = 4, .index_heads = 64, .top_k = 512}};
+  EXPECT_GE(cuda_scratch_bytes(shapes), 2 * cuda::kSelectStateBytes);
+  shapes.max_context_tokens = 1 << 28;
+  EXPECT_GE(cuda_scratch_bytes(shapes),
+            shapes.max_context_tokens / 4 * std::int64_t{sizeof(float)} + cuda::kSelectStateBytes);
+}
+
 TEST(SelectionPlan, WithoutCodeForHopperAllIsPortable) {
   FakeDeviceDriver driver({FakeDevice{.sm90a_code = false}});
   for (const std::int32_t tokens : {1, 4, 300}) {
@@ -76,6 +142,7 @@ TEST(SelectionPlan, WithoutCodeForHopperAllIsPortable) {
       const SelectionPlan plan = planned(driver, selection(), batch_of(tokens, rows));
       EXPECT_EQ(plan.scores, ScoreKernel::kPortable);
       EXPECT_EQ(plan.fused_blocks, 0);
+      EXPECT_EQ(plan.counted_blocks, 0);
       EXPECT_EQ(plan.slow, SlowPath::kNoSm90a);
     }
   }

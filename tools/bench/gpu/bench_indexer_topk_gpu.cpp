@@ -200,6 +200,7 @@ class Workload {
     const auto topk_indices = device_->topk_indices.download();
     const std::int32_t sequence = token_sequence_[static_cast<std::size_t>(token)];
     const std::int64_t visible = (token_position_[static_cast<std::size_t>(token)] + 1) / kRatio;
+    if (visible <= kTopK) return true;  // the first tokens of a prompt
     std::vector<double> scores(static_cast<std::size_t>(visible));
     const bf16* q = q_.data() + (set * tokens_ + token) * kHeads * kIndexHeadDim;
     const bf16* weight = weight_.data() + (set * tokens_ + token) * kHeads;
@@ -276,7 +277,8 @@ struct Case {
 bool run_case(const Pool& pool, const Case& c, const cuda::CudaDevice& device, cudaStream_t stream,
               const cuda::Scratch& scratch_region, int replays) {
   const std::int64_t set_bytes = c.sequences * c.rows * pool.shape().row_bytes();
-  const std::int64_t sets = std::clamp<std::int64_t>(kColdBytes / set_bytes + 1, 1, 64);
+  const std::int64_t query_bytes = c.sequences * c.tokens_each * kHeads * kIndexHeadDim * std::int64_t{sizeof(bf16)};
+  const std::int64_t sets = std::clamp<std::int64_t>(kColdBytes / (set_bytes + query_bytes) + 1, 1, 64);
   const Workload work(pool, c.sequences, c.rows, c.tokens_each, sets);
   cuda::Scratch scratch = scratch_region;
   cuda::CudaOps ops(device, stream, scratch);
@@ -336,7 +338,9 @@ int run(int argc, char** argv) {
   cudaStream_t stream = nullptr;
   require_cuda(cudaStreamCreate(&stream), "stream");
   const DeviceVector<std::byte> scratch_memory(kScratchBytes);
-  const cuda::Scratch scratch(scratch_memory.data(), kScratchBytes);
+  const DeviceVector<std::byte> zeros(cuda::kSelectStateBytes);
+  require_cuda(cudaMemset(zeros.data(), 0, cuda::kSelectStateBytes), "zeros");
+  const cuda::Scratch scratch(scratch_memory.data(), kScratchBytes, {zeros.data(), cuda::kSelectStateBytes});
   bool right = true;
   for (const std::string& name : formats) {
     const Result<IndexKeyFormat> format = index_key_format_from_name(name);

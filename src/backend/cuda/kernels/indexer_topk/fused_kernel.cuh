@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
+#include "backend/cuda/kernels/indexer_topk/score_tiles.cuh"
+#include "backend/cuda/kernels/indexer_topk/select_all.cuh"
 #include "backend/cuda/kernels/indexer_topk/top_k_kernel.cuh"
-#include "backend/cuda/kernels/indexer_topk/wgmma_kernel.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -39,13 +41,8 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
                         const __grid_constant__ ScoreShape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte fused_shared[];
-  FusedControl& control = *reinterpret_cast<FusedControl*>(
-      fused_shared + kQueryTileBytes + shape.stages * shape.stage_bytes + kTileHeads * sizeof(float));
-  ScoreMemory memory;
-  memory.queries = fused_shared;
-  memory.ring = memory.queries + kQueryTileBytes;
-  memory.weights = reinterpret_cast<float*>(memory.ring + shape.stages * shape.stage_bytes);
-  memory.control = &control.score;
+  const ScoreMemory memory(fused_shared, shape, batch);
+  FusedControl& control = *reinterpret_cast<FusedControl*>(memory.control);
   const int thread = static_cast<int>(threadIdx.x);
   init_score_barriers(control.score, shape);
   allow_dependents();
@@ -80,7 +77,8 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
   fence_async_proxy();
   sync_workers();
-  score_single<kFormat>(memory, ring, first + thread / 128, end, control.scores - first * kTileKeys);
+  score_single<kFormat>(memory, ring, first + thread / 128, end,
+                        [&](int row) { return StoreScores(control.scores - first * kTileKeys, row); });
   sync_workers();
   if (thread >= kFusedTopKThreads) return;
   const TopKRows own{

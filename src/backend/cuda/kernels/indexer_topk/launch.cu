@@ -56,6 +56,10 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
   DSV4RT_ASSIGN_OR_RETURN(std::byte* const memory, scratch.take(static_cast<std::size_t>(held * token_bytes), kName));
   batch.tokens = static_cast<std::int32_t>(held);
   batch.scores = reinterpret_cast<float*>(memory);
+  const std::span<std::byte> zeros = scratch.zeros();
+  if (zeros.size() >= static_cast<std::size_t>(held) * sizeof(SelectState)) {
+    batch.state = reinterpret_cast<SelectState*>(zeros.data());
+  }
   // Several tokens of a sequence share its decoded keys. Groups change no score.
   batch.group_tokens =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(params.step.counts.longest_entry, 1, kMostGroupTokens));
@@ -76,6 +80,7 @@ Result<SelectionPlan> plan_selection(const CudaDevice& device, const IndexerTopk
   plan.scores = wgmma ? ScoreKernel::kWgmma : ScoreKernel::kPortable;
   if (wgmma) {
     DSV4RT_ASSIGN_OR_RETURN(plan.fused_blocks, fused_blocks(device, params, batch));
+    if (plan.fused_blocks == 0) plan.counted_blocks = counted_blocks(device, params, batch);
   }
   return plan;
 }
@@ -90,6 +95,7 @@ Status launch_scores(const CudaDevice& device, const IndexerTopkParams& params, 
 Status launch_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                         const SelectionPlan& plan, cudaStream_t stream) {
   if (plan.fused_blocks > 0) return launch_fused(device, params, batch, plan.fused_blocks, stream);
+  if (plan.counted_blocks > 0) return launch_wgmma_selection(device, params, batch, plan.counted_blocks, stream);
   if (plan.scores == ScoreKernel::kWgmma) {
     DSV4RT_RETURN_IF_ERROR(launch_wgmma_scores(device, params, batch, stream));
   } else if (plan.scores == ScoreKernel::kPortable) {

@@ -1,9 +1,10 @@
-// What the two kernels of indexer_topk share beside the operation's own parameters.
+// What the kernels of indexer_topk share beside the operation's own parameters.
 #pragma once
 
 #include <cstdint>
 #include <cuda_runtime_api.h>
 
+#include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -19,6 +20,8 @@ struct ScoreBatch {
   std::int32_t most_rows = 0;     // bound of a token's visible rows
   std::int64_t stride = 0;        // floats of a row of `scores`: most_rows in whole tiles
   float* scores = nullptr;        // [tokens, stride]
+  SelectState* state = nullptr;   // [tokens], all zero; null: the batch has none
+  bool selected_apart = false;    // rows are counted in `state` for another kernel that selects
 };
 
 // Index rows that a token sees; 0 for padding.

@@ -20,7 +20,11 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
 enum class ScoreKernel : std::uint8_t { kNone, kPortable, kWgmma };
 struct SelectionPlan {
   ScoreKernel scores = ScoreKernel::kNone;  // kernel of the stage that scores; kNone: nobody has rows to choose among
-  std::int32_t fused_blocks = 0;  // blocks that take a token where one kernel scores and chooses; 0: two kernels
+  std::int32_t fused_blocks =
+      0;  // blocks that score and choose for a token of few rows in one kernel; 0: another serves
+  // Blocks that select for a token whose rows are counted as they are scored: 1 is the last of those that score, more
+  // are a kernel of their own. 0: the rows are not counted.
+  std::int32_t counted_blocks = 0;
   SlowPath slow = SlowPath::kNone;
 };
 Result<SelectionPlan> plan_selection(const CudaDevice& device, const IndexerTopkParams& params,
@@ -41,8 +45,18 @@ Status launch_wgmma_scores(const CudaDevice& device, const IndexerTopkParams& pa
 Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                     cudaStream_t stream);
 
+// SelectionPlan::counted_blocks where the Hopper kernels score: rows are counted where each token has keys of its own,
+// no block has many tokens to select for, and the batch has `state`.
+std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
+// Both stages with so many blocks.
+Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
+                              std::int32_t blocks, cudaStream_t stream);
+// Chooses from scores that were counted in the batch's state, `blocks` blocks for a token.
+Status launch_select_counted(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
+                             std::int32_t blocks, cudaStream_t stream);
+
 // Both stages in one kernel on Hopper, where few rows are to be scored: the blocks for each token that have a place at
-// the same time, 0 where the two kernels serve.
+// the same time, 0 where other kernels serve.
 Result<std::int32_t> fused_blocks(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
 Status launch_fused(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                     std::int32_t blocks, cudaStream_t stream);

@@ -17,15 +17,20 @@ namespace {
 // takes this many rows at least.
 constexpr std::int64_t kLeastBlockRows = 4096;
 
-template <int kHeldQuads>
+// Many tokens of few rows: more blocks on a multiprocessor, each of which waits much of its time.
+constexpr int kFewThreads = 256;
+constexpr int kManyThreads = 512;
+constexpr std::int64_t kManyTokens = 4;  // for every multiprocessor
+
+template <int kThreads, int kHeldQuads>
 Status launch_of(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch, std::int32_t blocks,
                  cudaStream_t stream) {
-  const auto kernel = top_k_rows_kernel<kHeldQuads>;
-  constexpr std::size_t kSharedBytes = sizeof(TopKShared<kTopKThreads>);
+  const auto kernel = top_k_rows_kernel<kThreads, kHeldQuads>;
+  constexpr std::size_t kSharedBytes = sizeof(TopKShared<kThreads>);
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   return launch_pdl(kernel,
                     {.grid = dim3(static_cast<unsigned>(batch.tokens) * static_cast<unsigned>(blocks)),
-                     .threads = kTopKThreads,
+                     .threads = kThreads,
                      .shared_bytes = kSharedBytes,
                      .cluster_blocks = static_cast<unsigned>(blocks)},
                     stream, p, batch);
@@ -41,12 +46,13 @@ Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, c
          2 * blocks * std::int64_t{batch.tokens} <= (blocks == 1 ? 2 * processors : processors)) {
     blocks *= 2;
   }
+  if (batch.tokens >= kManyTokens * processors) return launch_of<kFewThreads, 4>(device, params, batch, 1, stream);
   // Ranks of a token at the bound of visible rows stay in registers, if they fit at all.
   const std::int64_t quads =
-      ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * (kTopKThreads / 32) * kQuadRows);
-  if (quads <= 4) return launch_of<4>(device, params, batch, blocks, stream);
-  if (quads <= 8) return launch_of<8>(device, params, batch, blocks, stream);
-  return launch_of<16>(device, params, batch, blocks, stream);
+      ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * (kManyThreads / 32) * kQuadRows);
+  if (quads <= 4) return launch_of<kManyThreads, 4>(device, params, batch, blocks, stream);
+  if (quads <= 8) return launch_of<kManyThreads, 8>(device, params, batch, blocks, stream);
+  return launch_of<kManyThreads, 16>(device, params, batch, blocks, stream);
 }
 
 }  // namespace dsv4rt::cuda

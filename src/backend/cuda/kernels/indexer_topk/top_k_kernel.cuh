@@ -14,15 +14,15 @@
 #include "backend/cpu/top_k.h"
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
+#include "backend/cuda/kernels/indexer_topk/select_all.cuh"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kTopKThreads = 512;  // threads of a block that does nothing else
 inline constexpr int kMostTopKBlocks = 8;
 inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
-inline constexpr int kDigitBits = 12;
+inline constexpr int kDigitBits = kRankDigitBits;
 inline constexpr int kFirstShift = 32 - kDigitBits;
 inline constexpr int kDigitBins = 1 << kDigitBits;
 inline constexpr int kMostListed = 2048;  // rows that share the first digit
@@ -65,15 +65,6 @@ __device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane
     const std::uint32_t below = __shfl_up_sync(0xffffffffU, value, static_cast<unsigned>(distance));
     if (lane >= distance) value += below;
   }
-  return value;
-}
-
-__device__ inline std::uint32_t load_cluster(const void* local, int block) {
-  std::uint32_t value;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];\n"
-               : "=r"(value)
-               : "r"(block_address(shared_address(local), static_cast<unsigned>(block)))
-               : "memory");
   return value;
 }
 
@@ -137,12 +128,11 @@ class TopKBlock {
   }
 
  private:
-  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kWarps = Shared::kWarps;
   static constexpr int kGroupBins = kDigitBins / kThreads;
 
-  // Between the block's threads that take part.
   static __device__ void sync() {
-    asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+    __syncthreads();
   }
 
   // Ranks of four rows from `row` on. NaN takes 1, which no number has, and what lies past the end 0: k rows
@@ -438,19 +428,10 @@ struct ReadGlobalScores {
   __device__ float4 operator()(std::int32_t row) const { return __ldg(reinterpret_cast<const float4*>(scores + row)); }
 };
 
-// All rows that a token sees, where it sees no more than top_k; threads of a cluster share them.
-__device__ inline void select_all(std::int32_t rows, std::int32_t top_k, int threads, std::int32_t* chosen) {
-  const int step = threads * static_cast<int>(cluster_blocks());
-  for (int i = static_cast<int>(cluster_rank()) * threads + static_cast<int>(threadIdx.x); i < top_k; i += step) {
-    chosen[i] = i < rows ? i : -1;
-  }
-}
-
 // Grid: a cluster for every token of the batch.
-template <int kHeldQuads>
-__global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
+template <int kThreads, int kHeldQuads>
+__global__ void __launch_bounds__(kThreads, kHeldQuads <= 8 ? 1024 / kThreads : 1)
     top_k_rows_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch) {
-  using Block = TopKBlock<kTopKThreads, kHeldQuads, ReadGlobalScores>;
   extern __shared__ __align__(16) std::byte top_k_shared[];
   allow_dependents();
   wait_for_predecessors();
@@ -460,15 +441,15 @@ __global__ void __launch_bounds__(kTopKThreads, kHeldQuads <= 8 ? 2 : 1)
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (cluster_rank() == 0 && threadIdx.x == 0) p.topk_count[token] = min(rows, p.top_k);
   if (rows <= p.top_k) {
-    select_all(rows, p.top_k, kTopKThreads, chosen);
+    select_all(rows, p.top_k, kThreads, chosen);
     return;
   }
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const std::int32_t most = ((rows + blocks - 1) / blocks + 3) / 4 * 4;
   const std::int32_t begin = min(static_cast<std::int32_t>(cluster_rank()) * most, rows);
-  Block(ReadGlobalScores{batch.scores + index * batch.stride},
-        {.begin = begin, .end = min(begin + most, rows), .most = most},
-        *reinterpret_cast<typename Block::Shared*>(top_k_shared))
+  TopKBlock<kThreads, kHeldQuads, ReadGlobalScores>(ReadGlobalScores{batch.scores + index * batch.stride},
+                                                    {.begin = begin, .end = min(begin + most, rows), .most = most},
+                                                    *reinterpret_cast<TopKShared<kThreads>*>(top_k_shared))
       .run(p.top_k, chosen);
 }
 

@@ -1,0 +1,402 @@
+// Index scores on Hopper's matrix instruction: score[s] = sum over heads of w[h] * relu(q[h] . k[s]).
+//
+// One producer warp fills a ring of key tiles by bulk copies, straight from the paged blocks; three warpgroups
+// take tiles in turn. A warpgroup turns its tile into register operands once and runs the queries of the
+// run's tokens over it, so that tokens of one sequence decode a key once. Accumulators hold keys in rows and
+// heads in columns: a thread sums its columns, four lanes add up to a key's score.
+//
+// A score's bits depend on its query, its key, its weights and the number of heads alone: the columns of a
+// lane are added in head order, even and odd groups of eight heads apart, then the four partial sums of a
+// lane, then the lanes as a tree.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/indexer_topk/index_mma.cuh"
+#include "backend/cuda/kernels/indexer_topk/key_operand.cuh"
+#include "backend/cuda/kernels/indexer_topk/params.h"
+#include "backend/cuda/kernels/indexer_topk/query_loader.cuh"
+#include "backend/cuda/kernels/indexer_topk/score_runs.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kScoreGroups = 3;  // warpgroups
+inline constexpr int kScoreWorkers = kScoreGroups * 128;
+inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
+inline constexpr int kMostRunTokens = 8;
+inline constexpr int kMostStages = 30;
+
+// Division of the dynamic shared memory, chosen on the host.
+struct ScoreShape {
+  std::int32_t head_tiles = 1;
+  std::int32_t stages = 0;       // stages of the ring, a multiple of kScoreGroups
+  std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
+};
+
+// Bytes of a run's queries, and its weights.
+__host__ __device__ inline std::int32_t run_query_bytes(const ScoreShape& shape, std::int32_t tokens) {
+  return tokens * shape.head_tiles * kQueryTileBytes;
+}
+__host__ __device__ inline std::int32_t run_weights(const ScoreShape& shape, std::int32_t tokens) {
+  return tokens * shape.head_tiles * kTileHeads;
+}
+
+// What lies in shared memory beside the queries, the ring and the weights.
+struct alignas(16) ScoreControl {
+  std::uint64_t full[kMostStages];
+  std::uint64_t empty[kMostStages];
+  RunSum warp_total[kWgmmaScoreThreads / 32];
+  ScorePart part;
+  std::int32_t rows[kMostRunTokens];  // what the tokens of a run see, ascending
+  bool last;                          // whether the block selects for the token whose rows it has scored
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Between the worker threads.
+__device__ inline void sync_workers() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kScoreWorkers) : "memory");
+}
+
+// The positive part, twice it where weights are halved for that: an addition is cheaper than a maximum, and
+// -infinity, for which it does not serve, arises with BF16 keys only. NaN stays NaN.
+template <bool kTwice>
+__device__ inline float positive_part(float x) {
+  if constexpr (kTwice) return __fadd_rn(x, fabsf(x));
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The matrix instruction reads its register operand until its results have been waited for: the compiler,
+// which does not know, must not use the registers for anything else before.
+__device__ inline void hold_keys(KeyFragment& keys) {
+#pragma unroll
+  for (int s = 0; s < kOperandSteps; ++s) {
+    asm volatile("" : "+r"(keys[s][0]), "+r"(keys[s][1]), "+r"(keys[s][2]), "+r"(keys[s][3])::"memory");
+  }
+}
+
+// Products of the keys and one tile of heads; done at wgmma_wait.
+template <IndexKeyFormat kFormat>
+__device__ inline void start_products(float (&d)[32], const KeyFragment& keys, std::uint32_t query_tile) {
+  const std::uint64_t low = query_descriptor(query_tile);
+  const std::uint64_t high = query_descriptor(query_tile + kQueryTileBytes / 2);
+  wgmma_hold(d);
+  wgmma_fence();
+#pragma unroll
+  for (int s = 0; s < kOperandSteps; ++s) {
+    index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
+  }
+  wgmma_commit();
+}
+
+// A lane's partial sums: [row r or r + 8][two of even groups of eight heads, two of odd groups].
+using HeadSums = float[2][4];
+
+// Weights of a lane's columns of a tile.
+using HeadWeights = float[16];
+__device__ inline void load_weights(const float* from, HeadWeights& weights) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = reinterpret_cast<const float4*>(from)[i];
+    weights[4 * i] = four.x, weights[4 * i + 1] = four.y, weights[4 * i + 2] = four.z, weights[4 * i + 3] = four.w;
+  }
+}
+
+// Heads that do not exist have queries of zeros, which add nothing to finite keys; BF16 keys may be infinite, and
+// such heads are left out by their weight.
+template <bool kF16>
+__device__ inline void add_heads(const float (&d)[32], const HeadWeights& weights, HeadSums& sum) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    if (!kF16 && __float_as_uint(weights[i]) == kNoHead) continue;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      float& chain = sum[below][i % 4];
+      chain = __fmaf_rn(positive_part<kF16>(d[i / 2 * 4 + i % 2 + 2 * below]), weights[i], chain);
+    }
+  }
+}
+
+// The score of row r in even lanes, of row r + 8 in odd ones.
+__device__ inline float finish_score(const HeadSums& sum, float factor) {
+  float total[2];
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    total[below] = __fadd_rn(__fadd_rn(sum[below][0], sum[below][2]), __fadd_rn(sum[below][1], sum[below][3]));
+  }
+  const bool odd = threadIdx.x % 2 != 0;
+  float own = odd ? total[1] : total[0];
+  own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, odd ? total[0] : total[1], 1));
+  own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, own, 2));
+  return __fmul_rn(own, factor);
+}
+
+// Dynamic shared memory: the run's queries, the ring, the queries' weights, what the workers share.
+struct ScoreMemory {
+  std::byte* queries;  // [run tokens], see QueryLoader
+  std::byte* ring;
+  float* weights;
+  ScoreControl* control;
+
+  __device__ ScoreMemory(std::byte* shared, const ScoreShape& shape, const ScoreBatch& batch)
+      : queries(shared),
+        ring(queries + run_query_bytes(shape, batch.group_tokens)),
+        weights(reinterpret_cast<float*>(ring + shape.stages * shape.stage_bytes)),
+        control(reinterpret_cast<ScoreControl*>(weights + run_weights(shape, batch.group_tokens))) {}
+};
+
+// Before a barrier of the block.
+__device__ inline void init_score_barriers(ScoreControl& control, const ScoreShape& shape) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < shape.stages) {
+    barrier_init(shared_address(control.full + thread), 1);
+    barrier_init(shared_address(control.empty + thread), 128);  // the lanes of one warpgroup
+    barrier_init_fence();
+  }
+}
+
+// A warpgroup's way through the ring: tile number n of the block is in stage n % stages and belongs to
+// warpgroup n % kScoreGroups.
+class RingReader {
+ public:
+  __device__ RingReader(const ScoreMemory& memory, const ScoreShape& shape)
+      : first_(memory.ring + group() * shape.stage_bytes),
+        keys_(first_),
+        first_full_(shared_address(memory.control->full + group())),
+        full_(first_full_),
+        turns_(shape.stages / kScoreGroups),
+        step_bytes_(kScoreGroups * shape.stage_bytes),
+        left_(turns_) {}
+
+  // The warpgroup's next tile.
+  __device__ const std::byte* wait() const {
+    barrier_wait(full_, phase_);
+    return keys_;
+  }
+  // Gives the tile's memory back and moves on. The fence lets this lane's reads end before the copy engine writes
+  // there: the compiler starts them before the arrival but does not wait for them. Every lane arrives, since race
+  // checkers do not see an arrival after __syncwarp() as that of the other lanes too.
+  __device__ void release() {
+    fence_async_proxy();
+    barrier_arrive(full_ + kFullToEmpty);
+    keys_ += step_bytes_;
+    full_ += 8 * kScoreGroups;
+    if (--left_ == 0) {
+      keys_ = first_;
+      full_ = first_full_;
+      left_ = turns_;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kFullToEmpty = offsetof(ScoreControl, empty) - offsetof(ScoreControl, full);
+  static __device__ int group() { return static_cast<int>(threadIdx.x) / 128; }
+
+  const std::byte* first_;
+  const std::byte* keys_;
+  std::uint32_t first_full_;
+  std::uint32_t full_;
+  int turns_;
+  int step_bytes_;
+  int left_;
+  std::uint32_t phase_ = 0;
+};
+
+// The same in all lanes, and known to be: products may be under way across branches that depend on it.
+__device__ inline int warp_uniform(int value) {
+  return __shfl_sync(0xffffffffU, value, 0);
+}
+
+// The lane's first row of a tile, and its place among the four lanes of that row.
+struct LanePlace {
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+  int column = lane % 4;
+
+  __device__ LanePlace() {
+    asm volatile("" : "+r"(row), "+r"(column));  // not worth computing again for every tile
+  }
+  [[nodiscard]] __device__ int reported_row() const { return row + column % 2 * 8; }
+  [[nodiscard]] __device__ bool reports() const { return column < 2; }
+};
+
+// What becomes of a lane's scores of one token, whose rows lie `kScoreGroups` tiles apart: stored.
+class StoreScores {
+ public:
+  // `scores` of the token; the lane's first row.
+  __device__ StoreScores(float* scores, int row) : out_(scores + row) {}
+  __device__ void operator()(float score) const { *out_ = score; }
+  __device__ void advance() { out_ += kScoreGroups * kTileKeys; }
+
+ private:
+  float* out_;
+};
+
+// Tiles [tile, end) of a run of one token, every kScoreGroups-th. While the products of a tile are formed, the
+// next one's bytes are read and the one before is summed over heads. report_from(row): takes the lane's scores from
+// that row on.
+template <IndexKeyFormat kFormat, class ReportFrom>
+__device__ inline void score_single(const ScoreMemory& memory, RingReader& ring, int tile, int end,
+                                    const ReportFrom& report_from) {
+  using Operand = KeyOperand<kFormat>;
+  int left = warp_uniform((end - tile + kScoreGroups - 1) / kScoreGroups);  // tiles whose products are not formed
+  if (left <= 0) return;
+  const LanePlace place;
+  const std::uint32_t queries = shared_address(memory.queries);
+  const float* const weights_from = memory.weights + place.column * 16;
+  HeadWeights weights;
+  if constexpr (Operand::kF16) load_weights(weights_from, weights);
+  auto report = report_from(tile * kTileKeys + place.reported_row());
+  KeyFragment keys;
+  typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
+  float factor;
+  const auto read_next = [&] {
+    if (--left > 0) raw = Operand::read(ring.wait(), place.row, place.column);
+  };
+  // The next tile's bytes and the weights are in registers before this tile is summed where they fit. BF16 bytes are
+  // themselves the operand: the compiler reads them into the very registers that products under way still read, and
+  // what hold_keys() holds is a copy.
+  constexpr bool kAhead = Operand::kF16;
+  // Products of the keys just read.
+  const auto start = [&](float(&d)[32]) {
+    factor = Operand::convert(raw, place.column, keys);
+    ring.release();
+    start_products<kFormat>(d, keys, queries);
+    if constexpr (kAhead) read_next();
+  };
+  const auto step = [&](float(&now)[32], float(&next)[32]) {
+    wgmma_wait<0>();
+    wgmma_hold(now);
+    hold_keys(keys);
+    if constexpr (!kAhead) read_next();
+    const float own_factor = factor;
+    const bool more = left > 0;
+    if (more) start(next);
+    HeadSums sum = {};
+    if constexpr (!Operand::kF16) load_weights(weights_from, weights);
+    add_heads<Operand::kF16>(now, weights, sum);
+    const float score = finish_score(sum, own_factor);
+    if (place.reports()) report(score);
+    report.advance();
+    return more;
+  };
+  float d[2][32];
+  start(d[0]);
+#pragma unroll 1
+  while (step(d[0], d[1]) && step(d[1], d[0])) {
+  }
+  wgmma_wait<0>();  // nothing is under way, which the compiler does not see
+}
+
+// Does the same as above for any run.
+template <IndexKeyFormat kFormat>
+__device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
+                                 int end, int tokens, float* out, std::int64_t stride) {
+  using Operand = KeyOperand<kFormat>;
+  const int query_tiles = warp_uniform(tokens) * shape.head_tiles;
+  const std::uint32_t queries = shared_address(memory.queries);
+  const LanePlace place;
+#pragma unroll 1
+  for (; tile < end; tile += kScoreGroups) {
+    KeyFragment keys;
+    const float factor = Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    ring.release();
+    int token = 0;  // the first that sees the tile
+#pragma unroll 1
+    while (memory.control->rows[token] <= tile * kTileKeys) ++token;
+    token = warp_uniform(token);
+    int query_tile = token * shape.head_tiles;
+    int head_tile = 0;
+    float* target = out + token * stride + tile * kTileKeys + place.reported_row();
+    HeadSums sum = {};
+    const auto start = [&](float(&d)[32]) { start_products<kFormat>(d, keys, queries + query_tile * kQueryTileBytes); };
+    const auto step = [&](float(&now)[32], float(&next)[32]) {
+      HeadWeights weights;
+      load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
+      ++query_tile;
+      const bool more = query_tile < query_tiles;
+      wgmma_wait<0>();
+      wgmma_hold(now);
+      hold_keys(keys);
+      if (more) start(next);
+      add_heads<Operand::kF16>(now, weights, sum);
+      if (++head_tile == shape.head_tiles) {
+        const float score = finish_score(sum, factor);
+        if (place.reports()) *target = score;
+        target += stride;
+        head_tile = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0.0F;
+      }
+      return more;
+    };
+    float d[2][32];
+    start(d[0]);
+#pragma unroll 1
+    while (step(d[0], d[1]) && step(d[1], d[0])) {
+    }
+    wgmma_wait<0>();
+  }
+}
+
+// Fills the ring with the part's tiles. One warp: its lanes look up where 32 tiles lie, then copy them in turn.
+template <IndexKeyFormat kFormat>
+__device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns& runs, const ScorePart& part,
+                                     const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
+  using Layout = typename KeyOperand<kFormat>::Layout;
+  constexpr std::uint32_t kCodeBytes = kTileKeys * Layout::kDataBytes;
+  constexpr std::uint32_t kScaleBytes = kTileKeys * Layout::kScaleBytes;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint64_t policy = evict_first_policy();
+  const auto tiles_of_block = static_cast<std::uint32_t>(p.keys.shape.rows) / kTileKeys;
+  const bool together = tiles_of_block == 1;  // codes and scales lie side by side
+  ScoreRun run = part.run;
+  std::int32_t number = -part.first_tile;  // number in the block's part of the run's tile 0
+  std::int64_t table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+  int stage = 0;
+  std::uint32_t phase = 1;  // the ring starts empty
+#pragma unroll 1
+  for (std::int32_t first = 0; first < part.tiles; first += 32) {
+    const std::int32_t mine = min(first + lane, part.tiles - 1);
+#pragma unroll 1
+    while (mine >= number + run.tiles) {
+      number += run.tiles;
+      run = runs.run_after(run);
+      table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+    }
+    const auto tile = static_cast<std::uint32_t>(mine - number);
+    const std::uint32_t column = tile / tiles_of_block;
+    const auto row = static_cast<std::int32_t>((tile - column * tiles_of_block) * kTileKeys);
+    const std::byte* const block = p.keys.blocks + p.keys.block_table[table + column] * p.keys.shape.block_bytes;
+    const std::int32_t count = min(part.tiles - first, 32);
+#pragma unroll 1
+    for (std::int32_t i = 0; i < count; ++i) {
+      const std::uint32_t full = shared_address(control.full + stage);
+      barrier_wait(shared_address(control.empty + stage), phase);
+      if (lane == i) {
+        const std::uint32_t target = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
+        barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
+        copy_bulk(target, block + p.keys.shape.data_offset(row), together ? kCodeBytes + kScaleBytes : kCodeBytes, full,
+                  policy);
+        if (kScaleBytes > 0 && !together) {
+          copy_bulk(target + kCodeBytes, block + p.keys.shape.scale_offset(row), kScaleBytes, full, policy);
+        }
+      }
+      __syncwarp();
+      if (++stage == shape.stages) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+  }
+}
+
+#endif  // sm_90a
+
+}  // namespace dsv4rt::cuda

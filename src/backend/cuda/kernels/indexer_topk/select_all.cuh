@@ -1,0 +1,18 @@
+// Tokens that see no more rows than are selected.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/async_copy.cuh"
+
+namespace dsv4rt::cuda {
+
+// All rows that a token sees, where it sees no more than top_k; threads of a cluster share them.
+__device__ inline void select_all(std::int32_t rows, std::int32_t top_k, int threads, std::int32_t* chosen) {
+  const int step = threads * static_cast<int>(cluster_blocks());
+  for (int i = static_cast<int>(cluster_rank()) * threads + static_cast<int>(threadIdx.x); i < top_k; i += step) {
+    chosen[i] = i < rows ? i : -1;
+  }
+}
+
+}  // namespace dsv4rt::cuda
