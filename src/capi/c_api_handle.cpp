@@ -47,6 +47,7 @@ Status open(dsv4rt_engine& handle, EngineOptions options, const MakeEngine& make
   };
   DSV4RT_ASSIGN_OR_RETURN(handle.engine, make ? make(options) : Engine::create(options));
   handle.entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
+  handle.asked_entries.reserve(static_cast<std::size_t>(options.limits.max_sequences));
   return {};
 }
 

@@ -47,8 +47,10 @@ dsv4rt_status run_guarded(ErrorText& error, Body&& body) noexcept {
 struct dsv4rt_engine {
   std::unique_ptr<dsv4rt::Engine> engine;
   dsv4rt::c_api::ErrorText error;
-  // Scratch of dsv4rt_step_prepare; its capacity is the largest number of entries a step can have.
+  // Scratch of dsv4rt_step_prepare and of dsv4rt_step_can_prepare, which a receiver of warnings may call during the
+  // first; their capacity is the largest number of entries a step can have.
   std::vector<dsv4rt::StepEntry> entries;
+  std::vector<dsv4rt::StepEntry> asked_entries;
   std::uint64_t step_serial = 0;  // outstanding step, 0: none
   std::size_t step_entries = 0;   // number of entries of that step
   std::uint64_t hook_key = 0;     // what the caller gave as that step's hook key

@@ -55,23 +55,23 @@ Result<StepRequest> read_step_options(const dsv4rt_step_options* given) {
                      .token_ids = known.token_ids};
 }
 
-// Fills handle.entries.
-Result<StepRequest> read_step(const char* function, dsv4rt_engine& handle, const dsv4rt_step_entry* entries,
+// Fills `read`, one of the handle's lists, which have room for as many entries as a step can have.
+Result<StepRequest> read_step(const char* function, std::vector<StepEntry>& read, const dsv4rt_step_entry* entries,
                               std::size_t count, const dsv4rt_step_options* given) {
   if (entries == nullptr) return null_argument(function, "entries");
   DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step_options(given));
   // A sequence appears once in a step, so more entries than slots cannot be valid.
-  if (count > handle.entries.capacity()) {
+  if (count > read.capacity()) {
     return Status{StatusCode::kInvalidArgument, std::string(function) + ": " + std::to_string(count) +
-                                                    " entries; at most " + std::to_string(handle.entries.capacity()) +
+                                                    " entries; at most " + std::to_string(read.capacity()) +
                                                     " sequences are live"};
   }
-  handle.entries.clear();
+  read.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const dsv4rt_step_entry& entry = entries[i];
-    handle.entries.push_back({.sequence = id_of(entry.sequence),
-                              .tokens = entry.tokens,
-                              .token_ids = request.token_ids == nullptr ? nullptr : request.token_ids[i]});
+    read.push_back({.sequence = id_of(entry.sequence),
+                    .tokens = entry.tokens,
+                    .token_ids = request.token_ids == nullptr ? nullptr : request.token_ids[i]});
   }
   return request;
 }
@@ -80,9 +80,9 @@ Status can_prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std:
                    const dsv4rt_step_options* given, dsv4rt_block_shortage* shortage) {
   constexpr char kName[] = "dsv4rt_step_can_prepare";
   if (shortage == nullptr) return null_argument(kName, "shortage");
-  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step(kName, handle, entries, count, given));
+  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step(kName, handle.asked_entries, entries, count, given));
   DSV4RT_ASSIGN_OR_RETURN(const std::optional<BlockShortage> found,
-                          handle.engine->can_step(handle.entries, request.options));
+                          handle.engine->can_step(handle.asked_entries, request.options));
   dsv4rt_block_shortage values{};
   if (found) {
     values.role = static_cast<std::int32_t>(found->role);
@@ -98,7 +98,7 @@ Status prepare(dsv4rt_engine& handle, const dsv4rt_step_entry* entries, std::siz
                const dsv4rt_step_options* given, dsv4rt_step* step) {
   constexpr char kName[] = "dsv4rt_step_prepare";
   if (step == nullptr) return null_argument(kName, "step");
-  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step(kName, handle, entries, count, given));
+  DSV4RT_ASSIGN_OR_RETURN(const StepRequest request, read_step(kName, handle.entries, entries, count, given));
   DSV4RT_ASSIGN_OR_RETURN(const Step prepared, handle.engine->prepare(handle.entries, request.options));
   handle.step_serial = prepared.serial;
   handle.step_entries = count;

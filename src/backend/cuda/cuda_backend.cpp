@@ -45,6 +45,33 @@ using cuda::Scratch;
 using cuda::StepUpload;
 using cuda::Stream;
 
+// Of the widest operation but products of cuBLASLt: they run one after the other.
+std::int64_t operation_scratch_bytes(const StepShapes& shapes) {
+  constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
+  constexpr std::int64_t kScannedRows = 1024;  // scans write whole tiles of at most so many rows
+  std::int64_t bytes = 0;
+  // Linears run one after the other: the rounded input of the widest.
+  for (const LinearGroupShape& linear : shapes.linears) {
+    bytes = std::max(bytes, shapes.max_tokens * linear.in_features * std::int64_t{sizeof(bf16)});
+  }
+  // Splits of attention over many rows, of as many tokens as fit.
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    const std::int64_t most_rows = shapes.window + shapes.max_context_tokens / rows.ratio;
+    if (rows.index_heads > 0 || most_rows <= kMaximumRows) continue;
+    const std::int64_t token_bytes =
+        ceil_div<std::int64_t>(shapes.heads, 64) * cuda::DenseSplits::most(most_rows) * cuda::kSplitBytes;
+    bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, cuda::kMostDenseBytes)));
+  }
+  // Index scores of as many tokens as fit, never of a whole prompt at a long context.
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    if (rows.index_heads == 0) continue;
+    const std::int64_t token_bytes =
+        (shapes.max_context_tokens / rows.ratio + kScannedRows) * std::int64_t{sizeof(float)};
+    bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, kScoreBytes)));
+  }
+  return bytes;
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, RowCopies copies,
@@ -156,13 +183,14 @@ class CudaBackend final : public Backend {
   }
 
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {
-    std::int64_t bytes = cuda_scratch_bytes(shapes);
-    if (row_copies_ == RowCopies::kNone) return bytes;
-    for (const LinearGroupShape& linear : shapes.linears) {
-      bytes =
-          std::max(bytes, CublasLtLinear::scratch_bytes(shapes.max_tokens, linear.in_features, linear.out_features));
+    std::int64_t bytes = operation_scratch_bytes(shapes);
+    if (row_copies_ != RowCopies::kNone) {
+      for (const LinearGroupShape& linear : shapes.linears) {
+        bytes =
+            std::max(bytes, CublasLtLinear::scratch_bytes(shapes.max_tokens, linear.in_features, linear.out_features));
+      }
     }
-    return bytes;
+    return cuda::with_states(bytes);
   }
   Status reserve_scratch(std::size_t bytes) override {
     DSV4RT_ON_DEVICE(*device_);
@@ -173,9 +201,8 @@ class CudaBackend final : public Backend {
     DSV4RT_RETURN_IF_ERROR(device_allocate(bytes, "kernel scratch", &scratch_memory_));
     // The last part is zero already, and stays so.
     auto* const data = static_cast<std::byte*>(scratch_memory_);
-    const std::size_t zeros = bytes >= 2 * cuda::kSelectStateBytes ? cuda::kSelectStateBytes : 0;
-    const std::size_t begin = (bytes - zeros) / alignof(cuda::SelectState) * alignof(cuda::SelectState);
-    scratch_ = Scratch(data, zeros > 0 ? begin : bytes, {data + begin, zeros});
+    const cuda::ScratchParts parts = cuda::scratch_parts(bytes);
+    scratch_ = Scratch(data, parts.operation_bytes, {data + parts.operation_bytes, parts.zero_bytes});
     return {};
   }
 
@@ -242,33 +269,7 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::int64_t cuda_scratch_bytes(const StepShapes& shapes) {
-  constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
-  constexpr std::int64_t kScannedRows = 1024;  // scans write whole tiles of at most so many rows
-  std::int64_t bytes = 0;
-  bool selects = false;
-  // Linears run one after the other: the rounded input of the widest.
-  for (const LinearGroupShape& linear : shapes.linears) {
-    bytes = std::max(bytes, shapes.max_tokens * linear.in_features * std::int64_t{sizeof(bf16)});
-  }
-  // Splits of attention over many rows, of as many tokens as fit.
-  for (const CompressedRowsShape& rows : shapes.compressed) {
-    const std::int64_t most_rows = shapes.window + shapes.max_context_tokens / rows.ratio;
-    if (rows.index_heads > 0 || most_rows <= kMaximumRows) continue;
-    const std::int64_t token_bytes =
-        ceil_div<std::int64_t>(shapes.heads, 64) * cuda::DenseSplits::most(most_rows) * cuda::kSplitBytes;
-    bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, cuda::kMostDenseBytes)));
-  }
-  // Index scores of as many tokens as fit, never of a whole prompt at a long context.
-  for (const CompressedRowsShape& rows : shapes.compressed) {
-    if (rows.index_heads == 0) continue;
-    const std::int64_t token_bytes =
-        (shapes.max_context_tokens / rows.ratio + kScannedRows) * std::int64_t{sizeof(float)};
-    bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, kScoreBytes)));
-    selects = true;
-  }
-  // What is zero between operations takes no more than half of it (CudaBackend::reserve_scratch).
-  if (selects) bytes = std::max(bytes, cuda::kSelectStateBytes) + cuda::kSelectStateBytes;
-  return bytes;
+  return cuda::with_states(operation_scratch_bytes(shapes));
 }
 
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& options) {

@@ -124,15 +124,44 @@ TEST(SelectionPlan, CountsHaveAPlaceForEveryTokenOfABatch) {
   EXPECT_FALSE(state_of(cuda::kMostStateTokens + 1, 4 << 20, cuda::kSelectStateBytes));
 }
 
-// What a plan of memory names is enough for the scores of the longest context beside the counts.
-TEST(SelectionPlan, ScratchHasRoomForCounts) {
+// Of what a plan of memory names, operations have what they take when the counts have theirs: with an indexer, without
+// one, where rounded inputs are the largest, and with sizes that are no multiples of anything.
+TEST(SelectionPlan, ScratchHasRoomForOperationsBesideCounts) {
+  const auto left = [](const StepShapes& shapes) {
+    const cuda::ScratchParts parts = cuda::scratch_parts(static_cast<std::size_t>(cuda_scratch_bytes(shapes)));
+    EXPECT_EQ(parts.zero_bytes, static_cast<std::size_t>(cuda::kSelectStateBytes));
+    EXPECT_EQ(parts.operation_bytes % alignof(cuda::SelectState), 0U);
+    return static_cast<std::int64_t>(parts.operation_bytes);
+  };
   StepShapes shapes{.max_tokens = 1, .max_context_tokens = 4096, .heads = 64, .window = 128};
-  EXPECT_LT(cuda_scratch_bytes(shapes), cuda::kSelectStateBytes);
+  left(shapes);
+  for (const std::int32_t tokens : {1, 3, 1023, 1024, 1030, 8192}) {
+    for (const std::int64_t inputs : {1, 7, 4096, 8192}) {
+      StepShapes linears = shapes;
+      linears.max_tokens = tokens;
+      linears.linears = {{.in_features = inputs, .out_features = 4096}};
+      EXPECT_GE(left(linears), tokens * inputs * std::int64_t{sizeof(bf16)}) << tokens << " " << inputs;
+    }
+  }
   shapes.compressed = {{.ratio = 4, .index_heads = 64, .top_k = 512}};
-  EXPECT_GE(cuda_scratch_bytes(shapes), 2 * cuda::kSelectStateBytes);
-  shapes.max_context_tokens = 1 << 28;
-  EXPECT_GE(cuda_scratch_bytes(shapes),
-            shapes.max_context_tokens / 4 * std::int64_t{sizeof(float)} + cuda::kSelectStateBytes);
+  for (const std::int64_t context : {4096, 4099, 1 << 20, 1 << 28}) {
+    shapes.max_context_tokens = context;
+    EXPECT_GE(left(shapes), context / 4 * std::int64_t{sizeof(float)}) << context;
+  }
+}
+
+TEST(SelectionPlan, ScratchDividesWithoutLoss) {
+  constexpr auto kStates = static_cast<std::size_t>(cuda::kSelectStateBytes);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{5}, 2 * kStates - 1}) {
+    EXPECT_EQ(cuda::scratch_parts(bytes).operation_bytes, bytes);
+    EXPECT_EQ(cuda::scratch_parts(bytes).zero_bytes, 0U);
+  }
+  for (std::int64_t bytes = cuda::kSelectStateBytes - 20; bytes < cuda::kSelectStateBytes + 40; ++bytes) {
+    const std::int64_t planned = cuda::with_states(bytes);
+    const cuda::ScratchParts parts = cuda::scratch_parts(static_cast<std::size_t>(planned));
+    EXPECT_GE(parts.operation_bytes, static_cast<std::size_t>(bytes)) << bytes;
+    EXPECT_EQ(parts.operation_bytes + parts.zero_bytes, static_cast<std::size_t>(planned)) << bytes;
+  }
 }
 
 TEST(SelectionPlan, WithoutCodeForHopperAllIsPortable) {

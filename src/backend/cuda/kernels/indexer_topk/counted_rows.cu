@@ -54,9 +54,12 @@ std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& p
   return blocks;
 }
 
-Status launch_select_counted(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch,
-                             std::int32_t blocks, cudaStream_t stream) {
-  DSV4RT_RETURN_IF_ERROR(device.prepare(select_counted_kernel, sizeof(SelectorShared)));
+Status prepare_select_counted(const CudaDevice& device) {
+  return device.prepare(select_counted_kernel, sizeof(SelectorShared));
+}
+
+Status launch_select_counted(const IndexerTopkParams& p, const ScoreBatch& batch, std::int32_t blocks,
+                             cudaStream_t stream) {
   return launch_pdl(select_counted_kernel,
                     {.grid = dim3(static_cast<unsigned>(batch.tokens) * static_cast<unsigned>(blocks)),
                      .threads = kCountedThreads,

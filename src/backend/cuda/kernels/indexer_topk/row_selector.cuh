@@ -158,7 +158,8 @@ class RowSelector {
     }
   }
 
-  // Brings what the blocks have collected to the first one, which alone goes on.
+  // Brings what the blocks have collected to the first one, which alone goes on. The others stay until all have read
+  // how many rows each of them has.
   __device__ bool gather(SelectState& state, std::uint32_t listed) const {
     cluster_arrive();
     cluster_wait();
@@ -173,11 +174,12 @@ class RowSelector {
       }
     }
     cluster_arrive();
-    if (block != 0) return false;
+    if (block == 0) {
 #pragma unroll 1
-    for (int i = thread_; i < kRankDigits / 4; i += kThreads) reinterpret_cast<uint4*>(state.rows_of)[i] = uint4{};
+      for (int i = thread_; i < kRankDigits / 4; i += kThreads) reinterpret_cast<uint4*>(state.rows_of)[i] = uint4{};
+    }
     cluster_wait();
-    return true;
+    return block == 0;
   }
 
   // Finds the digit of the wanted-th row, counted from the top digit down, and sets the counts to zero. A barrier comes

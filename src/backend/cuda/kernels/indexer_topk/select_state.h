@@ -19,4 +19,22 @@ struct alignas(16) SelectState {
 inline constexpr std::int64_t kMostStateTokens = 144;
 inline constexpr std::int64_t kSelectStateBytes = kMostStateTokens * std::int64_t{sizeof(SelectState)};
 
+// How scratch memory of so many bytes divides: states at its end, aligned as they are, unless operations would have
+// less than they.
+struct ScratchParts {
+  std::size_t operation_bytes = 0;  // from the start on
+  std::size_t zero_bytes = 0;       // behind them: zero between operations
+};
+constexpr ScratchParts scratch_parts(std::size_t bytes) {
+  constexpr auto kZeros = static_cast<std::size_t>(kSelectStateBytes);
+  if (bytes < 2 * kZeros) return {.operation_bytes = bytes, .zero_bytes = 0};
+  return {.operation_bytes = (bytes - kZeros) / alignof(SelectState) * alignof(SelectState), .zero_bytes = kZeros};
+}
+// The bytes of which scratch_parts() leaves operations as many as they need, and states theirs.
+constexpr std::int64_t with_states(std::int64_t operation_bytes) {
+  constexpr auto kUnit = std::int64_t{alignof(SelectState)};
+  const std::int64_t operations = operation_bytes > kSelectStateBytes ? operation_bytes : kSelectStateBytes;
+  return (operations + kUnit - 1) / kUnit * kUnit + kSelectStateBytes;
+}
+
 }  // namespace dsv4rt::cuda

@@ -51,9 +51,10 @@ std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& p
 // Both stages with so many blocks.
 Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                               std::int32_t blocks, cudaStream_t stream);
-// Chooses from scores that were counted in the batch's state, `blocks` blocks for a token.
-Status launch_select_counted(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
-                             std::int32_t blocks, cudaStream_t stream);
+// Chooses from scores that were counted in the batch's state, `blocks` blocks for a token. The device is prepared.
+Status prepare_select_counted(const CudaDevice& device);
+Status launch_select_counted(const IndexerTopkParams& params, const ScoreBatch& batch, std::int32_t blocks,
+                             cudaStream_t stream);
 
 // Both stages in one kernel on Hopper, where few rows are to be scored: the blocks for each token that have a place at
 // the same time, 0 where other kernels serve.

@@ -94,8 +94,16 @@ Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams&
                               std::int32_t blocks, cudaStream_t stream) {
   ScoreBatch counted = batch;
   counted.selected_apart = blocks > 1;
+  if (blocks == 1) return launch(device, p, counted, true, stream);
+  // Counts that nobody reads would be taken for those of a later step: what can fail comes before them, and where the
+  // second launch is refused they become zeros again.
+  DSV4RT_RETURN_IF_ERROR(prepare_select_counted(device));
   DSV4RT_RETURN_IF_ERROR(launch(device, p, counted, true, stream));
-  return blocks > 1 ? launch_select_counted(device, p, counted, blocks, stream) : Status{};
+  const Status selected = launch_select_counted(p, counted, blocks, stream);
+  if (selected.ok()) return {};
+  const auto bytes = static_cast<std::size_t>(batch.tokens) * sizeof(SelectState);
+  static_cast<void>(cudaMemsetAsync(batch.state, 0, bytes, stream));
+  return selected;
 }
 
 }  // namespace dsv4rt::cuda
