@@ -186,21 +186,27 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
 }
 
 // So many tokens that blocks of few threads select, from scores of one value, two and nine, with more rows at the limit
-// than they list and fewer.
+// than they list and fewer; and from scores so close that all share the leading digit, and more than they list.
 TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfFewValues) {
   constexpr std::int32_t kRows = 6000;
   const TestStep step({{0, kRows * kRatio - 600, 600}});
-  for (const std::uint64_t values : {1, 2, 9}) {
-    Keys keys(1, kRows, IndexKeyFormat::kMxfp4);
+  struct Case {
+    IndexKeyFormat format;
+    std::uint64_t values;
+    float least, apart;
+  };
+  for (const Case& of : {Case{IndexKeyFormat::kMxfp4, 1, 0, 1}, Case{IndexKeyFormat::kMxfp4, 2, 0, 1},
+                         Case{IndexKeyFormat::kMxfp4, 9, 0, 1}, Case{IndexKeyFormat::kBf16, 5, 1, 0x1p-7F}}) {
+    Keys keys(1, kRows, of.format);
     Random random(940);
     std::array<float, kIndexHeadDim> key;
     for (std::int32_t row = 0; row < kRows; ++row) {
-      for (float& value : key) value = static_cast<float>(random.bits() % values);
+      for (float& value : key) value = of.least + of.apart * static_cast<float>(random.bits() % of.values);
       keys.set(0, row, key.data());
     }
     EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kIndexHeadDim, 512), keys),
               Order(keys, kRows, kIndexHeadDim).selection(step, 512))
-        << values;
+        << of.values;
   }
 }
 
