@@ -94,8 +94,9 @@ has_part() { [[ ,$parts, == *",$1,"* ]]; }
 # What runs under compute-sanitizer: "tool program gtest-filter". Every kernel, clusters of every size. racecheck
 # follows each access to shared memory and takes a hundred times as long as the program alone, or more: it gets tests
 # of few launches, and no kernel without shared memory. It does not follow the barriers of cuBLASLt's own kernels. In
-# the kernel that scores and selects at once it stalls now and then, for seconds or for ever, when blocks form clusters
-# whose warps pass registers on: it sees clusters in a build where they do not, and single blocks as they are.
+# the kernel that takes tokens of few rows, scores and selection, it stalls now and then, for seconds or for ever, when
+# blocks form clusters whose warps pass registers on: it sees clusters in a build where they do not, and single blocks
+# as they are.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
@@ -113,7 +114,7 @@ sanitized=(
   "racecheck write_kv_gpu_test *HeadCounts:*SeedProfile:*Mixed*:*OtherCsa*"
   "racecheck attend_gpu_test *Padding*:*Sweeps*:*OneAttend*"
   "racecheck attend_runs_gpu_test *OneRun*"
-  "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*RowsInMemory*:*TwoBlocks*"
+  "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*OneCounted*:*OneLaunch*:*RowsInMemory*:*TwoBlocks*"
   "racecheck indexer_topk_fixed_registers_gpu_test *OneSelect*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "initcheck linear_gpu_test *Grouped*:*E4m3*:*Strided*:*FewTile*:*FewLane*:*Norms*"
@@ -122,7 +123,7 @@ sanitized=(
   "initcheck attend_gpu_test *Padding*:*Sweeps*:*HeadCounts:*OneAttend*"
   "initcheck attend_runs_gpu_test *OneRun*:*Several*"
   "initcheck boundary_gpu_test *StepsKeep*:*TableRows*:*CallsFollow*"
-  "initcheck indexer_topk_gpu_test *Wide*:*Nan*:*OneSelect*:*RowsInMemory*"
+  "initcheck indexer_topk_gpu_test *Wide*:*Nan*:*OneSelect*:*OneCounted*:*OneLaunch*:*RowsInMemory*"
   "initcheck cublaslt_linear_gpu_test *Strided*:*Nvfp4*"
   "synccheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "synccheck linear_gpu_test *"

@@ -22,14 +22,15 @@ enum class ScoreUse : std::uint8_t {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Stores a lane's scores and counts them by first digit; `rows` of the token.
+// Stores a lane's scores of whole tiles, of which four are read at once, and counts those of the token's `rows` by
+// first digit.
 class CountScores {
  public:
   __device__ CountScores(float* scores, std::int32_t rows, std::uint32_t* rows_of, std::int32_t row)
       : out_(scores + row), left_(rows - row), rows_of_(rows_of) {}
   __device__ void operator()(float score) const {
-    if (left_ <= 0) return;  // past the token's last row
     *out_ = score;
+    if (left_ <= 0) return;  // past the token's last row
     atomicAdd(&rows_of_[first_digit(rank_of(score))], 1U);
   }
   __device__ void advance() {

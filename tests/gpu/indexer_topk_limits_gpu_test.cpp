@@ -1,0 +1,231 @@
+// indexer_topk on the GPU where its kernels change their way: batches, clusters of every size, as many rows as are
+// collected at most, ties in blocks of few threads. A query takes one coordinate of its token's keys, whose values are
+// scores without rounding that matters: what must be chosen follows from the keys alone, row for row.
+#include <string>
+
+#include "backend/cuda/kernels/indexer_topk/select_state.h"
+#include "gpu/support/indexer_topk_calls.h"
+
+namespace dsv4rt {
+namespace {
+
+using namespace dsv4rt::test;
+
+class IndexerTopkLimitsGpuTest : public IndexerTopkGpuTest {
+ protected:
+  // One head; the query of token t is 1 at coordinate t % coordinates and 0 elsewhere.
+  static Call coordinate_call(const TestStep& step, std::int32_t coordinates, std::int32_t top_k) {
+    Call call = random_call(step, 1, top_k, 0);
+    std::fill(call.q.begin(), call.q.end(), to_bf16(0.0F));
+    std::fill(call.weight.begin(), call.weight.end(), to_bf16(1.0F));
+    for (std::int32_t t = 0; t < step.tokens(); ++t) {
+      call.q[static_cast<std::size_t>(t * kIndexHeadDim + t % coordinates)] = to_bf16(1.0F);
+    }
+    return call;
+  }
+
+  // The first `rows` rows of slot 0 by falling score of a coordinate, rows of equal scores by number.
+  class Order {
+   public:
+    Order(Keys& keys, std::int32_t rows, std::int32_t coordinates) : row_(static_cast<std::size_t>(coordinates)) {
+      std::vector<std::vector<float>> score(row_.size(), std::vector<float>(static_cast<std::size_t>(rows)));
+      std::array<float, kIndexHeadDim> key;
+      for (std::int32_t row = 0; row < rows; ++row) {
+        decode_row(keys.format, keys.shape, keys.block_of(0, row), row % keys.shape.rows, key.data());
+        for (std::size_t c = 0; c < row_.size(); ++c) {
+          score[c][static_cast<std::size_t>(row)] = std::isnan(key[c]) ? -1.0F : std::max(key[c], 0.0F);
+        }
+      }
+      for (std::size_t c = 0; c < row_.size(); ++c) {
+        row_[c].resize(static_cast<std::size_t>(rows));
+        std::iota(row_[c].begin(), row_[c].end(), 0);
+        std::stable_sort(row_[c].begin(), row_[c].end(), [&](std::int32_t a, std::int32_t b) {
+          return score[c][static_cast<std::size_t>(a)] > score[c][static_cast<std::size_t>(b)];
+        });
+      }
+    }
+
+    // Every token sees more than top_k rows.
+    [[nodiscard]] Selection selection(const TestStep& step, std::int32_t top_k) const {
+      Selection out;
+      for (std::int32_t t = 0; t < step.tokens(); ++t) {
+        const std::int32_t visible = (step.view().token_position[t] + 1) / kRatio;
+        std::vector<std::int32_t> rows;
+        for (const std::int32_t row : row_[static_cast<std::size_t>(t) % row_.size()]) {
+          if (row < visible) rows.push_back(row);
+          if (rows.size() == static_cast<std::size_t>(top_k)) break;
+        }
+        std::sort(rows.begin(), rows.end());
+        out.rows.insert(out.rows.end(), rows.begin(), rows.end());
+        out.count.push_back(static_cast<std::int32_t>(rows.size()));
+      }
+      return out;
+    }
+
+   private:
+    std::vector<std::vector<std::int32_t>> row_;  // [coordinates][rows]
+  };
+
+  // Sequences of one token each over the same keys, token t sees 5 t rows fewer than `rows`.
+  static TestStep single_tokens(std::int32_t tokens, std::int32_t rows) {
+    std::vector<Part> parts;
+    for (std::int32_t t = 0; t < tokens; ++t) parts.push_back({0, (rows - 5 * t) * kRatio - 1, 1});
+    return TestStep(parts);
+  }
+
+  // Of `rows` rows `collected` score 1 and 500 of them 2, the others 0: the first ones, late ones, and some everywhere.
+  static constexpr std::int32_t kPlacings = 3;
+  static constexpr std::int32_t kTwos = 500;
+  static Keys placed_keys(std::int32_t rows, std::int32_t collected) {
+    Keys keys(1, rows, IndexKeyFormat::kMxfp4);
+    const std::int32_t late = rows - collected - 200;  // whatever single_tokens() leaves out, they are visible
+    const std::int32_t apart = (rows - 200) / collected;
+    const auto value = [&](std::int32_t number) {
+      // 11 divides no number of rows that a test collects: the twos are among them all.
+      return number < 0 || number >= collected ? 0.0F : number * 11 % collected < kTwos ? 2.0F : 1.0F;
+    };
+    std::array<float, kIndexHeadDim> key{};
+    for (std::int32_t row = 0; row < rows; ++row) {
+      key[0] = value(row);
+      key[1] = value(row - late);
+      key[2] = row % apart == 0 ? value(row / apart) : 0.0F;
+      keys.set(0, row, key.data());
+    }
+    return keys;
+  }
+};
+
+// Scores that do not fit at once: the rows of later tokens are counted in the places of earlier ones, by one block and
+// by clusters.
+TEST_F(IndexerTopkLimitsGpuTest, BatchesCountInTheSamePlaces) {
+  struct Case {
+    IndexKeyFormat format;
+    std::int32_t tokens, rows;
+  };
+  for (const Case& of : {Case{IndexKeyFormat::kBf16, 60, 20000}, Case{IndexKeyFormat::kMxfp4, 20, 70000}}) {
+    SCOPED_TRACE(std::to_string(of.tokens) + " tokens");
+    Keys keys(1, of.rows, of.format);
+    keys.fill_random(1, of.rows);
+    const TestStep step = single_tokens(of.tokens, of.rows);
+    const Call call = coordinate_call(step, of.tokens, 512);
+    const Selection expected = Order(keys, of.rows, of.tokens).selection(step, 512);
+    // Half of it is counts; the other half holds the scores of 29 tokens, or of 8.
+    ASSERT_OK(gpu().reserve_scratch(2 * static_cast<std::size_t>(cuda::kSelectStateBytes)));
+    OnGpu on_gpu(step, call, keys);
+    for (int i = 0; i < 3; ++i) {
+      on_gpu.run();
+      EXPECT_EQ(on_gpu.take(), expected) << i;
+    }
+    EXPECT_EQ(select_on_gpu(step, call, keys), expected) << "all tokens at once";
+  }
+}
+
+// Eight, four and two blocks take a token, where there are 132 multiprocessors. What one of them has collected is all
+// there is, or all have some; blocks end in whatever order they do.
+TEST_F(IndexerTopkLimitsGpuTest, ClustersOfEverySize) {
+  constexpr std::int32_t kRows = 70000;
+  constexpr std::int32_t kCollected = 1500;
+  Keys keys = placed_keys(kRows, kCollected);
+  const Order order(keys, kRows, kPlacings);
+  ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+  for (const std::int32_t tokens : {3, 17, 34}) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens");
+    const TestStep step = single_tokens(tokens, kRows);
+    for (const std::int32_t top_k : {kTwos + 12, kCollected}) {
+      OnGpu on_gpu(step, coordinate_call(step, kPlacings, top_k), keys);
+      const Selection expected = order.selection(step, top_k);
+      for (int i = 0; i < 50; ++i) {
+        for (int run = 0; run < 4; ++run) on_gpu.run();
+        ASSERT_EQ(on_gpu.take(), expected) << "top " << top_k << ", " << i;
+      }
+    }
+  }
+  Keys random(1, kRows, IndexKeyFormat::kBf16);
+  random.fill_random(1, kRows);
+  for (const std::int32_t tokens : {17, 34}) {
+    const TestStep step = single_tokens(tokens, kRows);
+    EXPECT_EQ(select_on_gpu(step, coordinate_call(step, tokens, 512), random),
+              Order(random, kRows, tokens).selection(step, 512))
+        << tokens;
+  }
+}
+
+// Launches of kernels that the tests of one launch in indexer_topk_steps_gpu_test.cpp do not reach, small enough for
+// tools that follow every access: a cluster selects from rows counted by another kernel, blocks of few threads select.
+TEST_F(IndexerTopkLimitsGpuTest, OneLaunchOfACluster) {
+  constexpr std::int32_t kRows = 65603;
+  Keys keys = placed_keys(kRows, 700);
+  const TestStep step = single_tokens(1, kRows);
+  EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kPlacings, 512), keys),
+            Order(keys, kRows, kPlacings).selection(step, 512));
+}
+TEST_F(IndexerTopkLimitsGpuTest, OneLaunchForManyTokens) {
+  constexpr std::int32_t kRows = 300;
+  Keys keys(1, kRows, IndexKeyFormat::kBf16);
+  keys.fill_random(1, kRows);
+  const TestStep step({{0, kRows * kRatio - 600, 600}});
+  EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kIndexHeadDim, 40), keys),
+            Order(keys, kRows, kIndexHeadDim).selection(step, 40));
+}
+
+// As many rows with the k-th's digit or above as a block has places for, and one more, which is one too many: chosen
+// all or all but one, and by their numbers.
+TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
+  constexpr std::int32_t kMostCollected = 3072;  // row_selector.cuh
+  for (const std::int32_t rows : {20000, 70000}) {
+    for (const std::int32_t collected : {kMostCollected, kMostCollected + 1}) {
+      Keys keys = placed_keys(rows, collected);
+      const Order order(keys, rows, kPlacings);
+      const TestStep step = single_tokens(kPlacings, rows);
+      for (const std::int32_t top_k : {kTwos + 12, collected - 1, collected}) {
+        EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kPlacings, top_k), keys), order.selection(step, top_k))
+            << rows << " rows, " << collected << " collected, top " << top_k;
+      }
+    }
+  }
+}
+
+// So many tokens that blocks of few threads select, from scores of one value, two and nine, with more rows at the limit
+// than they list and fewer; and from scores so close that all share the leading digit, and more than they list.
+TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfFewValues) {
+  constexpr std::int32_t kRows = 6000;
+  const TestStep step({{0, kRows * kRatio - 600, 600}});
+  struct Case {
+    IndexKeyFormat format;
+    std::uint64_t values;
+    float least, apart;
+  };
+  for (const Case& of : {Case{IndexKeyFormat::kMxfp4, 1, 0, 1}, Case{IndexKeyFormat::kMxfp4, 2, 0, 1},
+                         Case{IndexKeyFormat::kMxfp4, 9, 0, 1}, Case{IndexKeyFormat::kBf16, 5, 1, 0x1p-7F}}) {
+    Keys keys(1, kRows, of.format);
+    Random random(940);
+    std::array<float, kIndexHeadDim> key;
+    for (std::int32_t row = 0; row < kRows; ++row) {
+      for (float& value : key) value = of.least + of.apart * static_cast<float>(random.bits() % of.values);
+      keys.set(0, row, key.data());
+    }
+    EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kIndexHeadDim, 512), keys),
+              Order(keys, kRows, kIndexHeadDim).selection(step, 512))
+        << of.values;
+  }
+}
+
+// The same with keys that are no numbers: some of them, and so many that the last chosen are among them.
+TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfKeysWithoutNumbers) {
+  constexpr std::int32_t kRows = 5000;
+  const TestStep step({{0, kRows * kRatio - 600, 600}});
+  const std::vector<float> nan(kIndexHeadDim, std::nanf(""));
+  for (const std::int32_t numbers : {4900, 300}) {
+    Keys keys(1, kRows, IndexKeyFormat::kBf16);
+    keys.fill_random(1, kRows);
+    for (std::int32_t row = 0; row < kRows; ++row) {
+      if (row * 7 % kRows >= numbers) keys.set(0, row, nan.data());
+    }
+    EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kIndexHeadDim, 512), keys),
+              Order(keys, kRows, kIndexHeadDim).selection(step, 512))
+        << numbers;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4rt
