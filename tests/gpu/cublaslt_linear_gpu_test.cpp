@@ -13,6 +13,7 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cublaslt_library.h"
+#include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "gpu/support/child_process.h"
 #include "gpu/support/gpu.h"
@@ -333,13 +334,19 @@ TEST_F(CublasLtLinearGpuTest, ScratchIsPlanned) {
   const DeviceArray<bf16> x(*fast_, random_inputs(7 * 256, 2));
   const DeviceArray<float> y(*fast_, std::vector<float>(7 * 128));
   const LinearCall call{x.data(), 256, weight.get(), y.data(), 128, OutputType::kF32};
-  StepShapes shapes{.max_tokens = 7};
-  shapes.linears.push_back({.matrices = 1, .inputs = 1, .in_features = 256, .out_features = 128});
-  const auto planned = static_cast<std::size_t>(fast_->scratch_bytes(shapes));
-  ASSERT_LE(planned, kScratchBytes);
-  scratch_ = cuda::Scratch(scratch_memory_.data(), planned);
+  // Of few tokens and of many, whose products need more than what is planned at least.
+  for (const std::int32_t tokens : {7, 100'000}) {
+    StepShapes shapes{.max_tokens = tokens};
+    shapes.linears.push_back({.matrices = 1, .inputs = 1, .in_features = 256, .out_features = 128});
+    const auto planned = cuda::scratch_parts(static_cast<std::size_t>(fast_->scratch_bytes(shapes)));
+    EXPECT_GE(static_cast<std::int64_t>(planned.operation_bytes),
+              cuda::CublasLtLinear::scratch_bytes(tokens, 256, 128));
+  }
+  const auto needed = static_cast<std::size_t>(cuda::CublasLtLinear::scratch_bytes(7, 256, 128));
+  ASSERT_LE(needed, kScratchBytes);
+  scratch_ = cuda::Scratch(scratch_memory_.data(), needed);
   EXPECT_OK(ops_->linear(7, std::span(&call, 1)));
-  scratch_ = cuda::Scratch(scratch_memory_.data(), planned - 1);
+  scratch_ = cuda::Scratch(scratch_memory_.data(), needed - 1);
   EXPECT_EQ(ops_->linear(7, std::span(&call, 1)).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(fast_->packed_bytes(matrix.host), 2 * 128 * 256 + 2 + 4 * 4);  // a second copy, four FP32 scales a row
   EXPECT_EQ(gpu().packed_bytes(matrix.host), 128 * 256 + 2);
