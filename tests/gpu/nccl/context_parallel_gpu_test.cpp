@@ -1,6 +1,8 @@
 // Context parallelism over NCCL: two ranks that share the rows of long steps give the bytes of one GPU.
 #include <array>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -44,6 +46,15 @@ std::vector<Outcome> run(Engine& engine, const LayerRows& inputs) {
   return outcomes;
 }
 
+// A rank's engine of two.
+std::unique_ptr<Engine> engine_of(EngineOptions options, int rank, std::shared_ptr<Communicator> ranks) {
+  options.device = device_of(rank);
+  options.parallel.context = std::move(ranks);
+  options.parallel.context_min_tokens = 64;
+  options.parallel.create_deadline_seconds = 60;
+  return make_engine(options);
+}
+
 using ContextParallelGpu = TwoRanksGpu;
 
 TEST_F(ContextParallelGpu, GivesTheBytesOfOneGpu) {
@@ -60,12 +71,7 @@ TEST_F(ContextParallelGpu, GivesTheBytesOfOneGpu) {
     const std::vector<Outcome> expected = run(*alone, inputs);
     std::array<std::vector<Outcome>, kRanks> outcomes;
     on_ranks(30, [&](int rank, std::shared_ptr<Communicator> ranks) {
-      EngineOptions mine = options;
-      mine.device = device_of(rank);
-      mine.parallel.context = std::move(ranks);
-      mine.parallel.context_min_tokens = 64;
-      mine.parallel.create_deadline_seconds = 60;
-      outcomes[static_cast<std::size_t>(rank)] = run(*make_engine(mine), inputs);
+      outcomes[static_cast<std::size_t>(rank)] = run(*engine_of(options, rank, std::move(ranks)), inputs);
     });
     for (int rank = 0; rank < kRanks; ++rank) {
       const auto& given = outcomes[static_cast<std::size_t>(rank)];
@@ -101,12 +107,7 @@ TEST_F(ContextParallelGpu, ARankGoesOnAloneWithTheBytesOfOneGpu) {
   one.feed(whole, kPrompt - 200);
   const Outcome expected = finish(one, whole);
   on_ranks(30, [&](int rank, std::shared_ptr<Communicator> ranks) {
-    EngineOptions mine = options;
-    mine.device = device_of(rank);
-    mine.parallel.context = std::move(ranks);
-    mine.parallel.context_min_tokens = 64;
-    mine.parallel.create_deadline_seconds = 60;
-    const auto engine = make_engine(mine);
+    const auto engine = engine_of(options, rank, std::move(ranks));
     SequenceFeeder feeder(*engine);
     for (int holder = 0; holder < kRanks; ++holder) {
       FedSequence sequence = feeder.create(inputs);
