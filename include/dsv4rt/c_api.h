@@ -37,7 +37,8 @@ extern "C" {
 //  8  metrics                                9  increments of snapshots, snapshots from a source, shared weights,
 //                                               tensors of a device
 // 10  accepted counts on the device          11  engines of several ranks
-// 12  linear_precision                       13  steps that hand sequences over to a rank
+// 12  linear_precision                       13  steps that hand sequences over to a rank,
+//                                               claim
 #define DSV4RT_C_API_VERSION 13
 
 // ---- Library ------------------------------------------------------------------------------------
@@ -129,9 +130,9 @@ DSV4RT_EXPORT dsv4rt_status dsv4rt_engine_can_admit(dsv4rt_engine* engine, int64
 // An empty sequence. reserve_tokens > 0 sets blocks aside so that appends up to there cannot fail.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_create(dsv4rt_engine* engine, int64_t reserve_tokens,
                                                    dsv4rt_sequence* sequence);
-// A second sequence with the parent's content; blocks are shared until one of the two writes to them.
 // Since version 13. Makes a sequence that other ranks do not have this rank's alone: Engine::claim.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_claim(dsv4rt_engine* engine, dsv4rt_sequence sequence);
+// A second sequence with the parent's content; blocks are shared until one of the two writes to them.
 DSV4RT_EXPORT dsv4rt_status dsv4rt_sequence_fork(dsv4rt_engine* engine, dsv4rt_sequence parent, int64_t reserve_tokens,
                                                  dsv4rt_sequence* child);
 // Drops tokens from the end: to 0, as far back as the rings still hold what the rest needs, or to a length at which a

@@ -337,7 +337,8 @@ class Engine {
   // With context parallelism: a sequence that other ranks do not have becomes this rank's alone, as after
   // StepOptions::hand_over_to. For those that this rank has made by itself: created for a prompt of its own, or
   // restored from what one of its own was saved as. The other ranks are not told; kFailedPrecondition for one that is
-  // another rank's. Changes nothing without other ranks.
+  // another rank's; kUnsupported with a prefix cache and kInvalidArgument with tensor parallelism, as there. Changes
+  // nothing without other ranks.
   DSV4RT_EXPORT Status claim(SequenceId sequence);
   [[nodiscard]] DSV4RT_EXPORT Result<std::int64_t> length(SequenceId sequence) const;
   // What create_sequence(tokens) would answer; changes nothing but that accepted counts which are under way are waited

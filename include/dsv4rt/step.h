@@ -31,11 +31,12 @@ struct StepOptions {
   // sequences are its own whatever their length, and nobody waits for it. On the others the sequences become empty and
   // give back blocks and reservation, and every call for them is kFailedPrecondition but release, length and
   // sequence_state. A snapshot does not say whose it was: what that rank restores from it, it has to claim
-  // (Engine::claim). Sequences of one rank and of all are not in one step. A step that is dealt out brings them only
-  // what their own tokens read, and the rank's tokens are the last ones. Unset: every rank has them. kInvalidArgument
-  // for a rank that does not exist and with tensor parallelism; kFailedPrecondition for sequences that one rank has
-  // already; kUnsupported with a prefix cache, in which ranks would find different prefixes. Without other ranks, 0
-  // changes nothing.
+  // (Engine::claim). Every rank commits the same hand-overs, in any order, before the next step that is dealt out: that
+  // one is kBackendLost otherwise. Sequences of one rank and of all are not in one step. A step that is dealt out
+  // brings them only what their own tokens read, and the rank's tokens are the last ones. Unset: every rank has them.
+  // kInvalidArgument for a rank that does not exist and with tensor parallelism; kFailedPrecondition for sequences that
+  // one rank has already; kUnsupported with a prefix cache, in which ranks would find different prefixes. Without other
+  // ranks, 0 changes nothing.
   std::optional<std::int32_t> hand_over_to = std::nullopt;
 };
 

@@ -427,6 +427,7 @@ void Engine::Impl::clear_step() noexcept {
   step.started = false;
   step.capture = false;
   step.dealt = {};
+  step.hand_overs = 0;
   boundaries.end_captures();
 }
 

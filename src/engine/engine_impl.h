@@ -78,6 +78,7 @@ struct Engine::Impl {
     bool started = false;                    // metadata uploaded, table deltas and block copies made
     bool capture = false;                    // the step is to run as a graph
     DealtStep dealt;                         // its rows, if they are dealt out over ranks
+    std::uint64_t hand_overs = 0;            // what its commit adds to Impl::hand_overs
     std::vector<LateCounts::Entry> entries;  // sequences and tokens that prepare was given
   };
   Outstanding step;
@@ -213,8 +214,9 @@ struct Engine::Impl {
   };
   std::vector<HeldSequence> held;  // index: slot
   std::uint64_t dealt_steps = 0;   // committed ones whose rows were dealt out over ranks
-  // Which sequences went to which rank: ranks that differ in that are told at the next step that is dealt out.
-  std::uint64_t digest_of_hand_overs = 0xcbf29ce484222325U;
+  // A sum over the sequences that were handed over, in any order: ranks that differ in which went to which rank are told
+  // at the next step that is dealt out.
+  std::uint64_t hand_overs = 0;
   // Null: every rank has the sequence, or there is no such sequence.
   [[nodiscard]] const HeldSequence* held_sequence(SequenceId sequence) const noexcept;
   // kFailedPrecondition naming the rank that has it, unless that is this one or every rank.

@@ -12,6 +12,7 @@ namespace dsv4rt {
 namespace {
 
 // FNV-1a.
+constexpr std::uint64_t kDigestBasis = 0xcbf29ce484222325U;
 void add_to_digest(std::uint64_t& digest, std::int64_t value) {
   digest = (digest ^ static_cast<std::uint64_t>(value)) * 0x100000001b3U;
 }
@@ -42,6 +43,7 @@ Status Engine::Impl::check_hand_over(const char* operation, std::span<const Step
   }
   // The others would not have what the step adds to a sequence of theirs.
   if (own > 0 && own < entries.size()) {
+    for (const StepEntry& entry : entries) DSV4RT_RETURN_IF_ERROR(manager->length(entry.sequence).status());
     return {StatusCode::kFailedPrecondition,
             std::string(operation) + ": " + std::to_string(own) + " of the step's " + std::to_string(entries.size()) +
                 " sequences are this rank's alone, the others every rank's; accepted: steps of one kind (claim makes a "
@@ -74,7 +76,14 @@ Status Engine::claim(SequenceId sequence) {
     DSV4RT_RETURN_IF_ERROR(engine.no_step_outstanding("claim"));
     DSV4RT_RETURN_IF_ERROR(engine.manager->length(sequence).status());
     DSV4RT_RETURN_IF_ERROR(engine.check_held_here("claim", sequence));
+    if (engine.settings.ranks != nullptr) {
+      return {StatusCode::kInvalidArgument, "claim: with tensor parallelism every rank has every cache"};
+    }
     if (engine.settings.context == nullptr || engine.held_sequence(sequence) != nullptr) return {};
+    if (const std::int64_t states = engine.options.limits.boundary_states; states > 0) {
+      return {StatusCode::kUnsupported, "claim with limits.boundary_states = " + std::to_string(states) +
+                                            ": the ranks would find different prefixes; accepted: one of them"};
+    }
     engine.held[sequence.index] = {.sequence = sequence, .rank = engine.peers->rank()};
     return {};
   });
@@ -94,9 +103,19 @@ void Engine::Impl::deal_step(std::span<const StepEntry> entries, const StepOptio
   dealt.first_tokens = {host.sequence_first_token, static_cast<std::size_t>(step.plan.counts.sequences) + 1};
   dealt.hand_over_to = asked.hand_over_to.value_or(-1);
   dealt.alone = alone(entries);
+  if (asked.hand_over_to) {
+    // By what the step was given, not by what of it is accepted: of drafts the rank that goes on may know alone.
+    for (const StepEntry& entry : entries) {
+      std::uint64_t sequence = kDigestBasis;
+      add_to_digest(sequence, dealt.hand_over_to);
+      add_to_digest(sequence, manager->length(entry.sequence).value());
+      step.hand_overs += sequence;
+    }
+  }
   if (dealt.alone || step.plan.counts.tokens < settings.context_min_tokens) return;
   dealt.number = dealt_steps + 1;
-  dealt.content = digest_of_hand_overs;
+  dealt.content = kDigestBasis;
+  add_to_digest(dealt.content, static_cast<std::int64_t>(hand_overs));
   add_to_digest(dealt.content, dealt.hand_over_to);
   for (const StepEntry& entry : entries) {
     add_to_digest(dealt.content, manager->length(entry.sequence).value());
@@ -107,9 +126,8 @@ void Engine::Impl::deal_step(std::span<const StepEntry> entries, const StepOptio
 bool Engine::Impl::note_dealt_step() {
   if (step.dealt.number > 0) dealt_steps = step.dealt.number;
   if (step.dealt.hand_over_to < 0) return false;
-  add_to_digest(digest_of_hand_overs, step.dealt.hand_over_to);
+  hand_overs += step.hand_overs;
   for (const LateCounts::Entry& entry : step.entries) {
-    add_to_digest(digest_of_hand_overs, manager->length(entry.sequence).value());
     held[entry.sequence.index] = {entry.sequence, step.dealt.hand_over_to, step.plan.serial};
   }
   return true;

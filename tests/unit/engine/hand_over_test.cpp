@@ -380,6 +380,9 @@ TEST(HandOver, RefusedWithAPrefixCache) {
     const auto step = engine->prepare({&entry, 1}, {.hand_over_to = 0});
     EXPECT_EQ(step.status().code(), StatusCode::kUnsupported);
     EXPECT_NE(step.status().message().find("limits.boundary_states = 2"), std::string::npos);
+    const Status claimed = engine->claim(entry.sequence);
+    EXPECT_EQ(claimed.code(), StatusCode::kUnsupported);
+    EXPECT_NE(claimed.message().find("claim with limits.boundary_states = 2"), std::string::npos) << claimed.message();
     EXPECT_OK(engine->prepare({&entry, 1}));
   });
 }
@@ -427,6 +430,36 @@ TEST(HandOver, OtherHandOversAreToldAtTheNextSharedStep) {
     });
     EXPECT_EQ(contents[0] == contents[1], !differ);
   }
+}
+
+// In which order ranks hand over what nobody shares is their own affair, and so is what of a draft they accept: where
+// outputs are not shared the rank that goes on may know it alone.
+TEST(HandOver, RanksAgreeOnHandOversInAnyOrder) {
+  EngineOptions options = options_of_sequences(3, 200);
+  options.draft_budget_tokens = 4;
+  const LayerRows inputs = inputs_of(27, 200);
+  std::array<std::uint64_t, 2> contents{};
+  ThreadRanks::run(2, [&](int rank, const std::shared_ptr<Communicator>& ranks) {
+    const auto engine = make_engine(divided(options, ranks));
+    SequenceFeeder feeder(*engine);
+    std::array<FedSequence, 2> own = {feeder.create(inputs), feeder.create(inputs)};
+    FedSequence shared = feeder.create(inputs);
+    const std::vector<Bf16Bits> x(static_cast<std::size_t>(10 * engine->config().hidden_size));
+    std::vector<Bf16Bits> out(x.size());
+    for (const int to : {rank, 1 - rank}) {
+      const StepEntry entry{.sequence = own[static_cast<std::size_t>(to)].id, .tokens = 10};
+      const auto step = engine->prepare({&entry, 1}, {.hand_over_to = to});
+      ASSERT_OK(step);
+      for (const LayerId layer : engine->layers()) {
+        ASSERT_OK(engine->forward_layer_from_host(*step, layer, x.data(), out.data()));
+      }
+      const std::int32_t accepted = to == rank ? 7 : 10;
+      ASSERT_OK(engine->commit(*step, {&accepted, 1}));
+    }
+    feeder.feed(shared, 100);
+    contents[static_cast<std::size_t>(rank)] = ThreadRanks::place(*ranks).content;
+  });
+  EXPECT_EQ(contents[0], contents[1]);
 }
 
 }  // namespace
