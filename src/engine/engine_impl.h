@@ -214,8 +214,8 @@ struct Engine::Impl {
   };
   std::vector<HeldSequence> held;  // index: slot
   std::uint64_t dealt_steps = 0;   // committed ones whose rows were dealt out over ranks
-  // A sum over the sequences that were handed over, in any order: ranks that differ in which went to which rank are told
-  // at the next step that is dealt out.
+  // A sum over the sequences that were handed over, in any order: ranks that differ in which went to which rank are
+  // told at the next step that is dealt out.
   std::uint64_t hand_overs = 0;
   // Null: every rank has the sequence, or there is no such sequence.
   [[nodiscard]] const HeldSequence* held_sequence(SequenceId sequence) const noexcept;
