@@ -354,6 +354,7 @@ Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64
         const std::lock_guard lock(comm_mutex_);
         return lose("all_gather_host: not every rank took part within " + std::to_string(deadline_seconds) + " s");
       }
+      static_cast<void>(cudaGetLastError());  // no error that a launch should report
       std::this_thread::sleep_for(kPause);
     }
     DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(ready));
