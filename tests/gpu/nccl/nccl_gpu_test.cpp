@@ -12,7 +12,7 @@
 
 #include "backend/cuda/device/captured_graph.h"
 #include "backend/cuda/device/current_device.h"
-#include "backend/cuda/nccl/copy_parts.h"
+#include "backend/cuda/kernels/cache_moves/copy_regions.h"
 #include "backend/cuda/nccl/deadline_watch.h"
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "base/bfloat16.h"
@@ -80,19 +80,19 @@ TEST(NcclGpu, CopiesManyShortRuns) {
   const DeviceArray<unsigned char> from(given);
   const DeviceArray<unsigned char> to(std::vector<unsigned char>(given.size(), 7));
   std::vector<unsigned char> expected(given.size(), 7);
-  std::vector<cuda::PartCopy> copies;
+  std::vector<cuda::CopyRegion> copies;
   for (std::size_t run = 0; run < kRuns; ++run) {
     const std::size_t bytes = run % 60 == 0 ? 65536 : run * run % 4099;
     const std::size_t from_at = run * kRoom + (run % 3 == 0 ? 16 : run % 17);
     const std::size_t to_at = run * kRoom + (run % 3 == 0 ? 32 : run % 5);
-    copies.push_back({.from = reinterpret_cast<const std::byte*>(from.data()) + from_at,
-                      .to = reinterpret_cast<std::byte*>(to.data()) + to_at,
+    copies.push_back({.to = reinterpret_cast<std::byte*>(to.data()) + to_at,
+                      .from = reinterpret_cast<const std::byte*>(from.data()) + from_at,
                       .bytes = static_cast<std::int64_t>(bytes)});
     std::copy_n(given.begin() + static_cast<std::ptrdiff_t>(from_at), bytes,
                 expected.begin() + static_cast<std::ptrdiff_t>(to_at));
   }
-  ASSERT_OK(cuda::launch_copy_parts(copies, nullptr));
-  ASSERT_OK(cuda::launch_copy_parts({}, nullptr));
+  ASSERT_OK(cuda::copy_regions(copies, nullptr));
+  ASSERT_OK(cuda::copy_regions({}, nullptr));
   EXPECT_TRUE(to.read() == expected);
 }
 

@@ -308,7 +308,7 @@ Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const Sh
   DSV4RT_RETURN_IF_ERROR(exchange_header(header));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->ready.get(), static_cast<cudaStream_t>(stream)));
   DSV4RT_CUDA_TRY(cudaStreamWaitEvent(beside, share_->ready.get()));
-  DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.packed, beside));
+  DSV4RT_RETURN_IF_ERROR(copy_regions(calls.packed, beside));
   // Groups end where they do on every rank.
   const std::size_t most = share_group_parts(options_.size);
   for (std::span<const SharedPart> left(calls.parts); !left.empty(); left = left.subspan(std::min(most, left.size()))) {
@@ -316,7 +316,7 @@ Status NcclCommunicator::begin_share(std::span<const SharedPart> parts, const Sh
       return enqueue_share(nccl_, left.first(std::min(most, left.size())), options_.rank, options_.size, comm_, beside);
     }));
   }
-  DSV4RT_RETURN_IF_ERROR(launch_copy_parts(calls.unpacked, beside));
+  DSV4RT_RETURN_IF_ERROR(copy_regions(calls.unpacked, beside));
   DSV4RT_CUDA_TRY(cudaEventRecord(share_->done.get(), beside));
   sharing_ = true;
   return {};

@@ -40,9 +40,9 @@ ShareCalls share_calls(std::span<const SharedPart> parts, std::int32_t rank, std
     std::byte* const place = buffer + part.root * kNcclShareBytes + at;
     if (part.bytes == 0) continue;
     if (part.root == rank) {
-      calls.packed.push_back({.from = data, .to = place, .bytes = part.bytes});
+      calls.packed.push_back({.to = place, .from = data, .bytes = part.bytes});
     } else {
-      calls.unpacked.push_back({.from = place, .to = data, .bytes = part.bytes});
+      calls.unpacked.push_back({.to = data, .from = place, .bytes = part.bytes});
     }
   }
   for (std::int32_t root = 0; root < size; ++root) {

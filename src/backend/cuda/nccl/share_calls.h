@@ -10,16 +10,16 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/nccl/copy_parts.h"
+#include "backend/cuda/kernels/cache_moves/copy_regions.h"
 #include "backend/cuda/nccl/nccl_library.h"
 #include "dsv4rt/communicator.h"
 
 namespace dsv4rt::cuda {
 
 struct ShareCalls {
-  std::vector<SharedPart> parts;   // what goes from rank to rank, packed or as it is
-  std::vector<PartCopy> packed;    // own parts into the buffer, before the calls
-  std::vector<PartCopy> unpacked;  // and others' out of it, behind them
+  std::vector<SharedPart> parts;     // what goes from rank to rank, packed or as it is
+  std::vector<CopyRegion> packed;    // own parts into the buffer, before the calls
+  std::vector<CopyRegion> unpacked;  // and others' out of it, behind them
 };
 
 // Of a rank. `buffer`: [size, kNcclShareBytes] of device memory; null: nothing is packed. Which parts are follows from

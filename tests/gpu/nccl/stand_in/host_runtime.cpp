@@ -11,7 +11,7 @@
 #include <set>
 
 #include "backend/cuda/device/kernel_image.h"
-#include "backend/cuda/nccl/copy_parts.h"
+#include "backend/cuda/kernels/cache_moves/copy_regions.h"
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "dist/check_collective.h"
 #include "dist/sum_in_rank_order.h"
@@ -163,9 +163,12 @@ Result<bool> runs_sm90a_code(DeviceDriver&) {
   return false;
 }
 
-Status launch_copy_parts(std::span<const PartCopy> copies, cudaStream_t stream) {
-  if (is_stuck(stream)) return {};
-  for (const PartCopy& part : copies) std::memcpy(part.to, part.from, static_cast<std::size_t>(part.bytes));
+Status RegionCopier::flush() {
+  for (int i = 0; i < count_ && !is_stuck(stream_); ++i) {
+    const CopyRegion& region = chunk_.regions[i];
+    std::memcpy(region.to, region.from, static_cast<std::size_t>(region.bytes));
+  }
+  count_ = 0;
   return {};
 }
 

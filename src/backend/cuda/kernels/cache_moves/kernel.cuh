@@ -1,4 +1,4 @@
-// Moves of whole blocks, table rows and slots: between layers' operations, never inside them.
+// Moves of whole blocks and entries of tables: between layers' operations, never inside them.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,9 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kMoveThreads = 256;
-
 // A thread per delta. A step names a table cell at most once, so their order does not matter.
 __global__ __launch_bounds__(kMoveThreads) void apply_deltas_kernel(const __grid_constant__ TableChunk chunk,
-                                                                    const BlockTableDelta* deltas,
-                                                                    std::int32_t count) {
+                                                                    const BlockTableDelta* deltas, std::int32_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kMoveThreads + threadIdx.x;
   if (i >= count) return;
   const BlockTableDelta delta = deltas[i];
@@ -36,13 +33,6 @@ __global__ __launch_bounds__(kMoveThreads) void copy_blocks_kernel(const __grid_
     copy_bytes(table.blocks + copy.target * table.block_bytes, table.blocks + copy.source * table.block_bytes,
                table.block_bytes, thread, threads);
   }
-}
-
-// Grid: (shares of a region, regions).
-__global__ __launch_bounds__(kMoveThreads) void copy_regions_kernel(const __grid_constant__ RegionChunk chunk) {
-  const CopyRegion& region = chunk.regions[blockIdx.y];
-  copy_bytes(region.to, region.from, region.bytes, std::int64_t{blockIdx.x} * kMoveThreads + threadIdx.x,
-             std::int64_t{gridDim.x} * kMoveThreads);
 }
 
 }  // namespace dsv4rt::cuda

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/cache_moves/copy_regions.h"
 #include "backend/cuda/kernels/cache_moves/kernel.cuh"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/move_checks.h"
@@ -9,15 +10,6 @@
 
 namespace dsv4rt::cuda {
 namespace {
-
-constexpr std::int64_t kMaxSharesOfRegion = 32;
-
-// Blocks of threads for `bytes`, each thread moving a few units of 16 bytes.
-unsigned shares_of(std::int64_t bytes, std::int64_t units_per_thread) {
-  const std::int64_t bytes_per_share = kMoveThreads * 16 * units_per_thread;
-  return static_cast<unsigned>(
-      std::clamp<std::int64_t>((bytes + bytes_per_share - 1) / bytes_per_share, 1, kMaxSharesOfRegion));
-}
 
 Status launch_step_moves(const StepView& step, const TableChunk& chunk, cudaStream_t stream) {
   const std::int32_t deltas = step.counts.table_deltas;
@@ -30,42 +22,12 @@ Status launch_step_moves(const StepView& step, const TableChunk& chunk, cudaStre
   if (copies > 0) {
     std::int64_t largest = 0;
     for (std::int32_t i = 0; i < chunk.count; ++i) largest = std::max(largest, chunk.tables[i].block_bytes);
-    const dim3 grid(shares_of(largest, 1), static_cast<unsigned>(chunk.count));
+    const dim3 grid(move_shares(largest, 1), static_cast<unsigned>(chunk.count));
     copy_blocks_kernel<<<grid, kMoveThreads, 0, stream>>>(chunk, step.block_copies, copies);
     DSV4RT_CUDA_TRY(cudaGetLastError());
   }
   return {};
 }
-
-// Collects regions and launches whenever the kernel parameters are full.
-class RegionCopier {
- public:
-  // unit_bytes: what a thread moves at once. Regions that are not aligned to 16 bytes need more threads.
-  explicit RegionCopier(cudaStream_t stream, std::int64_t unit_bytes = 16) : stream_(stream), unit_bytes_(unit_bytes) {}
-
-  Status add(std::byte* to, const std::byte* from, std::int64_t bytes) {
-    if (bytes == 0) return {};
-    chunk_.regions[count_++] = {.to = to, .from = from, .bytes = bytes};
-    largest_bytes_ = std::max(largest_bytes_, bytes);
-    return count_ == kRegionsPerLaunch ? flush() : Status{};
-  }
-
-  Status flush() {
-    if (count_ == 0) return {};
-    const dim3 grid(shares_of(largest_bytes_ * 16 / unit_bytes_, 4), static_cast<unsigned>(count_));
-    copy_regions_kernel<<<grid, kMoveThreads, 0, stream_>>>(chunk_);
-    count_ = 0;
-    largest_bytes_ = 0;
-    return DSV4RT_CUDA_STATUS(cudaGetLastError());
-  }
-
- private:
-  cudaStream_t stream_;
-  std::int64_t unit_bytes_;
-  RegionChunk chunk_;
-  int count_ = 0;
-  std::int64_t largest_bytes_ = 0;
-};
 
 }  // namespace
 

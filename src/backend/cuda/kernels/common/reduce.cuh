@@ -68,4 +68,14 @@ __device__ inline std::uint32_t group_max(std::uint32_t bits) {
   return bits;
 }
 
+// The sum over the lanes up to this one. Called by whole warps.
+__device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const std::uint32_t below = __shfl_up_sync(kFullWarp, value, static_cast<unsigned>(distance));
+    if (lane >= distance) value += below;
+  }
+  return value;
+}
+
 }  // namespace dsv4rt::cuda

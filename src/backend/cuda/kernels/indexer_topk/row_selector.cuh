@@ -12,6 +12,7 @@
 
 #include "backend/cpu/top_k.h"
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 
@@ -121,18 +122,9 @@ class RowSelector {
   static constexpr int kAhead = kSeenScores / 4;  // loads of a thread on their way
   static_assert(kThreads >= 32 * kFinders && kThreads <= kMostSelectorThreads && kThreads % 32 == 0);
 
-  [[nodiscard]] __device__ std::uint32_t inclusive_sum(std::uint32_t value) const {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const std::uint32_t below = __shfl_up_sync(0xffffffffU, value, static_cast<unsigned>(distance));
-      if (lane_ >= distance) value += below;
-    }
-    return value;
-  }
-
   // The sum over the threads before this one; sync() within.
   __device__ std::uint32_t sum_before(std::uint32_t own) {
-    const std::uint32_t in_warp = inclusive_sum(own);
+    const std::uint32_t in_warp = inclusive_warp_sum(own, lane_);
     if (lane_ == 31) shared_.warp_total[warp_] = in_warp;
     sync_();
     const std::uint32_t total = lane_ < warp_ ? shared_.warp_total[lane_] : 0;
@@ -217,13 +209,13 @@ class RowSelector {
     std::uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < kLaneDigits / 4; ++i) sum += sum_of(reinterpret_cast<const uint4*>(shared_.rows_of + own)[i]);
-    before += inclusive_sum(sum) - sum;
+    before += inclusive_warp_sum(sum, lane_) - sum;
     const unsigned lanes = __ballot_sync(0xffffffffU, before < wanted && before + sum >= wanted);
     const int lane = __ffs(static_cast<int>(lanes)) - 1;
     before = __shfl_sync(0xffffffffU, before, lane);
     const int digit = __shfl_sync(0xffffffffU, own, lane) + kLaneDigits - 1 - lane_;
     const std::uint32_t count = lane_ < kLaneDigits ? shared_.rows_of[digit] : 0;
-    before += inclusive_sum(count) - count;
+    before += inclusive_warp_sum(count, lane_) - count;
     if (lane_ < kLaneDigits && before < wanted && before + count >= wanted) {
       shared_.digit = static_cast<std::uint32_t>(digit);
       shared_.wanted = wanted - before;

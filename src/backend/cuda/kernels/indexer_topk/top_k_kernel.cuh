@@ -14,6 +14,7 @@
 #include "backend/cpu/top_k.h"
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
 #include "backend/cuda/kernels/indexer_topk/select_all.cuh"
@@ -58,15 +59,6 @@ struct TopKShared {
   std::uint32_t wanted;        // rows still to be taken from those that share its digits so far
   std::uint32_t bucket;        // how many do
 };
-
-__device__ inline std::uint32_t inclusive_warp_sum(std::uint32_t value, int lane) {
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const std::uint32_t below = __shfl_up_sync(0xffffffffU, value, static_cast<unsigned>(distance));
-    if (lane >= distance) value += below;
-  }
-  return value;
-}
 
 // The k-th rank as far as it decides: rows whose rank, shifted, is above `digits` are in, and the first
 // `wanted` of those that equal it.
