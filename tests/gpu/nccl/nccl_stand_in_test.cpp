@@ -218,6 +218,7 @@ TEST(NcclStandIn, HeadersKeepTheirPlacesUntilTheyHaveCome) {
   }
   EXPECT_EQ(places, 1024);
   EXPECT_EQ((*guard)->difference(), "");
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "the next launch would report it";
   stand_in_nccl().stick(stream, false);
   EXPECT_TRUE((*guard)->has_place());
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);

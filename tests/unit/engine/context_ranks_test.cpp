@@ -298,25 +298,40 @@ TEST(ContextRanksOnTheHost, QueriesAreMadeWhileRowsAreExchanged) {
   });
 }
 
+// A rank that can capture steps, with a sequence and rows that every layer is given.
+struct CapturingRank {
+  explicit CapturingRank(const std::shared_ptr<Communicator>& ranks)
+      : engine(make_engine(divided(
+            options_of({.max_sequences = 1, .max_context_tokens = 128, .max_step_tokens = 64, .pool_tokens = 128}),
+            ranks))),
+        backend(*engine),
+        sequence(engine->create_sequence().value()),
+        x(static_cast<std::size_t>(64 * engine->config().hidden_size)) {}
+
+  void give_next(const LayerOutput& layer) const {
+    if (layer.next_input != nullptr) std::copy(x.begin(), x.end(), layer.next_input);
+  }
+
+  std::unique_ptr<Engine> engine;
+  BackendSwap backend;
+  SequenceId sequence;
+  std::vector<Bf16Bits> x;
+};
+
 // Steps that their padding makes long enough to be dealt out are not captured, others are.
 TEST(ContextRanksOnTheHost, PaddedStepsAreDealtOutOrCaptured) {
-  const EngineOptions options =
-      options_of({.max_sequences = 1, .max_context_tokens = 128, .max_step_tokens = 64, .pool_tokens = 128});
   ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
-    const auto engine = make_engine(divided(options, ranks));
-    const BackendSwap backend(*engine);
-    const auto sequence = engine->create_sequence();
-    ASSERT_OK(sequence);
-    const std::vector<Bf16Bits> x(static_cast<std::size_t>(64 * engine->config().hidden_size));
+    const CapturingRank rank(ranks);
+    Engine* const engine = rank.engine.get();
     const LayerHook hook = [&](const LayerOutput& layer) {
-      if (layer.next_input != nullptr) std::copy(x.begin(), x.end(), layer.next_input);
+      rank.give_next(layer);
       return Status{};
     };
     const auto run = [&](std::int32_t padded) {
-      const StepEntry entry{.sequence = *sequence, .tokens = 10};
+      const StepEntry entry{.sequence = rank.sequence, .tokens = 10};
       const auto step = engine->prepare({&entry, 1}, {.pad_to_tokens = padded, .capture = true});
       ASSERT_OK(step);
-      ASSERT_OK(engine->step(*step, x.data(), hook));
+      ASSERT_OK(engine->step(*step, rank.x.data(), hook));
       ASSERT_OK(engine->commit(*step));
     };
     run(kMinTokens);
@@ -333,32 +348,27 @@ TEST(ContextRanksOnTheHost, PaddedStepsAreDealtOutOrCaptured) {
 // A communicator that is asked for its state may ask a device, which would end the capture of a step. A hook may ask
 // the engine.
 TEST(ContextRanksOnTheHost, NobodyAsksTheRanksDuringACapture) {
-  const EngineOptions options =
-      options_of({.max_sequences = 1, .max_context_tokens = 128, .max_step_tokens = 64, .pool_tokens = 128});
   ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
-    const auto engine = make_engine(divided(options, ranks));
-    const BackendSwap backend(*engine);
-    const auto sequence = engine->create_sequence();
-    ASSERT_OK(sequence);
-    const StepEntry entry{.sequence = *sequence, .tokens = 4};
+    const CapturingRank rank(ranks);
+    Engine* const engine = rank.engine.get();
+    const StepEntry entry{.sequence = rank.sequence, .tokens = 4};
     const auto step = engine->prepare({&entry, 1}, {.pad_to_tokens = 0, .capture = true});
     ASSERT_OK(step);
-    const std::vector<Bf16Bits> x(static_cast<std::size_t>(64 * engine->config().hidden_size));
     std::int64_t hooks = 0;
     const LayerHook hook = [&](const LayerOutput& layer) {
-      if (layer.next_input != nullptr) std::copy(x.begin(), x.end(), layer.next_input);
+      rank.give_next(layer);
       const std::int64_t asked = ThreadRanks::times_asked(*ranks);
-      EXPECT_OK(engine->length(*sequence));
-      EXPECT_OK(engine->sequence_state(*sequence));
+      EXPECT_OK(engine->length(rank.sequence));
+      EXPECT_OK(engine->sequence_state(rank.sequence));
       EXPECT_EQ(ThreadRanks::times_asked(*ranks), asked);
       ++hooks;
       return Status{};
     };
-    ASSERT_OK(engine->step(*step, x.data(), hook));
+    ASSERT_OK(engine->step(*step, rank.x.data(), hook));
     EXPECT_EQ(hooks, 3);
     EXPECT_EQ(engine->graph_stats().captures, 1);
     const std::int64_t asked = ThreadRanks::times_asked(*ranks);
-    EXPECT_OK(engine->length(*sequence));
+    EXPECT_OK(engine->length(rank.sequence));
     EXPECT_GT(ThreadRanks::times_asked(*ranks), asked);
     ASSERT_OK(engine->commit(*step));
   });

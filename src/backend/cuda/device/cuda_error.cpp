@@ -81,6 +81,12 @@ StatusCode cuda_error_code(cudaError_t error) noexcept {
   }
 }
 
+bool under_way(cudaError_t query) noexcept {
+  if (query != cudaErrorNotReady) return false;
+  static_cast<void>(cudaGetLastError());
+  return true;
+}
+
 Status cuda_failure(cudaError_t error, const char* call, const char* file, int line) {
   const StatusCode code = cuda_error_code(error);
   // The runtime keeps the last error of a thread for cudaGetLastError, which the next launch asks. Those of a lost

@@ -17,6 +17,9 @@ StatusCode cuda_error_code(cudaError_t error) noexcept;
 // would report again. `call` is the source text of the failed call.
 Status cuda_failure(cudaError_t error, const char* call, const char* file, int line);
 
+// Whether a query of an event or a stream has found it under way, which is taken from the thread's last error too.
+bool under_way(cudaError_t query) noexcept;
+
 // Ok, or cuda_failure.
 inline Status cuda_status(cudaError_t error, const char* call, const char* file, int line) {
   return error == cudaSuccess ? Status{} : cuda_failure(error, call, file, line);

@@ -41,10 +41,7 @@ Result<std::span<const std::byte>> EventReadBacks::taken(std::size_t place) {
   if (!places_[place].used) return std::span<const std::byte>();
   DSV4RT_ON_DEVICE(device_);
   const cudaError_t copied = cudaEventQuery(places_[place].copied.get());
-  if (copied == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());  // no error that a launch should report
-    return std::span<const std::byte>();
-  }
+  if (under_way(copied)) return std::span<const std::byte>();
   DSV4RT_CUDA_TRY(copied);
   return std::span<const std::byte>(pinned_ + place * memory_.size(), memory_.size());
 }

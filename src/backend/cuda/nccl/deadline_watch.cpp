@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/current_device.h"
 #include "base/try.h"
 
@@ -49,7 +50,7 @@ Status DeadlineWatch::mark(cudaStream_t stream) {
 std::string DeadlineWatch::look() {
   while (!marks_.empty()) {
     const cudaError_t passed = cudaEventQuery(marks_.front().event.get());
-    if (passed == cudaErrorNotReady) break;
+    if (under_way(passed)) break;
     // A device that has failed says so to whoever uses it.
     unused_.push_back(std::move(marks_.front().event));
     marks_.pop_front();

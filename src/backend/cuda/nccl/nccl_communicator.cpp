@@ -349,12 +349,11 @@ Status NcclCommunicator::all_gather_host(const void* part, void* all, std::int64
     }));
     const Clock::time_point end_of_wait = after(deadline_seconds);
     cudaError_t ready = cudaErrorNotReady;
-    while ((ready = cudaStreamQuery(stream.get())) == cudaErrorNotReady) {
+    while (under_way(ready = cudaStreamQuery(stream.get()))) {
       if (Clock::now() >= end_of_wait) {
         const std::lock_guard lock(comm_mutex_);
         return lose("all_gather_host: not every rank took part within " + std::to_string(deadline_seconds) + " s");
       }
-      static_cast<void>(cudaGetLastError());  // no error that a launch should report
       std::this_thread::sleep_for(kPause);
     }
     DSV4RT_RETURN_IF_ERROR(DSV4RT_CUDA_STATUS(ready));

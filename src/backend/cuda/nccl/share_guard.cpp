@@ -3,6 +3,7 @@
 #include <span>
 #include <utility>
 
+#include "backend/cuda/device/cuda_error.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
@@ -48,10 +49,7 @@ std::string ShareGuard::difference() {
   const std::lock_guard lock(mutex_);
   for (; difference_.empty() && looked_at_ < begun_; ++looked_at_) {
     const cudaError_t come = cudaEventQuery(come_[looked_at_ % kPlaces].get());
-    if (come == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());  // no error that a launch should report
-      break;
-    }
+    if (under_way(come)) break;
     // A device that has failed says so to whoever uses it.
     if (come != cudaSuccess) continue;
     difference_ = share_difference(std::span<const ShareHeader>(place(looked_at_), ranks_), rank_);

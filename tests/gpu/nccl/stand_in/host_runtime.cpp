@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "backend/cuda/device/kernel_image.h"
 #include "backend/cuda/kernels/cache_moves/copy_regions.h"
@@ -49,6 +50,17 @@ bool is_stuck(const void* stream) {
 }  // namespace dsv4rt::test
 
 using dsv4rt::test::is_stuck;
+
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;  // what the next launch would report
+
+cudaError_t not_ready() {
+  last_error = cudaErrorNotReady;
+  return last_error;
+}
+
+}  // namespace
 
 struct CUstream_st {};
 struct CUevent_st {
@@ -120,7 +132,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return is_stuck(stream) ? cudaErrorNotReady : cudaSuccess;
+  return is_stuck(stream) ? not_ready() : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   return cudaSuccess;
@@ -143,7 +155,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return event->behind != nullptr && is_stuck(event->behind) ? cudaErrorNotReady : cudaSuccess;
+  return event->behind != nullptr && is_stuck(event->behind) ? not_ready() : cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t) {
   return "an error";
@@ -152,7 +164,7 @@ const char* cudaGetErrorName(cudaError_t) {
   return "cudaError";
 }
 cudaError_t cudaGetLastError() {
-  return cudaSuccess;
+  return std::exchange(last_error, cudaSuccess);
 }
 
 }  // extern "C"
