@@ -101,16 +101,7 @@ class IndexerTopkGpuTest : public test::GpuTest {
     double score(std::int32_t slot, std::int32_t row, std::int32_t heads, const bf16* q, const bf16* weight) {
       std::array<float, kIndexHeadDim> key;
       decode_row(format, shape, block_of(slot, row), row % shape.rows, key.data());
-      double sum = 0;
-      for (int h = 0; h < heads; ++h) {
-        double dot = 0;
-        for (int i = 0; i < kIndexHeadDim; ++i) {
-          dot += static_cast<double>(to_float(q[h * kIndexHeadDim + i])) *
-                 static_cast<double>(key[static_cast<std::size_t>(i)]);
-        }
-        sum += std::max(dot, 0.0) * static_cast<double>(to_float(weight[h]) * kHeadScale);
-      }
-      return sum;
+      return reference_index_score(key, heads, q, weight, kHeadScale);
     }
 
     IndexKeyFormat format;

@@ -112,16 +112,7 @@ class SelectSetup {
   double score(int slot, std::int32_t row, const bf16* q, const bf16* weight) {
     std::array<float, kIndexHeadDim> key;
     decode_row(format, shape, block_of(slot, row), row % shape.rows, key.data());
-    double sum = 0;
-    for (int h = 0; h < heads; ++h) {
-      double dot = 0;
-      for (int i = 0; i < kIndexHeadDim; ++i) {
-        dot += static_cast<double>(to_float(q[h * kIndexHeadDim + i])) *
-               static_cast<double>(key[static_cast<std::size_t>(i)]);
-      }
-      sum += std::max(dot, 0.0) * static_cast<double>(to_float(weight[h]) * 0.03f);
-    }
-    return sum;
+    return reference_index_score(key, heads, q, weight, 0.03f);
   }
 
   std::int32_t heads;
