@@ -54,12 +54,12 @@ struct Resources {
   std::int64_t threads = 0;
   std::int64_t address_bytes = 0;
   std::int64_t heap_bytes = 0;    // allocated and not freed
-  std::int64_t device_bytes = 0;  // in use on the current device
+  std::int64_t device_bytes = 0;  // in use on the current device, which only ranks that compute there ask about
 
   static std::int64_t entries(const char* folder) {
     return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
   }
-  static Resources now() {
+  static Resources now([[maybe_unused]] bool on_device) {
     Resources now;
     now.descriptors = entries("/proc/self/fd");
     now.threads = entries("/proc/self/task");
@@ -71,7 +71,9 @@ struct Resources {
 #if defined(DSV4RT_HAVE_CUDA)
     std::size_t free = 0;
     std::size_t total = 0;
-    if (cudaMemGetInfo(&free, &total) == cudaSuccess) now.device_bytes = static_cast<std::int64_t>(total - free);
+    if (on_device && cudaMemGetInfo(&free, &total) == cudaSuccess) {
+      now.device_bytes = static_cast<std::int64_t>(total - free);
+    }
 #endif
     return now;
   }
@@ -99,9 +101,10 @@ class Trial {
     }
     // What happens once in a process happens before it is counted: the same, without a loss.
     if (std::string seen = rehearse(); seen != "ok") return seen;
-    const Resources before = Resources::now();
+    const bool on_device = backend_ == "cuda";
+    const Resources before = Resources::now(on_device);
     if (std::string seen = lose(rank_ == victim, moment); seen != "ok") return seen;
-    const Resources after = Resources::now();
+    const Resources after = Resources::now(on_device);
     // Whatever was left: the others wait in what follows.
     const std::string left = compare(before, after);
     const std::string seen = go_on();
