@@ -152,8 +152,10 @@ fi
 
 if has_part sanitize; then
   tiny=tests/golden/tiny-bf16
+  # NCCL asks for the attributes of kernels that it may lack for the device: failing calls are no finding, and this
+  # project's own are checked where they are made.
   run_logged memcheck on_ranks timeout --kill-after=10 "$limit" compute-sanitizer --tool memcheck --leak-check no \
-    --error-exitcode 9 --print-limit 20 "$dsv4rt" run --backend cuda --checkpoint "$tiny" \
+    --report-api-errors no --error-exitcode 9 --print-limit 20 "$dsv4rt" run --backend cuda --checkpoint "$tiny" \
     --trace "$tiny/trace.safetensors" --check --digest "$( ((ranks > 2)) && echo --cp || echo --tp)" "$ranks" \
     --rank-deadline 600
 fi

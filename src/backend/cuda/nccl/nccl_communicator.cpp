@@ -81,8 +81,8 @@ class NcclCommunicator final : public Communicator {
   // scratch_bytes(elements) of device memory for `what`.
   Status allocate(const char* what, std::int64_t elements, void*& memory);
   Status lose(const std::string& why) const;
-  // Ends the communicator in the background: it may wait for graphs that hold it, or for ranks.
-  void end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const;
+  // Ends the communicator in the background: it may wait for graphs that hold it, or for ranks. Then ended_ is ready.
+  void end(decltype(Nccl::ncclCommAbort) how) const;
   // Gives the header of a share to the other ranks, on the stream of shares.
   Status exchange_header(const ShareHeader& header);
 
@@ -93,6 +93,7 @@ class NcclCommunicator final : public Communicator {
   mutable LostState lost_;
   mutable std::mutex comm_mutex_;  // the watch aborts what the engine's thread uses
   mutable ncclComm_t comm_ = nullptr;
+  mutable std::future<void> ended_;  // once comm_ is being ended
   void* scratch_ = nullptr;
   std::int64_t scratch_elements_ = 0;
   void* packed_ = nullptr;  // [size, kNcclShareBytes], once it is reserved
@@ -114,14 +115,16 @@ NcclCommunicator::~NcclCommunicator() {
   static_cast<void>(cudaFree(scratch_));
   static_cast<void>(cudaFree(packed_));
   const std::lock_guard lock(comm_mutex_);
-  // Ranks end together; one that does not is not waited for.
-  if (comm_ != nullptr) end(nccl_.ncclCommDestroy, std::chrono::duration<double>(options_.deadline_seconds));
+  if (comm_ != nullptr) end(nccl_.ncclCommDestroy);
+  // Ranks end together; one that does not is not waited for. What NCCL holds of a lost communicator is given back too
+  // before the caller goes on: its graphs are gone by now.
+  if (ended_.valid()) static_cast<void>(ended_.wait_until(after(options_.deadline_seconds)));
   share_.reset();  // while the device is current
 }
 
-void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::duration<double> wait) const {
+void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how) const {
   std::promise<void> ended;
-  std::future<void> done = ended.get_future();
+  ended_ = ended.get_future();
   std::thread([how, comm = std::exchange(comm_, nullptr), ordinal = device_->ordinal(), share = share_,
                promise = std::move(ended)]() mutable {
     static_cast<void>(cudaSetDevice(ordinal));
@@ -129,7 +132,6 @@ void NcclCommunicator::end(decltype(Nccl::ncclCommAbort) how, std::chrono::durat
     share.reset();
     promise.set_value();
   }).detach();
-  static_cast<void>(done.wait_for(wait));
 }
 
 Status NcclCommunicator::connect() {
@@ -177,7 +179,7 @@ Status NcclCommunicator::connect() {
 Status NcclCommunicator::lose(const std::string& why) const {
   Status status =
       lost_.lose("rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) + " (nccl): " + why);
-  if (comm_ != nullptr) end(nccl_.ncclCommAbort, std::chrono::duration<double>(0));
+  if (comm_ != nullptr) end(nccl_.ncclCommAbort);
   return status;
 }
 
