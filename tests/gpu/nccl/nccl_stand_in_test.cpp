@@ -280,14 +280,39 @@ TEST(NcclStandIn, RanksWhoseSharesDifferAreLost) {
         while (is_stuck(stream) && Clock::now() - begin < std::chrono::seconds(5)) std::this_thread::yield();
         EXPECT_LE(Clock::now() - begin, std::chrono::seconds(5)) << one.text;
       });
-      // In the background.
-      const auto begin = Clock::now();
-      while (stand_in_nccl().aborted < aborted + size && Clock::now() - begin < std::chrono::seconds(5)) {
-        std::this_thread::yield();
-      }
       EXPECT_EQ(stand_in_nccl().aborted, aborted + size);
     }
   }
+}
+
+// Ranks that are lost, and what is left of NCCL when they have destroyed their communicators: nothing, or, where its
+// abort takes longer than the deadline, what it goes on to give back.
+TEST(NcclStandIn, WhatNcclHoldsOfALostCommunicatorIsGivenBack) {
+  StandInNccl& nccl = stand_in_nccl();
+  struct Case {
+    std::chrono::milliseconds abort_takes;
+    double deadline_seconds;
+    int left;
+  };
+  for (const Case& one : {Case{std::chrono::milliseconds(300), 60, 0}, Case{std::chrono::milliseconds(3000), 0.5, 2}}) {
+    ASSERT_EQ(nccl.communicators, 0);
+    nccl.abort_takes = one.abort_takes;
+    const auto begin = Clock::now();
+    run_ranks(2, one.deadline_seconds, [](std::int32_t rank, Communicator& ranks, cudaStream_t stream) {
+      Parts parts(rank, 2, SharedPart::kEveryRank);
+      Status status =
+          share(ranks, parts.parts, {.step = static_cast<std::uint64_t>(rank), .content = 0, .layer = 0}, stream);
+      while (status.ok()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        status = ranks.state();
+      }
+      EXPECT_EQ(status.code(), StatusCode::kBackendLost) << status.message();
+    });
+    EXPECT_EQ(nccl.communicators, one.left);
+    EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(2500)) << "it is not waited for longer than the deadline";
+    while (nccl.communicators > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  nccl.abort_takes = std::chrono::milliseconds(0);
 }
 
 // The n-th call of a group fails, on one of the ranks, for every function and n: no group stays open, the rank's

@@ -211,6 +211,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     world = found;
   }
   *comm = new ncclComm{.world = world, .rank = rank, .stuck = {}};
+  ++stand_in_nccl().communicators;
   return world->meet() ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
@@ -225,11 +226,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->world->changed.notify_all();
   }
   for (void* stream : comm->stuck) stand_in_nccl().stick(stream, false);
-  delete comm;
-  return ncclSuccess;
+  std::this_thread::sleep_for(stand_in_nccl().abort_takes.load());
+  return ncclCommDestroy(comm);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   delete comm;
+  --stand_in_nccl().communicators;
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,10 @@ struct StandInNccl {
   std::string failing;
   std::atomic<int> until_failure = 0;
 
+  // What ncclCommAbort takes, having ended the communicator's kernels.
+  std::atomic<std::chrono::milliseconds> abort_takes = std::chrono::milliseconds(0);
+
+  std::atomic<int> communicators = 0;  // that have not been given back
   // Since the beginning.
   std::atomic<int> open_groups = 0;
   std::atomic<int> broadcasts = 0;
