@@ -28,7 +28,7 @@ struct StandInNccl {
   // What ncclCommAbort takes, having ended the communicator's kernels.
   std::atomic<std::chrono::milliseconds> abort_takes = std::chrono::milliseconds(0);
 
-  std::atomic<int> communicators = 0;  // that have not been given back
+  std::atomic<int> communicators = 0;  // made and neither destroyed nor aborted to the end
   // Since the beginning.
   std::atomic<int> open_groups = 0;
   std::atomic<int> broadcasts = 0;
