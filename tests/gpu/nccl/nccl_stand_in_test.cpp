@@ -294,7 +294,7 @@ TEST(NcclStandIn, WhatNcclHoldsOfALostCommunicatorIsGivenBack) {
     double deadline_seconds;
     int left;
   };
-  for (const Case& one : {Case{std::chrono::milliseconds(300), 60, 0}, Case{std::chrono::milliseconds(3000), 0.5, 2}}) {
+  for (const Case& one : {Case{std::chrono::milliseconds(300), 60, 0}, Case{std::chrono::milliseconds(6000), 0.5, 2}}) {
     ASSERT_EQ(nccl.communicators, 0);
     nccl.abort_takes = one.abort_takes;
     const auto begin = Clock::now();
@@ -302,14 +302,15 @@ TEST(NcclStandIn, WhatNcclHoldsOfALostCommunicatorIsGivenBack) {
       Parts parts(rank, 2, SharedPart::kEveryRank);
       Status status =
           share(ranks, parts.parts, {.step = static_cast<std::uint64_t>(rank), .content = 0, .layer = 0}, stream);
-      while (status.ok()) {
+      const auto shared = Clock::now();
+      while (status.ok() && Clock::now() - shared < std::chrono::seconds(5)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         status = ranks.state();
       }
       EXPECT_EQ(status.code(), StatusCode::kBackendLost) << status.message();
     });
     EXPECT_EQ(nccl.communicators, one.left);
-    EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(2500)) << "it is not waited for longer than the deadline";
+    EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(5000)) << "it is not waited for longer than the deadline";
     while (nccl.communicators > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   nccl.abort_takes = std::chrono::milliseconds(0);
