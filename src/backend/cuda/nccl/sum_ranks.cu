@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "backend/cuda/device/cuda_error.h"
-#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/nccl/sum_ranks.h"
 #include "base/bfloat16.h"
 
@@ -28,7 +27,6 @@ __device__ void store(float value, bf16* to) {
 template <class Term, class Sum>
 __global__ void __launch_bounds__(kThreads)
     sum_ranks_kernel(const Term* terms, std::int32_t ranks, Sum* sum, std::int64_t elements) {
-  allow_dependents();  // the next layer's first product begins to fetch its weights
   const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements; i += stride) {
     float total = as_float(terms[i]);
