@@ -65,8 +65,9 @@ class Tables(unittest.TestCase):
 
     def test_kernels_come_in_any_order_and_graphs_apart(self):
         one, two = replay(7, [OTHER], 0), replay(8, [OTHER], 10**6)
+        eager = (replay(number, [SELECTING], number * 10**6, graph=0) for number in (11, 12))
         tables = self.tables_of(one, reversed(two), replay(9, [SELECTING], 2 * 10**6, graph=5),
-                                replay(10, [SELECTING], 3 * 10**6, graph=5), [f"11\t0\t1\t2\t{X}\n"])
+                                replay(10, [SELECTING], 3 * 10**6, graph=5), *eager)
         self.assertEqual([(table["graph"], table["us"]) for table in tables], [(4, 58), (5, 74)])
 
     def test_what_cannot_be_read_is_said(self):
