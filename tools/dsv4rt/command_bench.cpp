@@ -244,7 +244,8 @@ Status bench_each_layer(const BenchFlags& flags) {
       std::string("check: last decoded token equals the prefilled one in every layer") + closeness(inspector) + "\n");
 }
 
-// Prefill of whole prompts; the floor is that of an H200's tensor cores, measured 1480 and 800 TFLOP/s.
+// Prefill of whole prompts; the floor is that of an H200's tensor cores, measured 1480 and 800 TFLOP/s, of every rank
+// that shares the rows of a prompt.
 Status bench_whole_prefill(const BenchFlags& flags) {
   constexpr double kFp8FlopsPerMs = 1480e9;
   constexpr double kBf16FlopsPerMs = 800e9;
@@ -271,8 +272,12 @@ Status bench_whole_prefill(const BenchFlags& flags) {
     if (watch.stopped()) break;
     DSV4RT_ASSIGN_OR_RETURN(const PrefillBenchResult result, measured);
     const double bf16_flops = result.linear_bf16_flops + result.attention_flops;
+    const bool shared = options.parallel.context != nullptr && tokens >= options.parallel.context_min_tokens;
+    const int sharing_ranks = shared ? options.parallel.context->size() : 1;
     const double floor_ms =
-        options.backend == "cuda" ? result.linear_fp8_flops / kFp8FlopsPerMs + bf16_flops / kBf16FlopsPerMs : 0;
+        options.backend == "cuda"
+            ? (result.linear_fp8_flops / kFp8FlopsPerMs + bf16_flops / kBf16FlopsPerMs) / sharing_ranks
+            : 0;
     table.add_row({std::to_string(tokens), std::to_string(engine->layers().size()), fixed(result.prefill_ms, 2),
                    fixed(tokens / result.prefill_ms * 1e3, 0), fixed((result.linear_fp8_flops + bf16_flops) / 1e12, 1),
                    floor_ms > 0 ? fixed(floor_ms, 2) : "-", floor_ms > 0 ? fixed(result.prefill_ms / floor_ms, 2) : "-",
