@@ -56,7 +56,7 @@ class DenseProducer {
       const bool exists = row_of(i) < token().count;
       const int row = (i & 1) * kUnitRows + own_;
       const std::uint32_t full = shared_address(&shared_.full[group_][i & 1]);
-      copy_rope_units(source(i), exists, shared_.slot[group_], row, unit_);
+      copy_rope_units(source(i).data, exists, shared_.slot[group_], row, unit_);
       arrive_after_copies(full);
       loaded.decode(exists, shared_.slot[group_], row, unit_);
       if (i + 1 < end) loaded.load(source(i + 1), unit_);

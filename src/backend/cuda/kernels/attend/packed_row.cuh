@@ -202,6 +202,25 @@ struct LoadedCodes {
     }
     if (greatest > kGreatestFactor) correct_row(slot, row, unit, own);
   }
+  // The same, and as soon as registers are free, they take the units of the row at `next`, if there are `more`.
+  __device__ void decode(bool exists, std::byte* slot, int row, int unit, const RowSource& next, bool more) {
+    const std::uint32_t present = exists ? 0xffffffffu : 0;
+    const uint2 own = exists ? scales : uint2{};
+    load_scales_if(more, next.scales, scales);
+    const std::byte* from = next.data + unit * kUnitBytes;
+    std::uint32_t greatest = 0;
+#pragma unroll
+    for (int atom = 0; atom < kAtoms - 1; ++atom) {
+      const std::uint32_t scale = scale_of(own, atom);
+      greatest = max(greatest, scale);
+      uint4 values[2];
+      decode_e4m3_unit_by_bits(raw[atom], e4m3_factor(scale) & present, values);
+      load_unit_if(more, from + atom * kAtomValues, raw[atom]);
+      store_atom(slot, atom, row, unit, values[0], values[1]);
+      __syncwarp();  // otherwise the compiler moves all loads behind the last atom
+    }
+    if (greatest > kGreatestFactor) correct_row(slot, row, unit, own);
+  }
 };
 
 // And of its rotated values.
@@ -215,39 +234,12 @@ struct LoadedRow {
 #pragma unroll
     for (int i = 0; i < 2; ++i) rope[i] = load_unit(from + i * kUnitBytes);
   }
-  // To row `row` of the atoms in `slot`, zeros if it does not exist. As soon as registers are free, they take the units
-  // of the row at `next`, if there are `more`.
-  __device__ void decode(bool exists, std::byte* slot, int row, int unit, const RowSource& next, bool more) {
-    const std::uint32_t present = exists ? 0xffffffffu : 0;
-    const uint2 scales = exists ? codes.scales : uint2{};
-    load_scales_if(more, next.scales, codes.scales);
-    std::uint32_t greatest = 0;
-    const std::byte* from = next.data + unit * kUnitBytes;
-#pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) {
-      const std::uint32_t scale = scale_of(scales, atom);
-      greatest = max(greatest, scale);
-      uint4 values[2];
-      decode_e4m3_unit_by_bits(codes.raw[atom], e4m3_factor(scale) & present, values);
-      load_unit_if(more, from + atom * kAtomValues, codes.raw[atom]);
-      store_atom(slot, atom, row, unit, values[0], values[1]);
-    }
-    from = next.data + Fp8DsMlaRow::kRopeOffset + 2 * unit * kUnitBytes;
-    uint4 turned[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      turned[i] = make_uint4(rope[i].x & present, rope[i].y & present, rope[i].z & present, rope[i].w & present);
-      load_unit_if(more, from + i * kUnitBytes, rope[i]);
-    }
-    store_atom(slot, kAtoms - 1, row, unit, turned[0], turned[1]);
-    if (greatest > kGreatestFactor) correct_row(slot, row, unit, scales);
-  }
 };
 
 // Rotated values need no decoding: from global to shared memory. Of a row that does not exist they are zero.
-__device__ inline void copy_rope_units(const RowSource& source, bool exists, std::byte* slot, int row, int unit) {
+__device__ inline void copy_rope_units(const std::byte* data, bool exists, std::byte* slot, int row, int unit) {
   const std::uint32_t atom = shared_address(slot) + (kAtoms - 1) * kAtomBytes;
-  const std::byte* from = source.data + Fp8DsMlaRow::kRopeOffset + 2 * unit * kUnitBytes;
+  const std::byte* from = data + Fp8DsMlaRow::kRopeOffset + 2 * unit * kUnitBytes;
   copy_unit(atom + atom_offset(row, 2 * unit), from, exists);
   copy_unit(atom + atom_offset(row, 2 * unit + 1), from + kUnitBytes, exists);
 }

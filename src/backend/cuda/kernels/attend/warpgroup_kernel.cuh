@@ -217,9 +217,9 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
   const bool consumes = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kConsumers / 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&shared.full[i]), kProducers / 32);
+      barrier_init(shared_address(&shared.full[i]), kProducers / 32 + kProducers);
       barrier_init(shared_address(&shared.empty[i]), kConsumers / 32);
-      // The last block's rotated values are copied: threads arrive once more, after their copies.
+      // The last block's rotated values are copied: threads arrive once more, after their copies, as at `full`.
       const bool copied = kBlocks == 1 ? i == 1 : static_cast<int>(blockIdx.x) % kBlocks == kBlocks - 1;
       const int copies = copied ? kProducers : 0;
       barrier_init(shared_address(&shared.piece_full[i]), kProducers / 32 + copies);

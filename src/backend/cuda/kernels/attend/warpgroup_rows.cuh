@@ -1,7 +1,7 @@
 // The producers of warpgroup_plan.cuh: packed rows from global memory to BF16 atoms in the slots.
 //
-// While a thread decodes its units of a tile's row, their registers take those of the next tile. Consumers make the
-// atoms visible to matrix instructions.
+// While a thread decodes its units of a tile's row, their registers take those of the next tile. Rotated values are
+// copied to their place, behind the same barrier. Consumers make the atoms visible to matrix instructions.
 #pragma once
 
 #include <cstdint>
@@ -97,7 +97,8 @@ class RowProducer {
     RowSlot place[kAhead + 1];  // where the thread's rows of the next tiles lie
 #pragma unroll
     for (int i = 0; i <= kAhead; ++i) place[i] = tile_place(1 + i);
-    LoadedRow loaded;
+    LoadedCodes loaded;
+    const std::byte* data = tile_source(0, first).data;  // the row that is in registers
     loaded.load(tile_source(0, first), unit_);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -117,7 +118,11 @@ class RowProducer {
         prefetch_tile(fill + 1 + kAhead, place[kAhead > 0 ? kAhead - 1 : 0]);
       place[kAhead] = tile_place(fill + 2 + kAhead);
       wait_empty(shared_.empty[slot], earlier);
-      loaded.decode(rows.begin + row_ < rows.end, shared_.slot[slot], row_, unit_, next, more);
+      const bool exists = rows.begin + row_ < rows.end;
+      copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
+      arrive_after_copies(shared_address(&shared_.full[slot]));
+      loaded.decode(exists, shared_.slot[slot], row_, unit_, next, more);
+      data = next.data;
       announce(shared_.full[slot]);
     }
   }
