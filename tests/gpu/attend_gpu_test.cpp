@@ -47,29 +47,55 @@ class AttendGpuTest : public GpuTest {
     return out;
   }
 
-  // Weights that round to the other BF16 neighbour move a value by up to 0.4 %; they are rare.
+  // Weights that round to the other BF16 neighbour move a value by up to 0.4 %; they are rare. Errors are those of
+  // `together` neighbouring values, all of a head's or some of them.
   static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
-                            double most = 4e-3) {
+                            double most = 4e-3, std::size_t together = kHeadDim) {
     static const std::unique_ptr<Backend> cpu = std::move(create_cpu_test_backend()).value();
     const auto expected = run(*cpu, setup, parts, padding);
     const auto actual = run(gpu(), setup, parts, padding);
     ASSERT_EQ(actual.size(), expected.size());
     double sum = 0;
-    const std::size_t heads = actual.size() / kHeadDim;
-    for (std::size_t head = 0; head < heads; ++head) {
+    const std::size_t groups = actual.size() / together;
+    for (std::size_t group = 0; group < groups; ++group) {
       double error = 0;
       double norm = 0;
-      for (std::size_t i = head * kHeadDim; i < (head + 1) * kHeadDim; ++i) {
+      for (std::size_t i = group * together; i < (group + 1) * together; ++i) {
         const auto want = static_cast<double>(to_float(expected[i]));
         error += std::pow(static_cast<double>(to_float(actual[i])) - want, 2);
         norm += want * want;
       }
       const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+      const std::size_t head = group * together / kHeadDim;
       ASSERT_LT(relative, most) << "token " << head / static_cast<std::size_t>(setup.shape.heads) << " head "
-                                << head % static_cast<std::size_t>(setup.shape.heads);
+                                << head % static_cast<std::size_t>(setup.shape.heads) << " value "
+                                << group * together % kHeadDim;
       sum += relative;
     }
-    EXPECT_LT(sum, 5e-4 * static_cast<double>(heads));
+    EXPECT_LT(sum, 5e-4 * static_cast<double>(groups));
+  }
+
+  // Rows whose groups of 64 values have scales that are far apart. Multiplied by 2^20, with queries that are as much
+  // smaller, they leave outputs that are 2^20 times as large, to the bit: what decodes scales of more than 2^7 in two
+  // products loses nothing and leaves nothing out.
+  static void expect_scales(AttendShape shape, std::int32_t slots, const std::vector<AttendPart>& parts,
+                            std::int64_t positions) {
+    constexpr int kMore = 20;
+    shape.row_exponent = 12;  // scales of 2^6 at most
+    shape.row_steps = 4;
+    Setup plain(shape, slots, positions);
+    plain.query_scale = std::ldexp(1.0F, -shape.row_exponent);
+    expect_agrees(plain, parts, 0, 8e-3, RowBank::kGroupValues);
+    shape.row_exponent += kMore;
+    Setup larger(shape, slots, positions);
+    larger.query_scale = std::ldexp(1.0F, -shape.row_exponent);
+    const auto expected = run(gpu(), plain, parts);
+    const auto actual = run(gpu(), larger, parts);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      ASSERT_EQ(to_float(actual[i]), std::ldexp(to_float(expected[i]), kMore))
+          << "value " << i % kHeadDim << " of head " << i / kHeadDim;
+    }
   }
 
   static void expect_same(const std::vector<bf16>& part, const std::vector<bf16>& whole, std::size_t first_value,
@@ -131,12 +157,12 @@ TEST_P(OneAttendLaunch, AgreesWithTheCpu) {
   for (std::int32_t i = 0; i < launch.tokens; ++i) parts.push_back({i, launch.first + i * 10, 1});
   expect_agrees(setup, parts);
 }
-INSTANTIATE_TEST_SUITE_P(Warpgroups, OneAttendLaunch,
-                         testing::Values(Launch{"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},
-                                         Launch{"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 700},
-                                         Launch{"TwoBlocks", RowFormat::kFp8DsMla, 16, 50, 700},
-                                         Launch{"TokensAlone", RowFormat::kFp8DsMla, 80, 40, 3000},
-                                         Launch{"TokensInTurn", RowFormat::kFp8DsMla, 16, 140, 600}),
+constexpr Launch kWarpgroupLaunches[] = {{"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},
+                                         {"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 700},
+                                         {"TwoBlocks", RowFormat::kFp8DsMla, 16, 50, 700},
+                                         {"TokensAlone", RowFormat::kFp8DsMla, 80, 40, 3000},
+                                         {"TokensInTurn", RowFormat::kFp8DsMla, 16, 140, 600}};
+INSTANTIATE_TEST_SUITE_P(Warpgroups, OneAttendLaunch, testing::ValuesIn(kWarpgroupLaunches),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Portable, OneAttendLaunch,
                          testing::Values(Launch{"OneBlock", RowFormat::kFp8Row, 16, 2, 40},
@@ -146,6 +172,17 @@ INSTANTIATE_TEST_SUITE_P(Portable, OneAttendLaunch,
                                          Launch{"ThirtyTwoHeads", RowFormat::kFp8Row, 32, 36, 1800},
                                          Launch{"SixtyFourHeads", RowFormat::kNvfp4, 64, 36, 1800},
                                          Launch{"EightyHeads", RowFormat::kBf16, 80, 18, 1800}),
+                         [](const auto& info) { return info.param.name; });
+
+class LaunchOfScalesFarApart : public OneAttendLaunch {};
+TEST_P(LaunchOfScalesFarApart, ScalesItsOutputs) {
+  const Launch& launch = GetParam();
+  std::vector<AttendPart> parts;
+  for (std::int32_t i = 0; i < launch.tokens; ++i) parts.push_back({i, launch.first + i * 10, 1});
+  expect_scales({.heads = launch.heads, .ratio = 4, .top_k = 1024}, launch.tokens, parts,
+                launch.first + launch.tokens * 10);
+}
+INSTANTIATE_TEST_SUITE_P(Warpgroups, LaunchOfScalesFarApart, testing::ValuesIn(kWarpgroupLaunches),
                          [](const auto& info) { return info.param.name; });
 
 TEST_F(AttendGpuTest, FlashAndProShapes) {
@@ -205,6 +242,11 @@ TEST_F(AttendGpuTest, DenseScoresFarApart) {
     setup.query_scale = scale;
     expect_agrees(setup, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}}, 0, 1.2e-2);
   }
+}
+
+TEST_F(AttendGpuTest, DenseRowsOfScalesFarApart) {
+  expect_scales({.heads = 64, .ratio = 4}, 2, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}},
+                dense_position(2500));
 }
 
 // So little work that tools can follow every access: two splits for some of the blocks, of 64 and of 16 heads.
@@ -294,6 +336,10 @@ TEST_F(AttendGpuTest, RunsAgreeWithTheCpu) {
     SCOPED_TRACE("heads " + std::to_string(heads) + " ratio " + std::to_string(ratio));
     expect_agrees(Setup({.heads = heads, .ratio = ratio}, 2, 8200), {{0, 8000, 137}, {1, 90, 50}}, 3);
   }
+}
+
+TEST_F(AttendGpuTest, RunsOfScalesFarApart) {
+  expect_scales({.heads = 64, .ratio = 128}, 2, {{0, 8000, 137}, {1, 90, 50}}, 8200);
 }
 
 TEST_F(AttendGpuTest, PaddingRowsAreZero) {

@@ -26,6 +26,9 @@ struct AttendShape {
   std::int32_t ring_rows = 131;
   std::int32_t block_rows = 64;
   bool rotates = true;
+  // Every group of 64 values of a row is multiplied by 2^row_exponent, or by 2^8 less, up to row_steps times at random.
+  std::int32_t row_exponent = 0;
+  std::int32_t row_steps = 0;
 };
 
 // Tokens [start, start + count) of the sequence in `slot`.
@@ -67,13 +70,20 @@ class RowRandom {
 class RowBank {
  public:
   static constexpr std::int64_t kRows = 1024;
-  explicit RowBank(RowFormat format, std::uint64_t seed = 1) : shape_(block_shape(format, kRows)) {
+  static constexpr std::size_t kGroupValues = 64;
+  explicit RowBank(RowFormat format, std::uint64_t seed = 1) : RowBank(AttendShape{.format = format}, seed) {}
+  explicit RowBank(const AttendShape& shape, std::uint64_t seed = 1) : shape_(block_shape(shape.format, kRows)) {
     bytes_.resize(static_cast<std::size_t>(shape_.block_bytes));
     std::vector<float> values(kHeadDim);
     for (std::int64_t row = 0; row < kRows; ++row) {
       RowRandom random(seed, row, 1);
       for (float& value : values) value = round_to_bf16(random.normal());
-      encode_row(format, shape_, values.data(), bytes_.data(), row);
+      RowRandom steps(seed, row, 2);
+      for (std::size_t first = 0; first < values.size(); first += kGroupValues) {
+        const auto exponent = shape.row_exponent - 8 * static_cast<std::int32_t>(steps.below(shape.row_steps + 1));
+        for (std::size_t i = first; i < first + kGroupValues; ++i) values[i] = std::ldexp(values[i], exponent);
+      }
+      encode_row(shape.format, shape_, values.data(), bytes_.data(), row);
     }
   }
   void copy(std::int64_t row, const BlockShape& shape, std::byte* block, std::int64_t to) const {
@@ -116,7 +126,7 @@ struct AttendPool {
 // A cache of several sequences, from which steps of any cut take their inputs.
 struct AttendSetup {
   AttendSetup(const AttendShape& attend_shape, std::int32_t sequence_slots, std::int64_t positions)
-      : shape(attend_shape), slots(sequence_slots), bank(shape.format), pool(shape, bank, slots, positions, 97) {}
+      : shape(attend_shape), slots(sequence_slots), bank(shape), pool(shape, bank, slots, positions, 97) {}
   AttendShape shape;
   std::int32_t slots;
   RowBank bank;
