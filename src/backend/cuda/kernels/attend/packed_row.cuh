@@ -169,9 +169,10 @@ __device__ inline void correct_atom(std::byte* slot, int atom, int row, int unit
     *pair = multiply_bf16_pair(*pair, rest);
   }
 }
-__device__ inline void correct_row(std::byte* slot, int row, int unit, const uint2& scales) {
+__device__ inline void correct_row(std::byte* slot, int row, int unit, const uint2& scales, int begin = 0,
+                                   int end = kAtoms - 1) {
 #pragma unroll 1
-  for (int atom = 0; atom < kAtoms - 1; ++atom) {
+  for (int atom = begin; atom < end; ++atom) {
     if (scale_of(scales, atom) > kGreatestFactor) correct_atom(slot, atom, row, unit, scale_of(scales, atom));
   }
 }
@@ -204,13 +205,19 @@ struct LoadedCodes {
   }
   // The same, and as soon as registers are free, they take the units of the row at `next`, if there are `more`.
   __device__ void decode(bool exists, std::byte* slot, int row, int unit, const RowSource& next, bool more) {
-    const std::uint32_t present = exists ? 0xffffffffu : 0;
     const uint2 own = exists ? scales : uint2{};
     load_scales_if(more, next.scales, scales);
+    decode_atoms<0, kAtoms - 1>(exists, own, slot, row, unit, next, more);
+  }
+  // Atoms [kBegin, kEnd) of it, with the row's scales in `own`, zeros if it does not exist.
+  template <int kBegin, int kEnd>
+  __device__ void decode_atoms(bool exists, const uint2& own, std::byte* slot, int row, int unit, const RowSource& next,
+                               bool more) {
+    const std::uint32_t present = exists ? 0xffffffffu : 0;
     const std::byte* from = next.data + unit * kUnitBytes;
     std::uint32_t greatest = 0;
 #pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) {
+    for (int atom = kBegin; atom < kEnd; ++atom) {
       const std::uint32_t scale = scale_of(own, atom);
       greatest = max(greatest, scale);
       uint4 values[2];
@@ -219,7 +226,7 @@ struct LoadedCodes {
       store_atom(slot, atom, row, unit, values[0], values[1]);
       __syncwarp();  // otherwise the compiler moves all loads behind the last atom
     }
-    if (greatest > kGreatestFactor) correct_row(slot, row, unit, own);
+    if (greatest > kGreatestFactor) correct_row(slot, row, unit, own, kBegin, kEnd);
   }
 };
 

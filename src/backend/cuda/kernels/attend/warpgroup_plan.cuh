@@ -18,7 +18,8 @@
 //                first two are still in their slots. Producers go on to the next token's rows while consumers still
 //                write outputs.
 //   alone        One block has 64 heads of a token of up to 1152 rows, some of whose scores wait in local memory. A
-//                piece is 64 rows of one half of the values, in that half of slot 1.
+//                piece is a tile, in slot 1, whose halves are filled and emptied by themselves: each has the columns of
+//                a consumer warpgroup.
 //   several      A piece is 32 * kBlocks rows of the block's slice, in one half of slot 1.
 //
 // Where tokens are not taken in turn, the queries, what follows them and slot 0 give room to the weights of up to 1152
@@ -156,10 +157,7 @@ struct KvSplit {
   [[nodiscard]] __device__ int filled_before(int slot) const { return slot == 0 ? filled[0] : filled[1]; }
   // Fills of slot `slot` while the split is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
-  [[nodiscard]] __device__ std::int32_t pieces() const {
-    const std::int32_t tiles = (count + kPieceRows - 1) / kPieceRows;
-    return kBlocks == 1 && !kTurns ? 2 * tiles : tiles;
-  }
+  [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
 
   // With one block: tiles that are in their slots already; slot and number of fill of a piece; the first piece that
   // fills `slot` again.

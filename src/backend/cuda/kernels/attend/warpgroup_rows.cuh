@@ -29,7 +29,7 @@ class RowProducer {
 
   __device__ void run() {
     run_tiles();
-    if constexpr (!kTurns) run_slices(split_.pieces());
+    if constexpr (kBlocks > 1) run_slices(split_.pieces());
   }
 
  private:
@@ -64,8 +64,9 @@ class RowProducer {
   // memory has enough to do without, and a producer no registers to spare.
   static constexpr int kAhead = kTurns ? 0 : 1;
 
+  // And those that follow once more, as values.
   [[nodiscard]] __device__ int fills() const {
-    return split_.tiles() + (kTurns ? split_.pieces() - split_.resident() : 0);
+    return split_.tiles() + (kBlocks == 1 ? split_.pieces() - split_.resident() : 0);
   }
   // Tile that is the `fill`-th.
   [[nodiscard]] __device__ Rows tile_rows(int fill) const {
@@ -111,20 +112,44 @@ class RowProducer {
       const int slot = fill < scored ? fill % 2 : split_.slot_of(piece);
       const int earlier = fill < scored ? split_.filled_before(slot) + fill / 2 : split_.fill_of(piece);
       const bool more = fill + 1 < count;
+      const bool exists = rows.begin + row_ < rows.end;
       const RowSource next = tile_source(more ? fill + 1 : fill, place[0]);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) place[i] = place[i + 1];
       if (kAhead > 0 && fill + 1 + kAhead < scored)
         prefetch_tile(fill + 1 + kAhead, place[kAhead > 0 ? kAhead - 1 : 0]);
       place[kAhead] = tile_place(fill + 2 + kAhead);
+      if (kBlocks == 1 && !kTurns && fill >= scored) {
+        if (fill == scored) wait_empty(shared_.empty[1], split_.score_fills(1));
+        fill_halves(loaded, piece, exists, data, next, more);
+        data = next.data;
+        continue;
+      }
       wait_empty(shared_.empty[slot], earlier);
-      const bool exists = rows.begin + row_ < rows.end;
       copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
       arrive_after_copies(shared_address(&shared_.full[slot]));
       loaded.decode(exists, shared_.slot[slot], row_, unit_, next, more);
       data = next.data;
       announce(shared_.full[slot]);
     }
+  }
+
+  // A tile of values in slot 1, where a block has a token alone: each half is for a consumer warpgroup.
+  __device__ void fill_halves(LoadedCodes& loaded, int piece, bool exists, const std::byte* data, const RowSource& next,
+                              bool more) {
+    constexpr int kHalfAtoms = kAtoms / 2;
+    std::byte* slot = shared_.slot[1];
+    const uint2 scales = exists ? loaded.scales : uint2{};
+    const uint2 next_scales = load_scales(next.scales);  // those of some row in any case
+    wait_empty(shared_.piece_empty[0], piece);
+    loaded.template decode_atoms<0, kHalfAtoms>(exists, scales, slot, row_, unit_, next, more);
+    announce(shared_.piece_full[0]);
+    wait_empty(shared_.piece_empty[1], piece);
+    copy_rope_units(data, exists, slot, row_, unit_);
+    arrive_after_copies(shared_address(&shared_.piece_full[1]));
+    loaded.template decode_atoms<kHalfAtoms, kAtoms - 1>(exists, scales, slot, row_, unit_, next, more);
+    announce(shared_.piece_full[1]);
+    loaded.scales = next_scales;
   }
 
   // --- slices: several rows a thread, some of their values -----------------------------------------------
@@ -138,17 +163,16 @@ class RowProducer {
     RowSlot place[kPieceTiles];
   };
 
-  // Pieces of all rows are slices of values: the block's; with one block halves take turns.
-  static constexpr int kSlices = kAtoms / kGroups;
-  [[nodiscard]] __device__ int slice_of(int piece) const {
-    return kBlocks == 1 ? piece % 2 : split_.rank;
+  // The last block's slice has the rotated values.
+  [[nodiscard]] __device__ bool has_rope() const {
+    return split_.rank == kBlocks - 1;
   }
-  [[nodiscard]] __device__ static bool is_rope(int slice, int atom) {
-    return slice == kSlices - 1 && atom % kGroups == kGroups - 1;
+  [[nodiscard]] __device__ bool is_rope(int atom) const {
+    return has_rope() && atom % kGroups == kGroups - 1;
   }
 
   [[nodiscard]] __device__ Rows piece_rows(int piece) const {
-    return {(kBlocks == 1 ? piece / 2 : piece) * KvSplit<kBlocks, kTurns>::kPieceRows, split_.count};
+    return {piece * KvSplit<kBlocks, kTurns>::kPieceRows, split_.count};
   }
 
   [[nodiscard]] __device__ static std::uint32_t scale_of(const LoadedPiece& loaded, int atom) {
@@ -162,19 +186,19 @@ class RowProducer {
   }
 
   // Rotated values: copy_rope.
-  __device__ void load_slice(int piece, int slice, const RowSlot (&place)[kPieceTiles], LoadedPiece& loaded) const {
+  __device__ void load_slice(int piece, const RowSlot (&place)[kPieceTiles], LoadedPiece& loaded) const {
     const Rows rows = piece_rows(piece);
     if (rows.begin >= rows.end) return;
 #pragma unroll
     for (int tile = 0; tile < kPieceTiles; ++tile) {
       loaded.place[tile] = place[tile];
       const RowSource source = source_of(rows, rows.begin + tile * kTileRows + row_, place[tile]);
-      loaded.scales[tile] = load_scale_bytes<kGroups>(source.scales + slice * kGroups);
+      loaded.scales[tile] = load_scale_bytes<kGroups>(source.scales + split_.rank * kGroups);
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
         const int atom = tile * kGroups + i;
-        if (is_rope(slice, atom)) continue;
-        loaded.raw[atom] = load_unit(source.data + (slice * kGroups + i) * kAtomValues + unit_ * kUnitBytes);
+        if (is_rope(atom)) continue;
+        loaded.raw[atom] = load_unit(source.data + (split_.rank * kGroups + i) * kAtomValues + unit_ * kUnitBytes);
       }
     }
   }
@@ -194,15 +218,15 @@ class RowProducer {
   }
 
   // `half`: of slot 1, that of the piece.
-  __device__ void store_slice(int piece, int half, int slice, const LoadedPiece& loaded) {
+  __device__ void store_slice(int piece, int half, const LoadedPiece& loaded) {
     const Rows rows = piece_rows(piece);
     wait_empty(shared_.piece_empty[half], piece / 2);
     std::byte* slot = shared_.slot[1] + half * KvSplit<kBlocks, kTurns>::kPieceBytes;
-    if (slice == kSlices - 1) copy_rope(rows, loaded.place, shared_address(slot));
+    if (has_rope()) copy_rope(rows, loaded.place, shared_address(slot));
     std::uint32_t greatest = 0;
 #pragma unroll
     for (int atom = 0; atom < kPieceAtoms; ++atom) {
-      if (is_rope(slice, atom)) continue;
+      if (is_rope(atom)) continue;
       const bool exists = rows.begin + atom / kGroups * kTileRows + row_ < rows.end;
       const std::uint32_t scale = scale_of(loaded, atom);
       greatest = max(greatest, scale);
@@ -214,20 +238,19 @@ class RowProducer {
 #pragma unroll
       for (int atom = 0; atom < kPieceAtoms; ++atom) {
         const std::uint32_t scale = scale_of(loaded, atom);
-        if (!is_rope(slice, atom) && scale > kGreatestFactor) correct_atom(slot, atom, row_, unit_, scale);
+        if (!is_rope(atom) && scale > kGreatestFactor) correct_atom(slot, atom, row_, unit_, scale);
       }
     }
-    if (slice == kSlices - 1) arrive_after_copies(shared_address(&shared_.piece_full[half]));
+    if (has_rope()) arrive_after_copies(shared_address(&shared_.piece_full[half]));
     announce(shared_.piece_full[half]);
   }
 
   // Stores a piece and starts to load the one after the next.
   __device__ void take_slice(int piece, int half, LoadedPiece& loaded) {
-    const int slice = slice_of(half);
     RowSlot place[kPieceTiles];
     place_slice(piece + 2, place);
-    store_slice(piece, half, slice, loaded);
-    load_slice(piece + 2, slice, place, loaded);
+    store_slice(piece, half, loaded);
+    load_slice(piece + 2, place, loaded);
   }
 
   __device__ void run_slices(int count) {
@@ -236,8 +259,8 @@ class RowProducer {
     RowSlot place[2][kPieceTiles];
     place_slice(0, place[0]);
     place_slice(1, place[1]);
-    load_slice(0, slice_of(0), place[0], even);
-    load_slice(1, slice_of(1), place[1], odd);
+    load_slice(0, place[0], even);
+    load_slice(1, place[1], odd);
     wait_empty(shared_.empty[1], split_.score_fills(1));
 #pragma unroll 1
     for (int k = 0; k < count; k += 2) {
