@@ -47,7 +47,8 @@ class HeadConsumer : private ScoreConsumer<kBlocks, kTurns> {
 
   using Base::Base;
 
-  // Where tokens are taken in turn, next(item) is called when q and the weights of the item are not needed any more.
+  // Where tokens are taken in turn, next(begin) is called when q and the weights of the item are not needed any more;
+  // producers have started to copy the next queries to the atoms before `begin`.
   template <class Next>
   __device__ void run(const Next& next) {
     Base::publish_scores();
@@ -242,7 +243,7 @@ class HeadConsumer : private ScoreConsumer<kBlocks, kTurns> {
       } else {
         named_sync(kOutputBarrier, kConsumers + 32);
       }
-      next(shared_.work[token_]);
+      next(split.query_room(tiles - 1));
       write_rows(o, factor);
     } else {
       write_slice(o, factor);

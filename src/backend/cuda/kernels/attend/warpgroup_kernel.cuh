@@ -104,11 +104,11 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   }
   if (consumes) {
     take_registers<consumer_registers<kBlocks>()>();
-    HeadConsumer<kBlocks, kTurns>(p, 0, shared).run([](const WorkItem&) {});
+    HeadConsumer<kBlocks, kTurns>(p, 0, shared).run([](int) {});
   } else {
     give_registers<producer_registers<kBlocks>()>();
     const KvSplit<kBlocks, kTurns> split({.rows = rows.count}, rank);
-    RowProducer<kBlocks, kTurns>(p, rows, split, shared.place[0], shared).run();
+    RowProducer<kBlocks, kTurns>(p, rows, split, shared.place[0], shared).run([](int, int) {});
     if (threadIdx.x < kConsumers + kRotatedPairs) {
       const int pair = static_cast<int>(threadIdx.x) - kConsumers;
       if (p.output_rope.inverse_frequency != nullptr) {
@@ -122,23 +122,29 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   cluster_wait();
 }
 
+// Row of an item's queries.
+__device__ inline int query_row(const AttendParams& p, int groups, int item) {
+  return item / groups * p.heads + item % groups * kTileHeads;
+}
+
 // Tokens one after the other, by a block: items `first`, first + gridDim.x, .. before `last`. Item i is the group
 // i % groups of 64 heads of token i / groups. Tokens of the dense kernel have no rows here.
 __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int first,
                                       int last, WarpgroupShared<1, true>& shared) {
-  const auto copy = [&](int item) {
+  const auto copy = [&](int item, int begin) {
     if (threadIdx.x != 0 || item >= last) return;
-    copy_queries(queries, item / groups * p.heads + item % groups * kTileHeads, shared);
+    copy_queries(queries, query_row(p, groups, item), shared, begin);
   };
-  copy(first);
+  copy(first, 0);
   int token = 0;
   int parity = 0;
 #pragma unroll 1
   for (int item = first; item < last; item += static_cast<int>(gridDim.x)) {
     barrier_wait(shared_address(&shared.token_full[token]), parity);
     if (shared.work[token].rows > 0) {
-      HeadConsumer<1, true>(p, token, shared).run([&](const WorkItem& work) {
-        copy(work.token * groups + work.first_head / kTileHeads + static_cast<int>(gridDim.x));
+      HeadConsumer<1, true>(p, token, shared).run([&](int begin) {
+        const WorkItem& work = shared.work[token];
+        copy(work.token * groups + work.first_head / kTileHeads + static_cast<int>(gridDim.x), begin);
       });
     } else {
       if (shared.work[token].rows == 0) {
@@ -146,7 +152,7 @@ __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& 
       }
       barrier_wait(shared_address(&shared.q_full), shared.work[token].parity);
       named_sync(kConsumersBarrier, kConsumers);
-      copy(item + static_cast<int>(gridDim.x));
+      copy(item + static_cast<int>(gridDim.x), 0);
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.token_empty[token]));
@@ -154,8 +160,8 @@ __device__ inline void consume_tokens(const AttendParams& p, const CUtensorMap& 
     parity ^= token ^ 1;
   }
 }
-__device__ inline void produce_tokens(const AttendParams& p, int groups, int first, int last,
-                                      WarpgroupShared<1, true>& shared) {
+__device__ inline void produce_tokens(const AttendParams& p, const CUtensorMap& queries, int groups, int first,
+                                      int last, WarpgroupShared<1, true>& shared) {
   WorkItem work{};
   int n = 0;
 #pragma unroll 1
@@ -183,7 +189,10 @@ __device__ inline void produce_tokens(const AttendParams& p, int groups, int fir
     named_sync(kProducersBarrier, kProducers);
     if (work.rows > 0) {
       const KvSplit<1, true> split(work, 0);
-      RowProducer<1, true>(p, rows, split, place, shared).run();
+      RowProducer<1, true>(p, rows, split, place, shared).run([&](int begin, int end) {
+        const int next = item + static_cast<int>(gridDim.x);
+        if (thread == 0 && next < last) copy_queries(queries, query_row(p, groups, next), shared, begin, end);
+      });
       for (int slot = 0; slot < 2; ++slot) work.filled[slot] += split.fills(slot);
     }
   }
@@ -250,7 +259,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
       consume_tokens(p, queries, groups, first, last, shared);
     } else {
       give_registers<producer_registers<1>()>();
-      produce_tokens(p, groups, first, last, shared);
+      produce_tokens(p, queries, groups, first, last, shared);
     }
   }
 #endif

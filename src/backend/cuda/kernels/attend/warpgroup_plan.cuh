@@ -94,8 +94,15 @@ struct WarpgroupShared {
   // Tokens whose rows the producers know: those of one block know the next token's early.
   static constexpr int kTokens = kTurns ? 2 : 1;
   static constexpr int kMapped = kTurns ? kSplitRows : kMappedRows;  // compressed rows; one block has no others
-  // Weights: [warp of a warpgroup][16 rows][lane] in 16 bytes, a register operand of products.
+  // Weights: in 16 bytes a lane's register operand of a product, of 16 rows. With several blocks [warp of a warpgroup]
+  // [16 rows][lane]: a warp's are one copy. With one block [tile][warp][16 rows][lane]: a tile's have the place of an
+  // atom of queries.
   static constexpr int kWarpWeightBytes = kGatheredSteps * kWeightStepBytes / 4;
+  [[nodiscard]] __device__ static int weight_offset(int warp, int product) {
+    constexpr int kTileProducts = kTileRows / 16;
+    if constexpr (kBlocks > 1) return warp * kWarpWeightBytes + product * kWarpProductBytes;
+    return product / kTileProducts * kAtomBytes + (warp * kTileProducts + product % kTileProducts) * kWarpProductBytes;
+  }
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms; later weights, with what follows
   std::byte more_weights[2 * kSplitTiles * kWeightStepBytes - sizeof(q)];
   alignas(1024) std::byte slot[2][kSlotBytes];  // tiles of rows; at the end the outputs lie here
@@ -118,6 +125,7 @@ struct WarpgroupShared {
   std::uint64_t weights_here[kChunks];
 };
 static_assert(sizeof(WarpgroupShared<1, true>::q) == kAtoms * kAtomBytes);
+static_assert(kTileRows / kStepRows * kWeightStepBytes == kAtomBytes, "a tile's weights have an atom's place");
 static_assert(36 * kWeightStepBytes <= (kTileHeads * kHeadDim * 2) + 16384 + kSlotBytes);
 
 // The work of one block for one token.
@@ -158,6 +166,13 @@ struct KvSplit {
   // Fills of slot `slot` while the split is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
+
+  // Tokens in turn: atoms of q, from the first on, that have given room to the next queries once the producers have
+  // found the place of `piece` empty. Both warpgroups have then summed the piece two before it, and read the weights of
+  // the piece after that one.
+  [[nodiscard]] __device__ int query_room(std::int32_t piece) const {
+    return piece < resident() ? 0 : min(piece, kAtoms);
+  }
 
   // With one block: tiles that are in their slots already; slot and number of fill of a piece; the first piece that
   // fills `slot` again.

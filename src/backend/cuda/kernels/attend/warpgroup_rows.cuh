@@ -27,8 +27,11 @@ class RowProducer {
                          const RowSlot* place, Shared& shared)
       : p_(params), slot_(rows.place.slot), window_(rows.window), split_(split), place_(place), shared_(shared) {}
 
-  __device__ void run() {
-    run_tiles();
+  // next(begin, end) is called, by all threads, as soon as these atoms have given room to the next queries, if there
+  // are tokens in turn.
+  template <class Next>
+  __device__ void run(const Next& next) {
+    run_tiles(next);
     if constexpr (kBlocks > 1) run_slices(split_.pieces());
   }
 
@@ -90,7 +93,8 @@ class RowProducer {
     if (rows.begin + row_ < rows.end) prefetch_quarter_row(source_of(rows, rows.begin + row_, place), unit_);
   }
 
-  __device__ void run_tiles() {
+  template <class NextQueries>
+  __device__ void run_tiles(const NextQueries& next_queries) {
     const int count = fills();
     if (count == 0) return;
     const int scored = split_.tiles();
@@ -126,6 +130,7 @@ class RowProducer {
         continue;
       }
       wait_empty(shared_.empty[slot], earlier);
+      if (kTurns && fill >= scored) next_queries(split_.query_room(piece - 1), split_.query_room(piece));
       copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
       arrive_after_copies(shared_address(&shared_.full[slot]));
       loaded.decode(exists, shared_.slot[slot], row_, unit_, next, more);

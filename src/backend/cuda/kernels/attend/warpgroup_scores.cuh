@@ -221,7 +221,7 @@ class ScoreConsumer {
 
   // This thread's unit of a step of 16 rows.
   [[nodiscard]] __device__ std::byte* weights(int step) {
-    return shared_.q + warp_ % 4 * Shared::kWarpWeightBytes + step * kWarpProductBytes + lane_ * kUnitBytes;
+    return shared_.q + Shared::weight_offset(warp_ % 4, step) + lane_ * kUnitBytes;
   }
 
   __device__ void publish_weights() {
