@@ -205,14 +205,16 @@ class ScoreConsumer {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         const int at = 2 * tile + step;
-        if (lane_ % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
+        // With one block those of rows that do not exist are stored too, zeros, which lets sums run amid exponentials.
+        const bool exists = kBlocks == 1 || at < split.own_steps();
+        if (lane_ % 4 == 0 && exists) shared_.step_sum[split.own_step() + at][head(half)] = sum;
       }
     }
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
       const float* v = &s[8 * i];
       const int at = tile * kProducts + i;
-      if (at < 2 * split.own_steps()) {  // beyond lie the next block's
+      if (kBlocks == 1 || at < 2 * split.own_steps()) {  // beyond lie the next block's
         *reinterpret_cast<uint4*>(weights(2 * split.own_step() + at)) =
             make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
       }
