@@ -63,9 +63,9 @@ struct SplitKConsumer {
 
   const LinearParams& p;
   const SplitKUnit& unit;
-  SplitKLoader<kTokens, kRows>& loader;  // this block's, where it has no warp
-  int group;                             // number among the block's segments
-  int warp;                              // number in the warpgroup
+  SplitKLoader<kTokens, kRows, Shape::kLoaderWarps>& loader;  // this block's, where it has no warp
+  int group;                                                  // number among the block's segments
+  int warp;                                                   // number in the warpgroup
   int lane;
   Ring ring{};
 
@@ -73,7 +73,12 @@ struct SplitKConsumer {
   __device__ __forceinline__ std::uint32_t weights() const {
     return unit.slot(ring.stage) + (kRows > 1 ? unit.row * unit.tile_bytes : 0);
   }
-  __device__ __forceinline__ void wait_full() const { barrier_wait(unit.full + ring.stage * 8, ring.parity); }
+  __device__ __forceinline__ void wait_full(int stage) const {
+    barrier_wait(unit.full + ring.stage * 8, ring.parity);
+    if constexpr (Shape::kLoaderWarps) {
+      if (stage < unit.slots) barrier_wait(unit.first_inputs(ring.stage), 0);
+    }
+  }
   // A barrier that the compiler does not know counts as all sixteen, of which a multiprocessor has enough for four
   // blocks only.
   __device__ __forceinline__ void sync_group() const {
@@ -107,7 +112,7 @@ struct SplitKConsumer {
 
   __device__ __forceinline__ void sum_bf16(float (&sum)[kValues]) {
     for (int stage = 0; stage < unit.stages(); ++stage) {
-      wait_full();
+      wait_full(stage);
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) Mma::bf16(sum, wgmma_tile(weights(), step), columns(step), true);
@@ -130,7 +135,8 @@ struct SplitKConsumer {
                                             std::uint32_t factors, int block, int step) {
     constexpr int kLoads = kWideValues / 8;  // loads of 16 codes a lane
     const int step_of_stage = step % kStepsPerStage;
-    if (step_of_stage == 0) wait_full();
+    const int stage = (block * kStepsPerBlock + step) / kStepsPerStage;
+    if (step_of_stage == 0) wait_full(stage);
     const std::uint32_t codes_at = weights() + step_of_stage * kLoads * kWarpgroup * 16 + (warp * 32 + lane) * 16;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -145,7 +151,7 @@ struct SplitKConsumer {
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (step_of_stage == 0) release_before((block * kStepsPerBlock + step) / kStepsPerStage);
+    if (step_of_stage == 0) release_before(stage);
     if (step_of_stage + 1 == kStepsPerStage) ring.advance(unit.slots);
   }
 
@@ -171,7 +177,7 @@ struct SplitKConsumer {
       if (block > 0 && block % 32 == 0) scales = lane_scales(block);
       const float weight = __shfl_sync(0xffffffffU, scales, block % 32);
       float product[kValues];
-      wait_full();
+      wait_full(block);
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kE4m3Steps; ++step) {

@@ -56,6 +56,7 @@ __global__ __launch_bounds__(
     for (int i = 0; i < unit.slots; ++i) {
       barrier_init(unit.full + i * 8, 1);
       barrier_init(unit.empty + i * 8, Shape::kReaders);
+      if constexpr (Shape::kLoaderWarps) barrier_init(unit.first_inputs(i), 1);
     }
     barrier_init_fence();
   }
@@ -65,7 +66,8 @@ __global__ __launch_bounds__(
     cluster_arrive();
     cluster_wait();
   };
-  SplitKLoader<kTokens, kRows> loader{p, unit, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
+  SplitKLoader<kTokens, kRows, Shape::kLoaderWarps> loader{
+      p, unit, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
   if (loads) {
     if (lane == 0) {
       loader.start();
@@ -86,6 +88,10 @@ __global__ __launch_bounds__(
   SplitKConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};
   const float scales = consumer.lane_scales(0);
   wait_for_predecessors();
+  if constexpr (Shape::kLoaderWarps) {  // the loader may be waiting for weights
+    if (lane == 0) loader.load_first_inputs(warp % kGroupWarps, kGroupWarps);
+    __syncwarp();
+  }
   consumer.multiply(scales);
   if (blocks == 1) {
     consumer.sync();

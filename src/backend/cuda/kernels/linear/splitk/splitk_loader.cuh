@@ -24,14 +24,16 @@ struct SplitKUnit {
   int slot_bytes;       // size of a stage: weights of every row tile, inputs, and their scales for kFp8Products
   int slots;            // slots of the ring
   std::uint32_t ring;   // [slots][slot_bytes], later the sums
-  std::uint32_t full;   // [slots] barriers
-  std::uint32_t empty;  // [slots]
+  std::uint32_t full;   // [kMaxStages] barriers
+  std::uint32_t empty;  // [kMaxStages]; behind it, of a loader in a warp of its own, those of the first ring's inputs
 
   __device__ __forceinline__ std::uint32_t slot(int i) const { return ring + i * slot_bytes; }
+  __device__ __forceinline__ std::uint32_t first_inputs(int slot) const { return empty + (kMaxStages + slot) * 8; }
   __device__ __forceinline__ int stages() const { return blocks * stages_per_scale(q->kind); }
 };
 
-template <int kTokens, int kRows>
+// kOwnWarp: it has one, and does not multiply.
+template <int kTokens, int kRows, bool kOwnWarp>
 struct SplitKLoader {
   const LinearParams& p;
   const SplitKUnit& unit;
@@ -39,11 +41,17 @@ struct SplitKLoader {
   Ring ring{};
   int next = 0;  // stage to load
 
-  __device__ __forceinline__ void load_weights(int stage, int slot) const {
-    const std::uint32_t barrier = unit.full + slot * 8;
+  // Those that fill the ring.
+  [[nodiscard]] __device__ __forceinline__ int first_stages() const { return min(unit.stages(), unit.slots); }
+  [[nodiscard]] __device__ __forceinline__ int input_bytes() const {
     const int scale_bytes = unit.q->kind == TileKind::kFp8Products ? kTokens * int{sizeof(float)} : 0;
-    barrier_arrive_expect(barrier,
-                          static_cast<std::uint32_t>(kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens> + scale_bytes));
+    return kSplitKBoxBytes<kTokens> + scale_bytes;
+  }
+
+  // other_bytes: what else the slot's barrier waits for.
+  __device__ __forceinline__ void load_weights(int stage, int slot, int other_bytes) const {
+    const std::uint32_t barrier = unit.full + slot * 8;
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(kRows * unit.tile_bytes + other_bytes));
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       // A row tile beyond the problem's last multiplies the last one's weights in vain.
@@ -54,23 +62,41 @@ struct SplitKLoader {
                 static_cast<std::uint32_t>(unit.tile_bytes), barrier, weight_policy);
     }
   }
-  __device__ __forceinline__ void load_inputs(int stage, int slot) const {
+  __device__ __forceinline__ void load_inputs(int stage, int slot, std::uint32_t barrier) const {
     const TileKind kind = unit.q->kind;
     const std::uint32_t to = unit.slot(slot) + kRows * unit.tile_bytes;
     copy_box(to, &p.inputs[unit.q->input], (unit.first_block * stages_per_scale(kind) + stage) * stage_inputs(kind),
-             unit.first_token, unit.full + slot * 8);
+             unit.first_token, barrier);
     if (kind != TileKind::kFp8Products) return;
     const float* scales = p.input_scales + std::int64_t{unit.first_block + stage} * p.input_scale_stride;
-    copy_bulk(to + kSplitKBoxBytes<kTokens>, scales + unit.first_token, kTokens * int{sizeof(float)},
-              unit.full + slot * 8, evict_normal_policy());
+    copy_bulk(to + kSplitKBoxBytes<kTokens>, scales + unit.first_token, kTokens * int{sizeof(float)}, barrier,
+              evict_normal_policy());
   }
 
-  // The first ring: weights at once, inputs when the kernels before have written them.
+  // The first ring, until the kernels before have ended. In a warp of its own the weights alone, some slots at a time.
   __device__ __forceinline__ void start() {
-    next = min(unit.stages(), unit.slots);
-    for (int i = 0; i < next; ++i) load_weights(i, i);
-    wait_for_predecessors();
-    for (int i = 0; i < next; ++i) load_inputs(i, i);
+    next = first_stages();
+    if constexpr (kOwnWarp) {
+      const int under_way = splitk_slots_under_way(unit.q->kind);
+      for (int i = 0; i < next; ++i) {
+        if (i >= under_way) barrier_wait(unit.full + (i - under_way) * 8, 0);
+        load_weights(i, i, 0);
+      }
+      wait_for_predecessors();
+    } else {
+      for (int i = 0; i < next; ++i) load_weights(i, i, input_bytes());
+      wait_for_predecessors();
+      for (int i = 0; i < next; ++i) load_inputs(i, i, unit.full + i * 8);
+    }
+  }
+  // kOwnWarp: a share of the first ring's inputs, slots `first`, first + step, ... For the warps that multiply, each
+  // with some, since one thread would take 0.7 us for all. Precondition: the kernels before have ended.
+  __device__ __forceinline__ void load_first_inputs(int first, int step) const {
+    for (int i = first; i < first_stages(); i += step) {
+      const std::uint32_t barrier = unit.first_inputs(i);
+      barrier_arrive_expect(barrier, static_cast<std::uint32_t>(input_bytes()));
+      load_inputs(i, i, barrier);
+    }
   }
 
   __device__ __forceinline__ bool more() const {
@@ -80,8 +106,8 @@ struct SplitKLoader {
   // Another stage where the oldest one was, once every warp has released that. Precondition: more().
   __device__ __forceinline__ void refill() {
     barrier_wait(unit.empty + ring.stage * 8, ring.parity);
-    load_weights(next, ring.stage);
-    load_inputs(next, ring.stage);
+    load_weights(next, ring.stage, input_bytes());
+    load_inputs(next, ring.stage, unit.full + ring.stage * 8);
     ++next;
     ring.advance(unit.slots);
   }

@@ -15,6 +15,12 @@ constexpr int splitk_scale_bytes(TileKind kind) {
   return kind == TileKind::kFp8Products ? 1024 : 0;
 }
 
+// Slots of the first ring that fill at a time, where a warp of its own keeps it full: 256 inputs. The rings of all
+// blocks asked for at once, 25 MB, would make what other kernels read meanwhile wait for microseconds.
+constexpr int splitk_slots_under_way(TileKind kind) {
+  return 256 / stage_inputs(kind);
+}
+
 // kGroups: segments of a block, each with a loader and a ring. kRows: row tiles of a block, which share the inputs of
 // its one segment. Each has a warpgroup that multiplies.
 template <int kTokens, int kGroups, int kRows = 1>
@@ -39,7 +45,7 @@ struct SplitKShape {
   static constexpr int kSumRowBytes = kRowTile * 4 + 16;
   static constexpr int kSumBytes = kTokens * kSumRowBytes;
   static constexpr int kRingSumBytes = kRows * kSumBytes;
-  static constexpr int kGroupBarrierBytes = 2 * kMaxStages * 8;
+  static constexpr int kGroupBarrierBytes = (kLoaderWarps ? 3 : 2) * kMaxStages * 8;
   static constexpr int kBarrierBytes = kGroups * kGroupBarrierBytes;
 };
 
