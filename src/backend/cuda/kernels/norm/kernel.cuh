@@ -22,12 +22,15 @@ template <bool kWide, NormOutput kOutput>
 __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_constant__ RmsNormParams p,
                                                                 const EncodedRows encoded) {
   allow_dependents();
-  wait_for_predecessors();
   extern __shared__ uint4 shared_row[];
   auto* row = reinterpret_cast<bf16*>(shared_row);
   const int width = p.width;
   const std::int64_t first = std::int64_t{blockIdx.x} * width;
   const int thread = static_cast<int>(threadIdx.x);
+  // Weights do not depend on earlier kernels.
+  uint4 first_weights{};
+  if (kWide && thread < width / 8) first_weights = reinterpret_cast<const uint4*>(p.weight)[thread];
+  wait_for_predecessors();
   if constexpr (kWide) {
     const auto* x = reinterpret_cast<const uint4*>(p.x + first);
     for (int i = thread; i < width / 8; i += kNormThreads) shared_row[i] = x[i];
@@ -47,7 +50,7 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
     auto* y = reinterpret_cast<uint4*>(p.y + first);
     for (int i = thread; i < width / 8; i += kNormThreads) {
       const uint4 x = shared_row[i];
-      const uint4 w = weight[i];
+      const uint4 w = i == thread ? first_weights : weight[i];
       const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                       normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
       if constexpr (kOutput == NormOutput::kEncoded) {
