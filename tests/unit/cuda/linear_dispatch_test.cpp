@@ -275,6 +275,24 @@ TEST(LinearDispatch, PlansFitTheDevice) {
   }
 }
 
+// A last round that has pairs of row tiles for no more than half of the multiprocessors has single ones.
+TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
+  const auto singles = [](std::int32_t tokens, const std::vector<LinearShape>& shapes, bool pairs = true) {
+    const auto plan = plan_variant(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2), h200(), tokens, shapes);
+    return plan.ok() ? plan->single_tiles : -1;
+  };
+  EXPECT_EQ(singles(128, {fp8(32768, 1024), fp8(8192, 1024)}), 112);          // 320 pairs: 2 x 132 and 56
+  EXPECT_EQ(singles(256, {fp8(32768, 1024), fp8(8192, 1024)}), 0);            // 640: 4 x 132 and 112
+  EXPECT_EQ(singles(128, {fp8(32768, 1024)}), 0);                             // 256: 132 and 124
+  EXPECT_EQ(singles(128, {fp8(33792, 1024)}), 0);                             // 264: whole rounds
+  EXPECT_EQ(singles(128, {fp8(33856, 1024)}), 1);                             // and one of one row tile
+  EXPECT_EQ(singles(256, {fp8(17024, 1024)}), 2);                             // 133 of two token tiles: 2 x 132 and 2
+  EXPECT_EQ(singles(128, {fp8(33920, 1024), fp8(64, 1024)}), 0);              // the last call has too few
+  EXPECT_EQ(singles(128, {fp8(33792, 4096), bf16_shape(128, 4096)}), 0);      // rounds that are not alike
+  EXPECT_EQ(singles(128, {fp8(8512, 4096)}, false), 0);                       // items of one row tile
+  EXPECT_EQ(singles(128, std::vector<LinearShape>(16, fp8(2240, 1024))), 0);  // no place for another problem
+}
+
 // The constants belong to the measurements that they were fitted to.
 void expect_fast_choices(const std::string& path, std::size_t least_points, std::span<const cuda::LinearCost> costs,
                          const std::map<std::string, std::vector<LinearShape>>& layers) {

@@ -167,6 +167,20 @@ Result<LinearPlan> plan_resident(LinearPlan plan, const DeviceFacts& device, int
   return plan;
 }
 
+// Row tiles of the last call that a last round takes one by one, where it has pairs for no more than half of the
+// clusters: a pair takes nearly twice as long. Calls must have equally many inputs, so that rounds are alike.
+int single_tiles(const LinearPlan& plan, std::int32_t tokens, std::span<const LinearShape> shapes, int items) {
+  const bool alike = std::ranges::all_of(
+      shapes, [&](const LinearShape& s) { return s.inputs == shapes[0].inputs && s.tiles == shapes[0].tiles; });
+  if (plan.item_row_tiles != 2 || plan.clusters == 0 || !alike || shapes.size() == kMaxProblems) return 0;
+  const int token_tiles = ceil_div(tokens, plan.item_tokens);
+  const int groups = ceil_div(items % plan.clusters, token_tiles);
+  const int last = row_tiles(shapes.back());
+  const int last_groups = ceil_div(last, 2);
+  if (groups == 0 || groups >= last_groups || 2 * groups * token_tiles > plan.clusters) return 0;
+  return last - 2 * (last_groups - groups);
+}
+
 Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32_t tokens,
                               std::span<const LinearShape> shapes) {
   const auto index = static_cast<std::size_t>(number);
@@ -178,10 +192,12 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
                   .cluster_blocks = variant.cluster_blocks};
   if (segments % variant.cluster_blocks != 0 || any_products(shapes)) return does_not_fit(plan.variant);
   plan.sum_bytes = tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
-  return plan_resident(plan, device.facts, device.tile_clusters[index],
-                       items_of(shapes, tokens, variant.tokens, variant.row_tiles),
-                       variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
-                       variant.other_bytes + variant.row_tiles * plan.sum_bytes);
+  const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);
+  DSV4RT_ASSIGN_OR_RETURN(plan, plan_resident(plan, device.facts, device.tile_clusters[index], items,
+                                              variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
+                                              variant.other_bytes + variant.row_tiles * plan.sum_bytes));
+  plan.single_tiles = single_tiles(plan, tokens, shapes, items);
+  return plan;
 }
 
 Result<LinearPlan> plan_prefill(int number, const LinearDevice& device, std::int32_t tokens,

@@ -117,6 +117,7 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
     problem->y_stride = call->y_stride;
     problem->row_tiles = static_cast<std::int32_t>(weight.out_features() / kRowTile);
     problem->row_groups = ceil_div(problem->row_tiles, item_tiles);
+    problem->item_tiles = item_tiles;
     problem->scale_blocks = static_cast<std::int32_t>(weight.in_features() / kScaleBlockInputs);
     problem->first_item = params.items;
     problem->kind = weight.tile_kind();
@@ -125,6 +126,25 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
     params.items += problem->row_groups * params.token_tiles;
     ++problem;
   }
+}
+
+// Makes items of one row tile each of the last problem's last ones.
+void split_last_problem(LinearParams& params, int row_tiles) {
+  if (row_tiles == 0) return;
+  LinearProblem& most = params.problems[params.problem_count - 1];
+  LinearProblem& rest = params.problems[params.problem_count++];
+  rest = most;
+  most.row_tiles -= row_tiles;
+  params.items += (most.row_tiles / most.item_tiles - most.row_groups + row_tiles) * params.token_tiles;
+  most.row_groups = most.row_tiles / most.item_tiles;
+  rest.first_item = most.first_item + most.row_groups * params.token_tiles;
+  rest.row_tiles = rest.row_groups = row_tiles;
+  rest.item_tiles = 1;
+  rest.codes +=
+      std::int64_t{most.row_tiles} * most.scale_blocks * stages_per_scale(most.kind) * stage_tile_bytes(most.kind);
+  if (rest.scales != nullptr) rest.scales += std::int64_t{most.row_tiles} * most.scale_blocks;
+  const std::int64_t first_bytes = std::int64_t{most.row_tiles} * kRowTile * (most.float_output ? 4 : 2);
+  rest.y = static_cast<std::byte*>(rest.y) + first_bytes;
 }
 
 // Inputs as they are, for blocks that bring and round them themselves.
@@ -207,6 +227,7 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   params.stage_bytes = planned.stage_bytes;
   params.stages = planned.stages;
   params.sum_bytes = planned.sum_bytes;
+  split_last_problem(params, planned.single_tiles);
   return launch_tiles(device_, params, planned, stream_);
 }
 

@@ -79,6 +79,7 @@ struct LinearProblem {
   std::int64_t y_stride = 0;
   std::int32_t row_tiles = 0;     // N / 64
   std::int32_t row_groups = 0;    // groups of row tiles, those of one item each
+  std::int32_t item_tiles = 0;    // row tiles of an item, of the last one maybe fewer
   std::int32_t scale_blocks = 0;  // K / 128
   std::int32_t first_item = 0;
   std::int16_t input = 0;  // index into LinearParams::inputs or rows

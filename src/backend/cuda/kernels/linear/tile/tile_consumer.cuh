@@ -371,10 +371,10 @@ struct TileConsumer {
     exchange_parity ^= 1;
   }
 
-  // This warpgroup's part of an item; its row tile may lie beyond the problem's last.
+  // This warpgroup's part of an item; its row tile may lie beyond the problem's last, as one beyond the item's does.
   __device__ __forceinline__ Segment segment_of(const LinearItem& item) const {
     const LinearProblem& q = p.problems[item.problem];
-    return {&q, item.row_group * kRowTiles + tile, 0};
+    return {&q, tile < q.item_tiles ? item.row_group * q.item_tiles + tile : q.row_tiles, 0};
   }
   __device__ __forceinline__ static bool present(const Segment s) {
     return s.row_tile < s.q->row_tiles;

@@ -47,8 +47,8 @@ struct TileProducer {
   __device__ __forceinline__ void load_weights(const StageCursor& at, int stage) const {
     const LinearProblem& q = p.problems[at.item.problem];
     const int tile_bytes = stage_tile_bytes(q.kind);
-    const int first_tile = at.item.row_group * kRowTiles;
-    const int tiles = min(kRowTiles, q.row_tiles - first_tile);
+    const int first_tile = at.item.row_group * q.item_tiles;
+    const int tiles = min(q.item_tiles, q.row_tiles - first_tile);
     const std::uint32_t barrier = m.full + stage * 8;
     barrier_arrive_expect(barrier, static_cast<std::uint32_t>(tiles * tile_bytes + Shape::kInputBytes));
     const int stages = segment_stage(p, q, p.segments);
