@@ -174,7 +174,7 @@ TEST_F(LinearVariants, GiveTheSameBytesForEveryInput) {
       std::mt19937 random(93);
       std::vector<bf16> x(static_cast<std::size_t>(tokens * in));
       for (std::size_t i = 0; i < x.size(); ++i) {
-        constexpr int kExponents = 255;  // of finite values, with those of zeros and subnormal ones
+        constexpr int kExponents = 255;  // finite values have so many, zeros and subnormal ones among them
         const auto block = static_cast<std::uint32_t>(i / 128 * 7 % kExponents);
         const std::uint32_t exponent = block - std::min(block, static_cast<std::uint32_t>(random() % 12));
         x[i].bits = static_cast<std::uint16_t>((random() & 0x807fU) | exponent << 7U);

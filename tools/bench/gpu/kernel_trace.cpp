@@ -47,10 +47,12 @@ void complain(const char* what, CUptiResult result) {
 void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
   *size = *buffer != nullptr ? kBufferBytes : 0;
-  *most_records = 0;  // as many as fit
+  constexpr std::size_t kNoLimit = 0;
+  *most_records = kNoLimit;
 }
 
-void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t /*size*/,
+                          std::size_t valid) {
   {
     const std::lock_guard lock(trace_mutex);
     CUpti_Activity* record = nullptr;
