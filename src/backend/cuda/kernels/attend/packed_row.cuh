@@ -8,6 +8,7 @@
 
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/common/early_reads.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "layout/fp8_ds_mla.h"
@@ -102,11 +103,13 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
   return (min(scale, kGreatestFactor) + 120) * 0x00800080u;
 }
 
-// The slot of a compressed row of a sequence; blocks have a power of two rows.
+// The slot of a compressed row of a sequence; blocks have a power of two rows. kEarly: maybe before the kernels in
+// front have ended.
+template <bool kEarly = false>
 __device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std::int32_t row) {
   const int shift = __ffs(p.rows.shape.rows) - 1;
-  const auto block =
-      static_cast<std::uint32_t>(load_index(p.rows.block_table + slot * p.rows.table_stride + (row >> shift)));
+  const std::int32_t* entry = p.rows.block_table + slot * p.rows.table_stride + (row >> shift);
+  const auto block = static_cast<std::uint32_t>(kEarly ? load_early(entry) : load_index(entry));
   return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
 }
 
@@ -187,6 +190,18 @@ struct LoadedCodes {
     const std::byte* from = source.data + unit * kUnitBytes;
 #pragma unroll
     for (int atom = 0; atom < kAtoms - 1; ++atom) raw[atom] = load_unit(from + atom * kAtomValues);
+  }
+  // The same, before the kernels in front have ended if the row is `known` by then. between(): waits for them.
+  template <class Between>
+  __device__ void load_around(bool known, const RowSource& source, int unit, const Between& between) {
+    const std::byte* from = source.data + unit * kUnitBytes;
+    load_early_if(known, source.scales, scales);
+#pragma unroll
+    for (int atom = 0; atom < kAtoms - 1; ++atom) load_early_if(known, from + atom * kAtomValues, raw[atom]);
+    between();
+    load_scales_if(!known, source.scales, scales);
+#pragma unroll
+    for (int atom = 0; atom < kAtoms - 1; ++atom) load_unit_if(!known, from + atom * kAtomValues, raw[atom]);
   }
   // To row `row` of the atoms in `slot`; zeros if it does not exist.
   __device__ void decode(bool exists, std::byte* slot, int row, int unit) const {

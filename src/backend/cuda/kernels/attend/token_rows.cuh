@@ -43,11 +43,13 @@ struct TokenRows {
   }
 };
 
-__device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token) {
+// position_of(): the token's.
+template <class PositionOf>
+__device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token, const PositionOf& position_of) {
   TokenRows rows;
   // Read with the token's place, not after it; used whatever the place is, so that the read stays there.
   const std::int32_t topk_count = p.topk_indices != nullptr ? __ldg(p.topk_count + token) : 0;
-  rows.place = token_position(p.step, token);
+  rows.place = position_of();
   std::int32_t compressed = 0;
   if (p.ratio > 0) {
     compressed = p.topk_indices != nullptr ? topk_count : (rows.place.position + 1) / p.ratio;
@@ -57,6 +59,9 @@ __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token
   rows.window = rows.place.real ? min(p.window, rows.place.position + 1) : 0;
   rows.count = rows.place.real ? rows.window + compressed : 0;
   return rows;
+}
+__device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token) {
+  return token_rows(p, token, [&] { return token_position(p.step, token); });
 }
 
 __device__ inline RowAddress window_address(const AttendParams& p, const TokenRows& rows, std::int32_t index) {

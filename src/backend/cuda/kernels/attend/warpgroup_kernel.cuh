@@ -24,10 +24,11 @@ struct WarpgroupPass {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before the
-// token's place is known.
-template <int kBlocks, bool kTurns, int kThreads>
-__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int thread, RowSlot* shared_slots) {
+// Places of window rows and of the first compressed rows, by kThreads threads. Selected rows are read before
+// position_of() tells the token's place.
+template <int kBlocks, bool kTurns, int kThreads, class PositionOf>
+__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, int thread, RowSlot* shared_slots,
+                                       const PositionOf& position_of) {
   constexpr int kMapped = WarpgroupShared<kBlocks, kTurns>::kMapped;
   constexpr int kPerThread = (kMapped + kThreads - 1) / kThreads;
   std::int32_t row[kPerThread];
@@ -39,7 +40,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
       row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
     }
   }
-  const TokenRows rows = token_rows(p, token);
+  const TokenRows rows = token_rows(p, token, position_of);
   const int compressed = min(rows.count - rows.window, kMapped);
   if (thread < rows.window) {
     const std::int32_t position = rows.place.position - rows.window + 1 + thread;
@@ -48,7 +49,7 @@ __device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token
   RowSlot place[kPerThread] = {};  // otherwise the previous token's would be kept
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kThreads < compressed) place[i] = row_slot(p, rows.place.slot, row[i]);
+    if (thread + i * kThreads < compressed) place[i] = row_slot<!kTurns>(p, rows.place.slot, row[i]);
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -77,7 +78,8 @@ __device__ inline int token_of(const WarpgroupPass& pass, int groups) {
   return pass.first_token + static_cast<int>(blockIdx.x) / (kBlocks == 1 ? groups : kBlocks);
 }
 
-// One token, by a cluster, or by a block alone.
+// One token, by a cluster, or by a block alone. Begins before the kernels in front have ended: where rows lie that are
+// not selected is known by then, and so are most of them (early_reads.cuh).
 template <int kBlocks, bool kTurns>
 __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& queries, const WarpgroupPass& pass,
                                     bool consumes, WarpgroupShared<kBlocks, kTurns>& shared) {
@@ -88,9 +90,15 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   const int first_head = group * pass.group_heads;
   const int heads = min(pass.group_heads, p.heads - first_head);
   cluster_arrive();
-  if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
-  const TokenRows rows =
-      place_rows<kBlocks, kTurns, kWarpgroupThreads>(p, token, static_cast<int>(threadIdx.x), shared.place[0]);
+  const auto take_turn = [&] {
+    wait_for_predecessors();
+    if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
+  };
+  const TokenPosition place = token_position(p.step, token);
+  const bool selected = p.topk_indices != nullptr;
+  if (selected) take_turn();
+  const TokenRows rows = place_rows<kBlocks, kTurns, kWarpgroupThreads>(p, token, static_cast<int>(threadIdx.x),
+                                                                        shared.place[0], [&] { return place; });
   if (threadIdx.x == 0) {
     shared.work[0] = {
         .token = static_cast<std::int32_t>(token), .first_head = first_head, .heads = heads, .rows = rows.count};
@@ -98,12 +106,14 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   __syncthreads();
   cluster_wait();
   if (rows.count == 0 || rows.is_dense()) {
+    if (!selected) take_turn();
     barrier_wait(shared_address(&shared.q_full), 0);
     if (rows.count == 0) write_zeros<kBlocks, kTurns>(p, token, first_head, heads, rank, kWarpgroupThreads);
     return;
   }
   if (consumes) {
     take_registers<consumer_registers<kBlocks>()>();
+    if (!selected) take_turn();
     HeadConsumer<kBlocks, kTurns>(p, 0, shared).run([](int) {});
   } else {
     give_registers<producer_registers<kBlocks>()>();
@@ -170,7 +180,9 @@ __device__ inline void produce_tokens(const AttendParams& p, const CUtensorMap& 
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kConsumers;
     RowSlot* place = shared.place[n % 2];
-    const TokenRows rows = place_rows<1, true, kProducers>(p, item / groups, thread, place);
+    const std::int64_t token = item / groups;
+    const TokenRows rows =
+        place_rows<1, true, kProducers>(p, token, thread, place, [&] { return token_position(p.step, token); });
     work.token = item / groups;
     work.first_head = item % groups * kTileHeads;
     work.heads = min(kTileHeads, p.heads - work.first_head);
@@ -245,12 +257,14 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
   }
   allow_dependents();
   const int groups = (p.heads + kTileHeads - 1) / kTileHeads;
-  const bool leave = pass.dense && all_dense<kBlocks, kTurns>(p, pass, groups);
-  wait_for_predecessors();
-  if (leave) return;
+  if (pass.dense && all_dense<kBlocks, kTurns>(p, pass, groups)) {
+    wait_for_predecessors();
+    return;
+  }
   if constexpr (!kTurns) {
     attend_token<kBlocks, kTurns>(p, queries, pass, consumes, shared);
   } else {
+    wait_for_predecessors();
     const int first = pass.first_token * groups + static_cast<int>(blockIdx.x);
     const int last = (pass.first_token + pass.tokens) * groups;
     __syncthreads();

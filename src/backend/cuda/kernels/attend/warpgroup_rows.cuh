@@ -9,6 +9,8 @@
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/early_reads.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "layout/fp8_ds_mla.h"
@@ -25,10 +27,16 @@ class RowProducer {
   // `place`: of the token's rows.
   __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const KvSplit<kBlocks, kTurns>& split,
                          const RowSlot* place, Shared& shared)
-      : p_(params), slot_(rows.place.slot), window_(rows.window), split_(split), place_(place), shared_(shared) {}
+      : p_(params),
+        slot_(rows.place.slot),
+        start_(rows.place.start),
+        window_(rows.window),
+        split_(split),
+        place_(place),
+        shared_(shared) {}
 
   // next(begin, end) is called, by all threads, as soon as these atoms have given room to the next queries, if there
-  // are tokens in turn.
+  // are tokens in turn. Where there are not, this begins before the kernels in front have ended.
   template <class Next>
   __device__ void run(const Next& next) {
     run_tiles(next);
@@ -59,6 +67,14 @@ class RowProducer {
   }
   [[nodiscard]] __device__ RowSource source_of(const Rows& rows, std::int32_t row, RowSlot place) const {
     return min(row, rows.end - 1) < window_ ? window_source(p_, slot_, place) : compressed_source(p_, place);
+  }
+
+  // Whether row `row` of the token, at `place`, was complete before the step (early_reads.cuh). Of selected rows
+  // nothing is known before the kernel in front has ended.
+  [[nodiscard]] __device__ bool is_known(const Rows& rows, std::int32_t row, RowSlot place) const {
+    row = min(row, rows.end - 1);
+    if (p_.topk_indices != nullptr) return false;
+    return row < window_ ? place < kStagedRow : row - window_ < blocks_before_step(start_, p_.ratio);
   }
 
   // --- tiles: all warps fill one slot after the other, four threads a row ----------------------------------
@@ -96,18 +112,33 @@ class RowProducer {
   template <class NextQueries>
   __device__ void run_tiles(const NextQueries& next_queries) {
     const int count = fills();
-    if (count == 0) return;
+    if (count == 0) {
+      wait_for_predecessors();
+      return;
+    }
     const int scored = split_.tiles();
     const RowSlot first = tile_place(0);
     RowSlot place[kAhead + 1];  // where the thread's rows of the next tiles lie
 #pragma unroll
     for (int i = 0; i <= kAhead; ++i) place[i] = tile_place(1 + i);
-    LoadedCodes loaded;
-    const std::byte* data = tile_source(0, first).data;  // the row that is in registers
-    loaded.load(tile_source(0, first), unit_);
+    LoadedCodes loaded{};
+    const RowSource source = tile_source(0, first);
+    const std::byte* data = source.data;  // the row that is in registers
+    const auto prefetch_next = [&] {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (1 + i < scored) prefetch_tile(1 + i, place[i]);
+      for (int i = 0; i < kAhead; ++i) {
+        if (1 + i < scored) prefetch_tile(1 + i, place[i]);
+      }
+    };
+    if constexpr (kTurns) {
+      loaded.load(source, unit_);
+      prefetch_next();
+    } else {
+      const Rows rows = tile_rows(0);
+      loaded.load_around(is_known(rows, rows.begin + row_, first), source, unit_, [&] {
+        prefetch_next();
+        wait_for_predecessors();
+      });
     }
 #pragma unroll 1
     for (int fill = 0; fill < count; ++fill) {
@@ -276,6 +307,7 @@ class RowProducer {
 
   const AttendParams& p_;
   std::int32_t slot_;
+  std::int32_t start_;
   std::int32_t window_;
   const KvSplit<kBlocks, kTurns>& split_;
   const RowSlot* place_;

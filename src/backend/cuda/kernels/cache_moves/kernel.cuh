@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/cache_moves/params.h"
 #include "backend/cuda/kernels/common/copy_bytes.cuh"
+#include "backend/cuda/kernels/common/early_reads.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -17,6 +18,7 @@ __global__ __launch_bounds__(kMoveThreads) void apply_deltas_kernel(const __grid
   const std::int32_t table = delta.table - chunk.first;
   if (table < 0 || table >= chunk.count) return;
   chunk.tables[table].block_table[delta.slot * chunk.tables[table].stride + delta.index] = delta.block;
+  publish_to_early_readers();
 }
 
 // Grid: (shares of a block's bytes, tables of the chunk). A thread owns the same bytes of every block of its
@@ -33,6 +35,7 @@ __global__ __launch_bounds__(kMoveThreads) void copy_blocks_kernel(const __grid_
     copy_bytes(table.blocks + copy.target * table.block_bytes, table.blocks + copy.source * table.block_bytes,
                table.block_bytes, thread, threads);
   }
+  publish_to_early_readers();
 }
 
 }  // namespace dsv4rt::cuda

@@ -2,9 +2,8 @@
 // still runs. What it does before wait_for_predecessors() (dependent_launch.cuh) overlaps with that kernel.
 //
 // Every thread of a kernel launched this way calls wait_for_predecessors() before it touches memory that
-// earlier kernels of the stream read or write (what copies brought, as a step's positions and sequences, is there: no
-// kernel after a copy starts before its end), and a block that always runs does so even without such memory: a later
-// kernel concludes from this kernel's end that everything before it has ended too.
+// earlier kernels of the stream read or write (but for what early_reads.cuh names), and a block that always runs does
+// so even without such memory: a later kernel concludes from this kernel's end that everything before it has ended too.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/device/current_device.h"
+#include "backend/cuda/kernels/common/early_reads.cuh"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "backend/cuda/kernels/step_shifts/device_step_shifts.h"
 #include "base/try.h"
@@ -55,9 +56,7 @@ __global__ void __launch_bounds__(kShiftThreads) shift_step_kernel(const ShiftPa
       p.row_index[c][i] = ends_block ? position / p.ratio[c] : -1;
     }
   }
-  // Kernels of the layers may look at positions before they wait for their predecessors. None can start before this
-  // one has ended, since it does not let dependents start; its writes are then where every multiprocessor sees them.
-  __threadfence();
+  publish_to_early_readers();
 }
 
 }  // namespace
