@@ -84,7 +84,8 @@ function(dsv4rt_test name)
   # Test code is compiled more often than it runs; the library under test stays fully optimised.
   # Instrumented, it takes twice as long to optimise as to compile.
   target_compile_options(${name} PRIVATE
-    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1> $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O0>)
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O0>)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${DSV4RT_UNITY_TESTS} UNITY_BUILD_BATCH_SIZE 12)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)
