@@ -8,8 +8,8 @@ TRACE is what libdsv4rt_kernel_trace.so wrote (tools/bench/gpu/kernel_trace.cpp)
 
 A kernel's time is its end less that of the kernel that ended before it: kernels begin while the one before still runs.
 Layers whose kernels are the same, by name, are one group; a layer ends with the second linear behind its attention
-(wo_a, wo_b). Times are means over the layers of a group and all replays but the first, us. Every graph with most
-kernels is one table, since each shape has a graph of its own. Exit code 2: nothing to read.
+(wo_a, wo_b). Times are means over the layers of a group and all replays but the first, us. Every graph that holds
+layers is one table, since each shape has a graph of its own. Exit code 2: nothing to read.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def main(arguments):
         print(f"kernel_times.py: {error}", file=sys.stderr)
         return 2
     if not found:
-        print(f"kernel_times.py: {options.trace}: no graph was replayed twice", file=sys.stderr)
+        print(f"kernel_times.py: {options.trace}: no graph that holds layers was replayed twice", file=sys.stderr)
         return 2
     for table in found:
         print(f"graph {table['graph']}: {table['kernels']} kernels, {table['us']:.1f} us, "

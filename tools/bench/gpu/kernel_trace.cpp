@@ -1,6 +1,6 @@
 // Times of every kernel that a program runs, replays of captured graphs included: a library that the CUDA driver loads
 // into the program (CUDA_INJECTION64_PATH) and that writes what CUPTI recorded to the file that DSV4RT_KERNEL_TRACE
-// names, when the program ends. A line a kernel, separated by tabs:
+// names, when the program ends; processes take a file each. A line a kernel, separated by tabs:
 //   correlation  number of the launch; the kernels of one replay of a graph share it
 //   graph        number of the graph, 0 without one
 //   start, end   ns
@@ -13,6 +13,7 @@
 #include <cxxabi.h>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace {
 
@@ -56,7 +57,7 @@ void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t*
   {
     const std::lock_guard lock(trace_mutex);
     CUpti_Activity* record = nullptr;
-    while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
+    while (trace != nullptr && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
       if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) continue;
       const auto* kernel = reinterpret_cast<const KernelRecord*>(record);
       const std::unique_ptr<char, Free> name = demangled(kernel->name);
@@ -75,7 +76,8 @@ void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t*
 void finish() {
   if (const CUptiResult result = cuptiActivityFlushAll(1); result != CUPTI_SUCCESS) complain("flush", result);
   const std::lock_guard lock(trace_mutex);
-  if (std::fclose(trace) != 0) std::perror("kernel_trace: DSV4RT_KERNEL_TRACE");
+  // Buffers may come later still, from threads that go on.
+  if (std::fclose(std::exchange(trace, nullptr)) != 0) std::perror("kernel_trace: DSV4RT_KERNEL_TRACE");
 }
 
 }  // namespace

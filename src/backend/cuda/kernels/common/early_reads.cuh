@@ -16,7 +16,7 @@
 // nor lets later work begin before its own end. So it parts steps from each other, and what moves rows, rings and
 // tables between steps (forks, prefixes, snapshots) from the next one. Behind it come only the kernels that shift
 // positions, write to tables and copy blocks. They do not allow dependents, so the next kernel starts when all of their
-// threads have ended, and each thread ends with publish_to_early_readers(). A graph begins behind all of this.
+// threads have ended, and each that wrote ends with publish_to_early_readers(). A graph begins behind all of this.
 //
 // Such reads bypass the first-level cache: bytes beside them may be written in the step (scales of several rows share
 // 32 bytes), and must not be found there later as they were.

@@ -168,7 +168,8 @@ Result<LinearPlan> plan_resident(LinearPlan plan, const DeviceFacts& device, int
 }
 
 // Row tiles of the last call that a last round takes one by one, where it has pairs for no more than half of the
-// clusters: a pair takes nearly twice as long. Calls must have equally many inputs, so that rounds are alike.
+// clusters: a pair takes nearly twice as long. Calls must have equally many inputs: then rounds are alike, and a launch
+// keeps the order of its calls (describe_problems).
 int single_tiles(const LinearPlan& plan, std::int32_t tokens, std::span<const LinearShape> shapes, int items) {
   const bool alike = std::ranges::all_of(
       shapes, [&](const LinearShape& s) { return s.inputs == shapes[0].inputs && s.tiles == shapes[0].tiles; });
