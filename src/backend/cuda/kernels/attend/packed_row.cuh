@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/common/early_reads.cuh"
+#include "backend/cuda/kernels/common/predicated_load.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "layout/fp8_ds_mla.h"
@@ -58,17 +59,7 @@ __device__ inline std::int32_t load_index(const std::int32_t* address) {
   return index;
 }
 
-// The same into registers that keep their values if there is nothing to load.
-__device__ inline void load_unit_if(bool exists, const std::byte* address, uint4& unit) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n}\n"
-               : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)
-               : "l"(__cvta_generic_to_global(address)), "r"(static_cast<int>(exists)));
-}
-__device__ inline void load_scales_if(bool exists, const std::byte* address, uint2& scales) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.u32 {%0,%1}, [%2];\n}\n"
-               : "+r"(scales.x), "+r"(scales.y)
-               : "l"(__cvta_generic_to_global(address)), "r"(static_cast<int>(exists)));
-}
+DSV4RT_PREDICATED_LOADS(load_if, "ld.global")
 
 // Two bytes of `word` with their signs; a selector's digits with 8 added replicate the sign.
 __device__ inline std::uint32_t sign_extended_pair(std::uint32_t word, std::uint32_t selector) {
@@ -199,9 +190,9 @@ struct LoadedCodes {
 #pragma unroll
     for (int atom = 0; atom < kAtoms - 1; ++atom) load_early_if(known, from + atom * kAtomValues, raw[atom]);
     between();
-    load_scales_if(!known, source.scales, scales);
+    load_if(!known, source.scales, scales);
 #pragma unroll
-    for (int atom = 0; atom < kAtoms - 1; ++atom) load_unit_if(!known, from + atom * kAtomValues, raw[atom]);
+    for (int atom = 0; atom < kAtoms - 1; ++atom) load_if(!known, from + atom * kAtomValues, raw[atom]);
   }
   // To row `row` of the atoms in `slot`; zeros if it does not exist.
   __device__ void decode(bool exists, std::byte* slot, int row, int unit) const {
@@ -219,15 +210,15 @@ struct LoadedCodes {
     if (greatest > kGreatestFactor) correct_row(slot, row, unit, own);
   }
   // The same, and as soon as registers are free, they take the units of the row at `next`, if there are `more`.
-  __device__ void decode(bool exists, std::byte* slot, int row, int unit, const RowSource& next, bool more) {
+  __device__ void decode_and_load(bool exists, std::byte* slot, int row, int unit, const RowSource& next, bool more) {
     const uint2 own = exists ? scales : uint2{};
-    load_scales_if(more, next.scales, scales);
-    decode_atoms<0, kAtoms - 1>(exists, own, slot, row, unit, next, more);
+    load_if(more, next.scales, scales);
+    decode_and_load_atoms<0, kAtoms - 1>(exists, own, slot, row, unit, next, more);
   }
   // Atoms [kBegin, kEnd) of it, with the row's scales in `own`, zeros if it does not exist.
   template <int kBegin, int kEnd>
-  __device__ void decode_atoms(bool exists, const uint2& own, std::byte* slot, int row, int unit, const RowSource& next,
-                               bool more) {
+  __device__ void decode_and_load_atoms(bool exists, const uint2& own, std::byte* slot, int row, int unit,
+                                        const RowSource& next, bool more) {
     const std::uint32_t present = exists ? 0xffffffffu : 0;
     const std::byte* from = next.data + unit * kUnitBytes;
     std::uint32_t greatest = 0;
@@ -237,7 +228,7 @@ struct LoadedCodes {
       greatest = max(greatest, scale);
       uint4 values[2];
       decode_e4m3_unit_by_bits(raw[atom], e4m3_factor(scale) & present, values);
-      load_unit_if(more, from + atom * kAtomValues, raw[atom]);
+      load_if(more, from + atom * kAtomValues, raw[atom]);
       store_atom(slot, atom, row, unit, values[0], values[1]);
       __syncwarp();  // otherwise the compiler moves all loads behind the last atom
     }

@@ -164,7 +164,7 @@ class RowProducer {
       if (kTurns && fill >= scored) next_queries(split_.query_room(piece - 1), split_.query_room(piece));
       copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
       arrive_after_copies(shared_address(&shared_.full[slot]));
-      loaded.decode(exists, shared_.slot[slot], row_, unit_, next, more);
+      loaded.decode_and_load(exists, shared_.slot[slot], row_, unit_, next, more);
       data = next.data;
       announce(shared_.full[slot]);
     }
@@ -178,12 +178,12 @@ class RowProducer {
     const uint2 scales = exists ? loaded.scales : uint2{};
     const uint2 next_scales = load_scales(next.scales);  // those of some row in any case
     wait_empty(shared_.piece_empty[0], piece);
-    loaded.template decode_atoms<0, kHalfAtoms>(exists, scales, slot, row_, unit_, next, more);
+    loaded.template decode_and_load_atoms<0, kHalfAtoms>(exists, scales, slot, row_, unit_, next, more);
     announce(shared_.piece_full[0]);
     wait_empty(shared_.piece_empty[1], piece);
     copy_rope_units(data, exists, slot, row_, unit_);
     arrive_after_copies(shared_address(&shared_.piece_full[1]));
-    loaded.template decode_atoms<kHalfAtoms, kAtoms - 1>(exists, scales, slot, row_, unit_, next, more);
+    loaded.template decode_and_load_atoms<kHalfAtoms, kAtoms - 1>(exists, scales, slot, row_, unit_, next, more);
     announce(shared_.piece_full[1]);
     loaded.scales = next_scales;
   }

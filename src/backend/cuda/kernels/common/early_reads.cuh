@@ -22,8 +22,9 @@
 // 32 bytes), and must not be found there later as they were.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+
+#include "backend/cuda/kernels/common/predicated_load.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -43,16 +44,6 @@ __device__ inline std::int32_t load_early(const std::int32_t* address) {
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];\n" : "=r"(value) : "l"(__cvta_generic_to_global(address)));
   return value;
 }
-// Into registers that keep their values if there is nothing to load.
-__device__ inline void load_early_if(bool exists, const std::byte* address, uint4& unit) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];\n}\n"
-               : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)
-               : "l"(__cvta_generic_to_global(address)), "r"(static_cast<int>(exists)));
-}
-__device__ inline void load_early_if(bool exists, const std::byte* address, uint2& pair) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];\n}\n"
-               : "+r"(pair.x), "+r"(pair.y)
-               : "l"(__cvta_generic_to_global(address)), "r"(static_cast<int>(exists)));
-}
+DSV4RT_PREDICATED_LOADS(load_early_if, "ld.relaxed.gpu.global")
 
 }  // namespace dsv4rt::cuda
