@@ -1,17 +1,61 @@
-// Exponentials and quotients of attention's weights, the same in every kernel for Hopper.
+// Weights of attention and quotients by their sums, the same in every kernel for Hopper.
 #pragma once
+
+#include <cmath>
+
+#include "backend/attend_weights.h"
 
 namespace dsv4rt::cuda {
 
-// exp(x) for x <= 0, to 2^-21 relative for x > -16; results below 2^-126 are zero.
-__device__ inline float exp_fast(float x) {
-  constexpr float kLog2E = 0x1.715476p+0f;
+// 2^x, to 2^-22 relative; results below 2^-126 are zero.
+__device__ inline float power_of_two(float x) {
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(x, kLog2E)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// 1 / x to 2^-23 relative, for x >= 1 or NaN.
+// The x of attend_weights.h; up to 60 its rounding changes a weight by 2^-18 at most.
+__device__ inline float weight_exponent(float score, float window_max) {
+  constexpr float kLog2E = 0x1.715476p+0f;
+  return __fmul_rn(__fsub_rn(score, window_max), kLog2E);
+}
+
+// And its 64 j(x).
+__device__ inline float exponent_shift(float x) {
+  return x > kUnshiftedExponent ? kExponentShift * ceilf((x - kUnshiftedExponent) / kExponentShift) : 0.0f;
+}
+
+// What the weights of a token's head are relative to.
+struct WeightReference {
+  float window_max;  // the greatest score of window rows
+  float shift;       // 64 j: 0 but where some score lies far above
+
+  // Unrounded weights: of a head without a shift, and of any. Rounding the latter to BF16 is rounding before the shift.
+  [[nodiscard]] __device__ float unshifted_weight(float score) const {
+    return power_of_two(weight_exponent(score, window_max));
+  }
+  [[nodiscard]] __device__ float weight(float score) const {
+    const float x = weight_exponent(score, window_max);
+    const float own = exponent_shift(x);
+    return __fmul_rn(power_of_two(x - own), power_of_two(own - shift));
+  }
+  // Of the sink, which sums contain and which does not decide the shift.
+  [[nodiscard]] __device__ float sink_weight(float sink) const {
+    return shift == 0.0f ? expf(sink - window_max) : weight(sink);
+  }
+};
+
+// max: the greatest score of all rows. j(x) grows with x, so that it decides the shift.
+__device__ inline WeightReference weight_reference(float window_max, float max) {
+  return {window_max, exponent_shift(weight_exponent(max, window_max))};
+}
+
+// exp(x); kernels that do not know the window's maximum yet.
+__device__ inline float exp_fast(float x) {
+  return power_of_two(__fmul_rn(x, 0x1.715476p+0f));
+}
+
+// 1 / x to 2^-23 relative, for x from 2^-126 up to 2^126, or NaN; beyond it is zero.
 __device__ inline float reciprocal(float x) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
