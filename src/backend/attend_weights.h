@@ -7,9 +7,10 @@
 // one at least, the token's own. So the rounding of a weight depends on its own score and on the window's: rows can be
 // weighed, and multiplied, as they come, before the scores of later ones are known.
 //
-// Other rows may weigh more than one. Up to x = 60 that is left alone: 1152 weights of 2^60 times values of 2^50 still
-// are far from the end of BF16 and FP32, and the window's greatest row weighs one, so that sums, too, are at least one.
-// Hence nothing is rescaled. Of a head in which some row has a greater x all weights are relative to 2^(64 j):
+// Other rows may weigh more than one. Up to x = 60 that is left alone: sums of a thousand weights of 2^60 times values
+// of 2^50 still are within FP32, weights within BF16, and the window's greatest row weighs one, so that sums, too, are
+// at least one. Hence nothing is rescaled. Of a head in which some row has a greater x all weights are relative to
+// 2^(64 j):
 //   j(x) = ceil((x - 60) / 64) where x > 60, otherwise 0;    j = the greatest j(x) of the rows
 //   weight = BF16(2^(x - 64 j(x))) * 2^(64 (j(x) - j))
 // A power of two scales what has been rounded, and sums of it, exactly: here, too, the rounding of a weight is its own

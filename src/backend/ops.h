@@ -241,12 +241,13 @@ struct IndexerTopkParams {
 };
 
 // One softmax over the window entries and the chosen compressed rows, sink in the denominator only:
-// o = sum(exp(s - max) v) / (sum(exp(s - max)) + exp(sink - max)), s = q.k * kHeadDim^-0.5, K = V.
+// o = sum(exp(s - m) v) / (sum(exp(s - m)) + exp(sink - m)), s = q.k * kHeadDim^-0.5, K = V.
 // Window: the last `window` positions up to the token's own (ring before the step, staged rows
 // within it). Compressed rows: `topk_indices` when given, otherwise all visible ones; none if ratio = 0.
-// Order of summation: compressed rows ascending after window rows, oldest first. The maximum is
-// taken over all rows first; the product with v uses exp(s - max) rounded to BF16 and unnormalised,
-// the denominator sums it unrounded (the reference's rounding points). o is rounded to BF16; then
+// Order of summation: compressed rows ascending after window rows, oldest first. m is the greatest
+// score of the window (attend_weights.h); the product with v uses exp(s - m) rounded to BF16 and
+// unnormalised, the denominator sums it unrounded (the reference's rounding points but for m, which
+// is the maximum over all rows there). o is rounded to BF16; then
 // output_rope turns the last kRopeDim values of every head by the token's position and rounds again.
 struct AttendParams {
   StepView step;

@@ -39,6 +39,7 @@ class TokenRows {
   }
 
   [[nodiscard]] std::int32_t count() const { return window_ + compressed_; }
+  [[nodiscard]] std::int32_t window() const { return window_; }
 
   // Rows [begin, begin + count) to FP32, kDecodedStride apart.
   void decode(const RowKernels& kernels, std::int32_t begin, std::int32_t count, float* out) const {
@@ -128,7 +129,7 @@ void attend_heads(const AttendParams& params, const RowKernels& kernels, std::in
   constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
   static_assert(kHeadDim == 512);
   const bool by_power = weighs_by_power(params.topk_indices != nullptr, count);
-  kernels.softmax(scratch.scores, count, padded, kScale, by_power, scratch.sink, scratch.denominator);
+  kernels.softmax(scratch.scores, count, rows.window(), padded, kScale, by_power, scratch.sink, scratch.denominator);
   std::fill_n(scratch.sums, std::int64_t{padded} * kHeadDim, 0.0f);
   for (std::int32_t tile = 0; tile < count; tile += kTileRows) {
     const std::int32_t size = std::min(kTileRows, count - tile);

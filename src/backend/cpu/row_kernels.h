@@ -39,10 +39,11 @@ struct RowKernels {
   void (*scores)(const float* columns, int padded, int dims, const float* rows, int row_stride, int row_count,
                  float* scores);
 
-  // Works in place on scores [count, padded]: s *= scale; p = exp(s - max over rows); denominator[h] = sum of p,
-  // rows ascending, + exp(sink[h] - max); then p is rounded to BF16. by_power: the multiple of ln 2 that is nearest
-  // to the maximum stands for it (attend_weights.h).
-  void (*softmax)(float* scores, int count, int padded, float scale, bool by_power, const float* sink,
+  // Works in place on scores [count, padded]: s *= scale; p = the rows' weights (attend_weights.h) before they are
+  // rounded; denominator[h] = sum of p, rows ascending, + the weight of sink[h]; then p is rounded to BF16. The first
+  // `window` rows are the window's; by_power: the multiple of ln 2 that is nearest to the maximum of all rows stands
+  // for theirs.
+  void (*softmax)(float* scores, int count, int window, int padded, float scale, bool by_power, const float* sink,
                   float* denominator);
 
   // sums[h, d] += sum over r ascending of p[r, h] * rows[r, d], d < kHeadDim.

@@ -2,6 +2,7 @@
 // Included by the translation unit of each instruction set.
 #pragma once
 
+#include "backend/attend_weights.h"
 #include "backend/cpu/head_kernels_impl.h"
 #include "backend/cpu/machine_lanes.h"
 #include "backend/cpu/row_decoders_impl.h"
@@ -16,6 +17,7 @@ struct RowKernelsOf : MachineLanes<Machine> {
   using Base::load;
   using Base::round_bf16;
   using Base::store;
+  using typename Base::Bits;
   using typename Base::Float;
   using typename Base::Int;
 
@@ -60,33 +62,101 @@ struct RowKernelsOf : MachineLanes<Machine> {
     }
   }
 
-  static void softmax(float* scores, int count, int padded, float scale, bool by_power, const float* sink,
+  // What weights are relative to (attend_weights.h): m is `largest` + `rest`.
+  struct WeightReference {
+    static constexpr float kLog2E = 0x1.715476p+0f;
+    static constexpr float kLn2High = 0x1.62e4p-1f;  // 15 bits: products with integers of nine bits are exact
+    static constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+    static constexpr float kRoundMagic = 0x1.8p23f;  // adding it rounds to an integer
+
+    // `score` is the greatest of all rows.
+    [[gnu::always_inline]] void relate_to_power(Float score) {
+      const Float power = (score * kLog2E + kRoundMagic) - kRoundMagic;
+      largest = power * kLn2High;
+      rest = power * kLn2Low;
+    }
+    [[gnu::always_inline]] void relate_to_window(Float window_score, Float score) {
+      largest = window_score;
+      shift = shift_of(score);
+    }
+
+    [[nodiscard]] bool is_shifted() const {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        if (shift[lane] != 0.0f) return true;
+      }
+      return false;
+    }
+    [[nodiscard]] [[gnu::always_inline]] Float unshifted_weight(Float score) const {
+      return exp_lanes<kLanes>((score - largest) - rest);
+    }
+    // Not rounded; lanes without a shift get the bits of unshifted_weight() of what it can represent.
+    [[nodiscard]] [[gnu::always_inline]] Float weight(Float score) const {
+      const Float own = shift_of(score);
+      const Float p = exp_lanes<kLanes>((((score - largest) - own * kLn2High) - rest) - own * kLn2Low);
+      return p * power_of_two(own - shift);
+    }
+
+    Float largest{};
+    Float rest{};
+    Float shift{};  // 64 j
+
+   private:
+    // 64 j(x) of the score's x.
+    [[nodiscard]] [[gnu::always_inline]] Float shift_of(Float score) const {
+      const Float x = (score - largest) * kLog2E;
+      const Float count = (x - kUnshiftedExponent) / kExponentShift;
+      Float whole = (count + kRoundMagic) - kRoundMagic;
+      whole = whole < count ? whole + 1.0f : whole;
+      whole = count < kRoundMagic ? whole : count;  // such a count is an integer already
+      return x > kUnshiftedExponent ? whole * kExponentShift : Float{};
+    }
+    // Of integers; zero below 2^-126, infinity above 2^127.
+    [[nodiscard]] [[gnu::always_inline]] static Float power_of_two(Float exponent) {
+      exponent = exponent > -127.0f ? exponent : Float{} - 127.0f;
+      exponent = exponent < 128.0f ? exponent : Float{} + 128.0f;
+      return (Float)(((Bits)(exponent + kRoundMagic) - (Bits)(Float{} + kRoundMagic) + 127u) << 23);
+    }
+  };
+
+  // Scales the scores of kLanes heads and finds what their weights are relative to.
+  static WeightReference scale_scores(float* column, int count, int window, int padded, float scale, bool by_power) {
+    Float window_largest{};
+    Float largest = broadcast(-__builtin_inff());
+    for (int r = 0; r < count; ++r) {
+      const Float s = load(column + std::int64_t{r} * padded) * scale;
+      store(column + std::int64_t{r} * padded, s);
+      largest = s > largest ? s : largest;
+      if (r == window - 1) window_largest = largest;
+    }
+    WeightReference reference;
+    if (by_power) {
+      reference.relate_to_power(largest);
+    } else {
+      reference.relate_to_window(window_largest, largest);
+    }
+    return reference;
+  }
+
+  static void softmax(float* scores, int count, int window, int padded, float scale, bool by_power, const float* sink,
                       float* denominator) {
-    constexpr float kLog2E = 0x1.715476p+0f;
-    constexpr float kLn2High = 0x1.62e4p-1f;  // 15 bits: products with integers of nine bits are exact
-    constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-    constexpr float kRoundMagic = 0x1.8p23f;  // adding it rounds to an integer
     for (int head = 0; head < padded; head += kLanes) {
       float* column = scores + head;
-      Float largest = broadcast(-__builtin_inff());
-      for (int r = 0; r < count; ++r) {
-        const Float s = load(column + std::int64_t{r} * padded) * scale;
-        store(column + std::int64_t{r} * padded, s);
-        largest = s > largest ? s : largest;
-      }
-      Float rest{};  // largest + rest is what weights are relative to
-      if (by_power) {
-        const Float power = (largest * kLog2E + kRoundMagic) - kRoundMagic;
-        largest = power * kLn2High;
-        rest = power * kLn2Low;
-      }
+      const WeightReference reference = scale_scores(column, count, window, padded, scale, by_power);
       Float sum{};
-      for (int r = 0; r < count; ++r) {
-        const Float p = exp_lanes<kLanes>((load(column + std::int64_t{r} * padded) - largest) - rest);
-        sum += p;
-        store(column + std::int64_t{r} * padded, round_bf16(p));
+      if (reference.is_shifted()) {
+        for (int r = 0; r < count; ++r) {
+          const Float p = reference.weight(load(column + std::int64_t{r} * padded));
+          sum += p;
+          store(column + std::int64_t{r} * padded, round_bf16(p));
+        }
+      } else {
+        for (int r = 0; r < count; ++r) {
+          const Float p = reference.unshifted_weight(load(column + std::int64_t{r} * padded));
+          sum += p;
+          store(column + std::int64_t{r} * padded, round_bf16(p));
+        }
       }
-      store(denominator + head, sum + exp_lanes<kLanes>((load(sink + head) - largest) - rest));
+      store(denominator + head, sum + reference.weight(load(sink + head)));
     }
   }
 
