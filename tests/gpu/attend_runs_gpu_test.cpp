@@ -115,6 +115,14 @@ TEST_F(AttendRunsGpuTest, SeveralSequencesAndHeads) {
   }
 }
 
+TEST_F(AttendRunsGpuTest, FarFromTheWindow) {
+  for (const std::int32_t exponent : {4, 6, -6}) {
+    SCOPED_TRACE(exponent);
+    const Setup setup({.heads = 64, .ratio = 128, .compressed_exponent = exponent}, 5, 8192);
+    expect_same(setup, {{1, 126, 40}, {0, 7900, 200}, {2, 900, 41}, {3, 0, 7}, {4, 8190, 1}}, 11);
+  }
+}
+
 // Sequences end, and padding begins, at rows of a piece that are not those of the step.
 TEST_F(AttendRunsGpuTest, PiecesOfAStep) {
   for (const std::int32_t ratio : {0, 128}) {

@@ -29,6 +29,7 @@ struct AttendShape {
   // Every group of 64 values of a row is multiplied by 2^row_exponent, or by 2^8 less, up to row_steps times at random.
   std::int32_t row_exponent = 0;
   std::int32_t row_steps = 0;
+  std::int32_t compressed_exponent = 0;  // compressed rows are multiplied by 2 to this besides
 };
 
 // Tokens [start, start + count) of the sequence in `slot`.
@@ -126,11 +127,20 @@ struct AttendPool {
 // A cache of several sequences, from which steps of any cut take their inputs.
 struct AttendSetup {
   AttendSetup(const AttendShape& attend_shape, std::int32_t sequence_slots, std::int64_t positions)
-      : shape(attend_shape), slots(sequence_slots), bank(shape), pool(shape, bank, slots, positions, 97) {}
+      : shape(attend_shape),
+        slots(sequence_slots),
+        bank(shape),
+        pool(shape, RowBank(of_compressed_rows(shape)), slots, positions, 97) {}
   AttendShape shape;
   std::int32_t slots;
-  RowBank bank;
+  RowBank bank;  // gives the window rows
   AttendPool pool;
+
+ private:
+  static AttendShape of_compressed_rows(AttendShape shape) {
+    shape.row_exponent += shape.compressed_exponent;
+    return shape;
+  }
 };
 
 // Host arrays of one step.

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <numbers>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "graph_timing.h"
 #include "support/attend_case.h"
+#include "support/weights_reference.h"
 
 namespace dsv4rt::bench {
 namespace {
@@ -123,24 +123,22 @@ double largest_error(const AttendInputs& in, const AttendPool& pool, const std::
     for (const std::int32_t head : {0, in.shape.heads / 2 + 1, in.shape.heads - 1}) {
       const std::size_t at = static_cast<std::size_t>(token * in.shape.heads + head) * kHeadDim;
       std::vector<double> scores;
-      double largest = -1e30;
       for (const auto& row : rows) {
         double dot = 0;
         for (std::size_t i = 0; i < kHeadDim; ++i) {
           dot += static_cast<double>(to_float(in.q[at + i])) * static_cast<double>(row[i]);
         }
         scores.push_back(dot / std::sqrt(512.0));
-        largest = std::max(largest, scores.back());
       }
-      if (weighs_by_power(in.shape.top_k > 0, static_cast<std::int32_t>(rows.size()))) {
-        largest = std::nearbyint(largest / std::numbers::ln2) * std::numbers::ln2;
-      }
-      double denominator = std::exp(static_cast<double>(in.sink[static_cast<std::size_t>(head)]) - largest);
+      const std::int32_t window = std::min(in.shape.window, in.position[static_cast<std::size_t>(token)] + 1);
+      const test::WeightsReference weights(scores, static_cast<std::size_t>(window),
+                                           weighs_by_power(in.shape.top_k > 0, static_cast<std::int32_t>(rows.size())));
+      double denominator = weights.weight(static_cast<double>(in.sink[static_cast<std::size_t>(head)]));
       std::vector<double> sum(kHeadDim);
       for (std::size_t r = 0; r < rows.size(); ++r) {
-        const double weight = std::exp(scores[r] - largest);
-        denominator += weight;
-        for (std::size_t i = 0; i < kHeadDim; ++i) sum[i] += bf16_of(weight) * static_cast<double>(rows[r][i]);
+        denominator += weights.weight(scores[r]);
+        const double weight = weights.rounded(scores[r]);
+        for (std::size_t i = 0; i < kHeadDim; ++i) sum[i] += weight * static_cast<double>(rows[r][i]);
       }
       for (double& value : sum) value = bf16_of(value / denominator);
       for (std::size_t pair = 0; pair < in.frequency.size(); ++pair) {

@@ -2,18 +2,19 @@
 //
 // A cluster of thread blocks takes a token; block r of it takes KV split r (token_rows.cuh). A KV split of one
 // chunk, which is every CSA and window layer, decodes each row once: scores stay in registers until the
-// cluster has agreed on the maximum, rows stay in shared memory as values. Longer KV splits go over their
+// cluster has agreed on the greatest scores, rows stay in shared memory as values. Longer KV splits go over their
 // rows twice. Scores, probabilities and sums come out the same for every number of heads per block.
 //
 //   shared memory   q [heads][512] BF16, later p [heads][kProbabilityStride] BF16 and sums per 8 rows
 //                   rows [kChunkRows][512] BF16, at the end this split's sums [heads][kSumStride] FP32
-//                   addresses of the chunk's rows, maxima, denominators
+//                   and denominators; addresses of the chunk's rows, maxima
 #pragma once
 
 #include <cmath>
 #include <cooperative_groups.h>
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
@@ -39,18 +40,19 @@ struct AttendShared {
       bf16 p[kHeads * kProbabilityStride];
       float tile_sum[kRowTiles][kHeads];  // sums of p before rounding, over a tile's rows
     } weights;
-    float warp_max[kAttendWarps][kHeads];
+    float2 warp_max[kAttendWarps][kHeads];
     Rotation rotation[kRotatedPairs];  // rotation of the output's last values
   } queries;
   union alignas(128) Rows {
     std::byte tile[kChunkRows * kHeadDim * 2];
-    float sums[kHeads * kSumStride];
+    float sums[kHeads * kSumStride];  // [values of a head, denominator of the KV split]
   } rows;
   RowAddresses<kChunkRows> address;
-  float split_max[kHeads];
-  float denominator[kHeads];  // softmax denominator of the KV split
-  float max[kHeads];          // softmax maximum of the token
-  float total[kHeads];        // softmax denominator of the token, sink included
+  union {
+    float2 split_max[kHeads];  // greatest scores of the KV split: of window rows, of all
+    float total[kHeads];       // in the end: softmax denominator of the token, sink included
+  };
+  WeightReference reference[kHeads];
 };
 
 template <int kHeadTiles>
@@ -70,6 +72,7 @@ class AttendBlock {
   static constexpr int kWarpHeadTiles = kHeadTiles / kHeadWarps;
   static constexpr int kWarpRowTiles = (kRowTiles + kRowWarps - 1) / kRowWarps;
   using Scores = float[kWarpHeadTiles][kWarpRowTiles][4];
+  using Largest = float2[kWarpHeadTiles][2];
   using Sums = float[kHeadTiles][kDimsPerWarp / 8][4];
 
   __device__ AttendBlock(const AttendParams& params, const TokenRows& rows, std::int64_t token, int first_head,
@@ -81,7 +84,7 @@ class AttendBlock {
     if (queries) load_queries();
     const int begin = chunk * chunk_rows;
     const int count = min(chunk_rows, rows_.count - begin);
-    const int window = max(0, min(count, rows_.window - begin));
+    const int window = min(count, window_rows(begin));
     for (int i = thread_; i < count; i += kAttendThreads) {
       shared_.address.set(i, i < window ? window_address(p_, rows_, begin + i)
                                         : compressed_address(p_, rows_, begin + i - rows_.window));
@@ -153,47 +156,55 @@ class AttendBlock {
     }
   }
 
-  // largest[m][half]: over this lane's scores of one head, NaN aside.
-  __device__ static void raise(const Scores& s, float (&largest)[kWarpHeadTiles][2]) {
+  // largest[m][half]: over this lane's scores of one head, of window rows and of all, NaN aside. The chunk begins with
+  // row `begin` of the token.
+  __device__ void raise(const Scores& s, int begin, Largest& largest) const {
+    const int window = window_rows(begin);
 #pragma unroll
     for (int m = 0; m < kWarpHeadTiles; ++m) {
 #pragma unroll
       for (int i = 0; i < kWarpRowTiles; ++i) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) largest[m][e / 2] = fmaxf(largest[m][e / 2], s[m][i][e]);
+        for (int e = 0; e < 4; ++e) {
+          float2& of_head = largest[m][e / 2];
+          of_head.y = fmaxf(of_head.y, s[m][i][e]);
+          if (column(i, e) < window) of_head.x = fmaxf(of_head.x, s[m][i][e]);
+        }
       }
     }
   }
 
-  // Maximum of the KV split from the lanes' maxima. Between barriers; the queries are gone afterwards.
-  __device__ void reduce_max(float (&largest)[kWarpHeadTiles][2]) {
+  // Maxima of the KV split from the lanes'. Between barriers; the queries are gone afterwards.
+  __device__ void reduce_max(const Largest& largest) {
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < kWarpHeadTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float value = largest[m][half];
-        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+        float2 value = largest[m][half];
+#pragma unroll
+        for (int distance = 1; distance < 4; distance *= 2) {
+          value = greater(value, make_float2(__shfl_xor_sync(0xffffffffu, value.x, distance),
+                                             __shfl_xor_sync(0xffffffffu, value.y, distance)));
+        }
         if (lane_ % 4 == 0) shared_.queries.warp_max[warp_ / kHeadWarps][head_row(m, half)] = value;
       }
     }
     __syncthreads();
     if (thread_ < kHeads) {
-      float value = shared_.queries.warp_max[0][thread_];
-      for (int w = 1; w < kRowWarps; ++w) value = fmaxf(value, shared_.queries.warp_max[w][thread_]);
+      float2 value = shared_.queries.warp_max[0][thread_];
+      for (int w = 1; w < kRowWarps; ++w) value = greater(value, shared_.queries.warp_max[w][thread_]);
       shared_.split_max[thread_] = value;
-      shared_.denominator[thread_] = 0.0f;
     }
   }
 
-  // p = exp(s - max): rounded into shared memory, unrounded onto the denominator. In place of the queries.
+  // p = weights of s: rounded into shared memory, unrounded onto the denominator. In place of the queries.
   __device__ void weigh(const Scores& s, int count) {
     __syncthreads();
     auto& weights = shared_.queries.weights;
 #pragma unroll
     for (int m = 0; m < kWarpHeadTiles; ++m) {
-      const float max[2] = {shared_.max[head_row(m, 0)], shared_.max[head_row(m, 1)]};
+      const WeightReference reference[2] = {shared_.reference[head_row(m, 0)], shared_.reference[head_row(m, 1)]};
 #pragma unroll
       for (int i = 0; i < kWarpRowTiles; ++i) {
         const int tile = row_tile(i);
@@ -204,7 +215,7 @@ class AttendBlock {
           float p[2];
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            p[e] = column(i, e) < count ? expf(s[m][i][2 * half + e] - max[half]) : 0.0f;
+            p[e] = column(i, e) < count ? weight(reference[half], s[m][i][2 * half + e]) : 0.0f;
           }
           *reinterpret_cast<std::uint32_t*>(weights.p + head * kProbabilityStride + column(i, 0)) =
               pack_bf16(p[0], p[1]);
@@ -218,9 +229,7 @@ class AttendBlock {
     }
     __syncthreads();
     if (thread_ < kHeads) {
-      float sum = shared_.denominator[thread_];
-      for (int tile = 0; tile < (count + 7) / 8; ++tile) sum += weights.tile_sum[tile][thread_];
-      shared_.denominator[thread_] = sum;
+      for (int tile = 0; tile < (count + 7) / 8; ++tile) denominator_ += weights.tile_sum[tile][thread_];
     }
   }
 
@@ -267,18 +276,21 @@ class AttendBlock {
         }
       }
     }
+    if (thread_ < kHeads) *denominator() = denominator_;
   }
 
   // What the token's weights are relative to, from all KV splits' maxima. After a cluster barrier.
   template <class Cluster>
   __device__ void gather_max(const Cluster& cluster, int splits) {
     if (thread_ < kHeads) {
-      float value = -INFINITY;
-      for (int r = 0; r < splits; ++r) value = fmaxf(value, *remote(cluster, shared_.split_max + thread_, r));
+      float2 value = make_float2(-INFINITY, -INFINITY);
+      for (int r = 0; r < splits; ++r) value = greater(value, *remote(cluster, shared_.split_max + thread_, r));
+      WeightReference& reference = shared_.reference[thread_];
       if (rows_.is_dense()) {
-        value = __fmul_rn(rintf(__fmul_rn(value, 0x1.715476p+0f)), 0x1.62e43p-1f);  // log2 e, ln 2
+        reference = {__fmul_rn(rintf(__fmul_rn(value.y, 0x1.715476p+0f)), 0x1.62e43p-1f), 0.0f};  // log2 e, ln 2
+      } else {
+        reference = weight_reference(value.x, value.y);
       }
-      shared_.max[thread_] = value;
     }
   }
 
@@ -287,9 +299,9 @@ class AttendBlock {
   __device__ void finish(const Cluster& cluster, int split, int splits) {
     if (thread_ < kHeads) {
       float value = 0.0f;
-      for (int r = 0; r < splits; ++r) value += *remote(cluster, shared_.denominator + thread_, r);
+      for (int r = 0; r < splits; ++r) value += *remote(cluster, denominator(), r);
       const float sink = first_head_ + thread_ < p_.heads ? p_.sink[first_head_ + thread_] : 0.0f;
-      shared_.total[thread_] = value + expf(sink - shared_.max[thread_]);
+      shared_.total[thread_] = value + shared_.reference[thread_].sink_weight(sink);
     }
     const bool rotates = p_.output_rope.inverse_frequency != nullptr;
     if (const int pair = kAttendThreads - 1 - thread_; rotates && pair < kRotatedPairs) {
@@ -336,8 +348,23 @@ class AttendBlock {
     }
   }
 
-  template <class Cluster>
-  __device__ static float* remote(const Cluster& cluster, float* address, int rank) {
+  __device__ static float2 greater(float2 a, float2 b) {
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+  }
+  __device__ static float weight(const WeightReference& reference, float score) {
+    return reference.shift == 0.0f ? expf(score - reference.window_max) : reference.weight(score);
+  }
+  // Rows of the window from row `begin` of the token on.
+  [[nodiscard]] __device__ int window_rows(int begin) const {
+    return max(0, rows_.window - begin);
+  }
+  // Of the thread's head.
+  [[nodiscard]] __device__ float* denominator() {
+    return shared_.rows.sums + thread_ * kSumStride + kHeadDim;
+  }
+
+  template <class Cluster, class Value>
+  __device__ static Value* remote(const Cluster& cluster, Value* address, int rank) {
     return cluster.map_shared_rank(address, static_cast<unsigned>(rank));
   }
 
@@ -362,6 +389,7 @@ class AttendBlock {
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = thread_ / 32;
   int lane_ = thread_ % 32;
+  float denominator_ = 0.0f;  // softmax denominator of the KV split, for the head that the thread has the number of
 };
 
 // Grid: x = tokens * cluster, y = groups of 16 * kHeadTiles heads; clusters of `cluster` blocks along x,
@@ -392,15 +420,15 @@ __global__ void __launch_bounds__(kAttendThreads, 1)
   const auto cluster = cooperative_groups::this_cluster();
   Block block(p, rows, token, first_head, shared);
   typename Block::Scores s;
-  float largest[Block::kWarpHeadTiles][2];
+  typename Block::Largest largest;
 #pragma unroll
-  for (int m = 0; m < Block::kWarpHeadTiles; ++m) largest[m][0] = largest[m][1] = -INFINITY;
+  for (int m = 0; m < Block::kWarpHeadTiles; ++m) largest[m][0] = largest[m][1] = make_float2(-INFINITY, -INFINITY);
   int count = 0;
   for (int chunk = split; chunk < chunks; chunk += splits) {
     __syncthreads();
     count = block.load(chunk, chunk_rows, chunk == split);
     block.score(count, s);
-    Block::raise(s, largest);
+    block.raise(s, chunk * chunk_rows, largest);
   }
   block.reduce_max(largest);
   cluster.sync();

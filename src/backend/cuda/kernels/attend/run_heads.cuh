@@ -178,7 +178,7 @@ class RunConsumer {
     release(before);
   }
 
-  // Scales `s`; those of rows that the token does not have become -infinity. The greatest go to `largest`.
+  // Scales `s`; those of rows that the token does not have become -infinity. Raises `largest` to the greatest.
   template <int kCount>
   __device__ void scale(float (&s)[kCount], std::int32_t rows, float (&largest)[2]) const {
     constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
@@ -200,14 +200,36 @@ class RunConsumer {
 
   // Rounded weights as operands of products, and what outputs are multiplied by.
   __device__ void weigh(const RunToken& token, Scores& s, Weights& weights, float (&factor)[2]) const {
-    float largest[2] = {-INFINITY, -INFINITY};
-    scale(s.window, token.window, largest);
-    if constexpr (kCompresses) scale(s.compressed, token.compressed, largest);
+    float window_max[2] = {-INFINITY, -INFINITY};
+    float max[2] = {-INFINITY, -INFINITY};
+    scale(s.window, token.window, window_max);
+    if constexpr (kCompresses) scale(s.compressed, token.compressed, max);
+    bool shifted = false;
 #pragma unroll
-    for (float& value : largest) {
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+    for (int half = 0; half < 2; ++half) {
+      window_max[half] = greatest_of_lanes(window_max[half]);
+      max[half] = greatest_of_lanes(max[half]);
+      shifted = shifted || needs_shift(window_max[half], max[half]);
     }
+    WeightReference reference[2] = {{window_max[0], 0.0f}, {window_max[1], 0.0f}};
+    if (kCompresses && __any_sync(0xffffffffu, shifted)) {
+      for (int half = 0; half < 2; ++half) reference[half] = weight_reference(window_max[half], max[half]);
+      weigh_shifted(reference, s.window);
+      weigh_shifted(reference, s.compressed);
+      weigh<true>(reference, s, weights, factor);
+    } else {
+      weigh<false>(reference, s, weights, factor);
+    }
+  }
+
+  __device__ static float greatest_of_lanes(float value) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+  }
+
+  // kWeighed: whether weights are there already, unrounded, in place of scores.
+  template <bool kWeighed>
+  __device__ void weigh(const WeightReference (&reference)[2], Scores& s, Weights& weights, float (&factor)[2]) const {
     float sum[2][4] = {};  // every fourth step's
 #pragma unroll
     for (int step = 0; step < kProducts / kStepProducts; ++step) {
@@ -216,7 +238,9 @@ class RunConsumer {
       for (int i = kStepProducts * step; i < kStepProducts * (step + 1); ++i) {
         float* v = s.of(i);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) v[j] = exp_fast(v[j] - largest[j % 4 / 2]);
+        for (int j = 0; j < 8; ++j) {
+          if (!kWeighed) v[j] = reference[j % 4 / 2].unshifted_weight(v[j]);
+        }
 #pragma unroll
         for (int j = 0; j < 8; j += 2) own[j % 4 / 2] += v[j] + v[j + 1];
         weights[i] =
@@ -232,7 +256,7 @@ class RunConsumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float all = (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]);
-      factor[half] = reciprocal(all + expf(sink_[half] - largest[half]));
+      factor[half] = reciprocal(all + reference[half].sink_weight(sink_[half]));
     }
   }
 

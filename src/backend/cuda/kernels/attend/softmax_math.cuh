@@ -1,4 +1,5 @@
-// Weights of attention and quotients by their sums, the same in every kernel for Hopper.
+// Weights of attention and quotients by their sums, the same in every kernel for Hopper; in the portable one those with
+// a shift.
 #pragma once
 
 #include <cmath>
@@ -7,8 +8,8 @@
 
 namespace dsv4rt::cuda {
 
-// 2^x, to 2^-22 relative; results below 2^-126 are zero.
-__device__ inline float power_of_two(float x) {
+// 2^x, to 2^-22 relative, exact for integers; results below 2^-126 are zero.
+__device__ inline float exp2_fast(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
@@ -22,7 +23,8 @@ __device__ inline float weight_exponent(float score, float window_max) {
 
 // And its 64 j(x).
 __device__ inline float exponent_shift(float x) {
-  return x > kUnshiftedExponent ? kExponentShift * ceilf((x - kUnshiftedExponent) / kExponentShift) : 0.0f;
+  const float shifts = __fmaf_rn(x, 1 / kExponentShift, -kUnshiftedExponent / kExponentShift);
+  return kExponentShift * fmaxf(ceilf(shifts), 0.0f);  // 0 of NaN
 }
 
 // What the weights of a token's head are relative to.
@@ -32,12 +34,12 @@ struct WeightReference {
 
   // Unrounded weights: of a head without a shift, and of any. Rounding the latter to BF16 is rounding before the shift.
   [[nodiscard]] __device__ float unshifted_weight(float score) const {
-    return power_of_two(weight_exponent(score, window_max));
+    return exp2_fast(weight_exponent(score, window_max));
   }
   [[nodiscard]] __device__ float weight(float score) const {
     const float x = weight_exponent(score, window_max);
     const float own = exponent_shift(x);
-    return __fmul_rn(power_of_two(x - own), power_of_two(own - shift));
+    return __fmul_rn(exp2_fast(x - own), exp2_fast(own - shift));
   }
   // Of the sink, which sums contain and which does not decide the shift.
   [[nodiscard]] __device__ float sink_weight(float sink) const {
@@ -45,14 +47,25 @@ struct WeightReference {
   }
 };
 
-// max: the greatest score of all rows. j(x) grows with x, so that it decides the shift.
+// max: the greatest score of all rows. j(x) grows with x, so that it decides the shift, and whether there is one.
 __device__ inline WeightReference weight_reference(float window_max, float max) {
   return {window_max, exponent_shift(weight_exponent(max, window_max))};
 }
+__device__ inline bool needs_shift(float window_max, float max) {
+  return weight_exponent(max, window_max) > kUnshiftedExponent;
+}
 
-// exp(x); kernels that do not know the window's maximum yet.
-__device__ inline float exp_fast(float x) {
-  return power_of_two(__fmul_rn(x, 0x1.715476p+0f));
+// Weights in place of scores of two heads, of which four values at a time have two each. In a loop, of which registers
+// are in local memory: it takes few instructions, and seldom runs.
+template <int kCount>
+__device__ inline void weigh_shifted(const WeightReference (&reference)[2], float (&s)[kCount]) {
+  float values[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = s[i];
+#pragma unroll 1
+  for (int i = 0; i < kCount; ++i) values[i] = (i % 4 < 2 ? reference[0] : reference[1]).weight(values[i]);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) s[i] = values[i];
 }
 
 // 1 / x to 2^-23 relative, for x from 2^-126 up to 2^126, or NaN; beyond it is zero.

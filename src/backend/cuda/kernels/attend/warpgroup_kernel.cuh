@@ -100,8 +100,11 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   const TokenRows rows = place_rows<kBlocks, kTurns, kWarpgroupThreads>(p, token, static_cast<int>(threadIdx.x),
                                                                         shared.place[0], [&] { return place; });
   if (threadIdx.x == 0) {
-    shared.work[0] = {
-        .token = static_cast<std::int32_t>(token), .first_head = first_head, .heads = heads, .rows = rows.count};
+    shared.work[0] = {.token = static_cast<std::int32_t>(token),
+                      .first_head = first_head,
+                      .heads = heads,
+                      .rows = rows.count,
+                      .window = rows.window};
   }
   __syncthreads();
   cluster_wait();
@@ -187,6 +190,7 @@ __device__ inline void produce_tokens(const AttendParams& p, const CUtensorMap& 
     work.first_head = item % groups * kTileHeads;
     work.heads = min(kTileHeads, p.heads - work.first_head);
     work.rows = rows.is_dense() ? -1 : rows.count;
+    work.window = rows.window;
     work.parity = n & 1;
     if (thread >= kProducers - 32) {
       if (n >= 2) barrier_wait(shared_address(&shared.token_empty[n % 2]), (n / 2 - 1) & 1);

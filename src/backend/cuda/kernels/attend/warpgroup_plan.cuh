@@ -1,6 +1,6 @@
 // How one token's attention divides among the blocks of a cluster and the warps of a block, on Hopper.
 //
-// Every block of the cluster scores one KV split against all heads, the cluster agrees on the maximum,
+// Every block of the cluster scores one KV split against all heads, the cluster agrees on the greatest scores,
 // every block turns its scores into weights, then every block sums weights times values over all rows for its
 // slice of the 512 values. A score is one chain over the values and an output one chain over the rows, in
 // order, whatever the number of blocks: results do not depend on it.
@@ -54,7 +54,7 @@ constexpr int warpgroup_tiles() {
 static_assert(warpgroup_tiles<1>() == 5 && warpgroup_tiles<2>() == 5);
 static_assert(warpgroup_tiles<4>() == 3 && warpgroup_tiles<8>() == 2);
 
-// And further tiles whose scores wait in local memory until the maximum is known: those of a block that has a long
+// And further tiles whose scores wait in local memory until the window's are known: those of a block that has a long
 // token alone.
 template <int kBlocks, bool kTurns>
 constexpr int parked_tiles() {
@@ -78,6 +78,7 @@ struct WorkItem {
   std::int32_t first_head;
   std::int32_t heads;      // heads of the item that exist
   std::int32_t rows;       // rows of the token; -1 where a block alone cannot take so many
+  std::int32_t window;     // and those of them, the first ones, that are the window's
   std::int32_t filled[2];  // fills of the slots before it
   std::int32_t parity;     // phase of q_full in which its queries arrive
 };
@@ -108,8 +109,10 @@ struct WarpgroupShared {
   alignas(1024) std::byte slot[2][kSlotBytes];  // tiles of rows; at the end the outputs lie here
   // A token's rows: those of the window from the first entry on, compressed rows after them.
   RowSlot place[kTokens][kMappedWindow + kMapped];
-  float row_max[2][kTileHeads];                // maximum of every warpgroup's rows
-  float split_max[kBlocks][kTileHeads];        // maximum of every block's split, written by that block
+  // Greatest scores, of window rows, then of all, for heads 16 w + i and 16 w + i + 8 at [8 w + i]: of every
+  // warpgroup's rows, with several blocks of the second one's only, and of every block's split, written by that block.
+  float4 group_max[kBlocks == 1 ? 2 : 1][kTileHeads / 2];
+  float4 split_max[kBlocks][kTileHeads / 2];
   float step_sum[kGatheredSteps][kTileHeads];  // sums of p over the steps whose weights lie here
   Rotation rotation[kTokens][kRotatedPairs];
   WorkItem work[kTokens];

@@ -41,7 +41,11 @@ class ScoreConsumer {
       ParkedScores parked;
       score(s, parked);
       agree_on_max();
-      weigh(s, parked);
+      if (is_shifted_) {
+        weigh<true>(s, parked);
+      } else {
+        weigh<false>(s, parked);
+      }
     }
     publish_weights();
   }
@@ -59,6 +63,7 @@ class ScoreConsumer {
   // Scores of the split's tiles, the last ones in `parked`. Every product is made in s's last tile and moved away.
   __device__ void score(Scores& s, ParkedScores& parked) {
     TileScores& product = s[kWarpgroupTiles - 1];
+    if (kBlocks == 1 && lane_ % 4 == 0) own_window_max() = make_float2(-INFINITY, -INFINITY);
     // Otherwise they would count as values of the previous token, to be kept while its outputs need the registers.
     if constexpr (kTurns) {
 #pragma unroll
@@ -84,8 +89,8 @@ class ScoreConsumer {
     }
   }
 
-  // Scaled scores of the warpgroup's `j`-th tile, -infinity past the split's end, and their maxima in max_. False: it
-  // has no such tile.
+  // Scaled scores of the warpgroup's `j`-th tile, -infinity past the split's end; raises max_ and the window's greatest
+  // score to theirs. False: it has no such tile.
   __device__ bool score_tile(int j, TileScores& product, TileScores& scores) {
     const std::uint64_t q = atom_descriptor(shared_address(shared_.q), 16);
     const std::uint64_t k = atom_descriptor(shared_address(shared_.slot[group_]), 16);
@@ -110,14 +115,40 @@ class ScoreConsumer {
     if (tile >= split.resident()) release(shared_.empty[group_], 2);
     constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
     static_assert(kHeadDim == 512);
-    const int rows = split.end() - split.begin() - tile * kTileRows - lane_ % 4 * 2;
+    const int first = split.begin() + tile * kTileRows;
+    const int rows = split.end() - first - lane_ % 4 * 2;
+    float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       scores[i] = __fmul_rn(product[i], kScale);
       if (j == 0 && i / 4 * 8 + i % 2 >= rows) scores[i] = -INFINITY;
-      max_[i % 4 / 2] = fmaxf(max_[i % 4 / 2], scores[i]);
+      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
     }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) max_[half] = fmaxf(max_[half], largest[half]);
+    const int window = shared_.work[token_].window - first;
+    if (window > 0) raise_window_max(scores, window, largest);
     return true;
+  }
+
+  // The first `window` rows of the tile are the window's; `largest`: of the whole tile.
+  __device__ void raise_window_max(const TileScores& scores, int window, float (&largest)[2]) {
+    if (window < kTileRows) {
+      window -= lane_ % 4 * 2;
+      largest[0] = largest[1] = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        if (i / 4 * 8 + i % 2 < window) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
+      }
+    }
+    if constexpr (kBlocks == 1) {
+      // The warpgroup's only tile with such rows.
+      greatest_of_lanes(largest);
+      if (lane_ % 4 == 0) own_window_max() = make_float2(largest[0], largest[1]);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) window_max_[half] = fmaxf(window_max_[half], largest[half]);
+    }
   }
 
   // This warp arrives: `arrivals` of the eight that free a slot.
@@ -125,55 +156,92 @@ class ScoreConsumer {
     if (lane_ == 0) barrier_arrive_several(shared_address(&empty), arrivals);
   }
 
-  // --- the token's maximum -------------------------------------------------------------------------------
+  // --- what the token's weights are relative to ----------------------------------------------------------
 
-  // Turns the thread's maxima in max_ into the token's.
-  __device__ void agree_on_max() {
-    const int rank = this->split().rank;
+  __device__ static float4 greater(float4 a, float4 b) {
+    return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
+  }
+  // Of the four lanes that have the same heads.
+  __device__ static void greatest_of_lanes(float (&values)[2]) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float largest = max_[half];
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      if (lane_ % 4 == 0) shared_.row_max[group_][head(half)] = largest;
+    for (float& value : values) {
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
     }
-    named_sync(kConsumersBarrier, kConsumers);
-    if constexpr (kBlocks > 1) {
-      constexpr int kHeadsEach = 4;
-      if (thread_ < kBlocks * kTileHeads / kHeadsEach) {
-        const int block = thread_ % kBlocks;
-        const int h = thread_ / kBlocks * kHeadsEach;
-        float largest[kHeadsEach];
+  }
+
+  // The thread's heads in shared_.group_max and split_max.
+  [[nodiscard]] __device__ int heads_of_thread() const {
+    return warp_ % 4 * 8 + lane_ / 4;
+  }
+  // With one block the window's maximum stays in shared memory until all know it: registers are full of scores.
+  [[nodiscard]] __device__ float2& own_window_max() {
+    return reinterpret_cast<float2*>(&shared_.group_max[group_ % (kBlocks == 1 ? 2 : 1)][heads_of_thread()])[0];
+  }
+  [[nodiscard]] __device__ float2& own_max() {
+    return (&own_window_max())[1];
+  }
+
+  // Turns the thread's maxima in window_max_ and max_ into the token's.
+  __device__ void agree_on_max() {
+    greatest_of_lanes(max_);
+    if constexpr (kBlocks == 1) {
+      if (lane_ % 4 == 0) own_max() = make_float2(max_[0], max_[1]);
+      named_sync(kConsumersBarrier, kConsumers);
+    } else {
+      greatest_of_lanes(window_max_);
+      float4 own = make_float4(window_max_[0], window_max_[1], max_[0], max_[1]);
+      float4& other = shared_.group_max[0][heads_of_thread()];
+      if (group_ == 1 && lane_ % 4 == 0) other = own;
+      named_sync(kConsumersBarrier, kConsumers);
+      if (group_ == 0) {
+        own = greater(own, other);
+        const int rank = this->split().rank;
 #pragma unroll
-        for (int i = 0; i < kHeadsEach; ++i) {
-          largest[i] = fmaxf(shared_.row_max[0][h + i], shared_.row_max[1][h + i]);
+        for (int block = lane_ % 4; block < kBlocks; block += 4) {
+          store_cluster(block_address(shared_address(&shared_.split_max[rank][heads_of_thread()]), block), own,
+                        block_address(shared_address(&shared_.max_ready), block));
         }
-        store_cluster(block_address(shared_address(&shared_.split_max[rank][h]), block),
-                      make_float4(largest[0], largest[1], largest[2], largest[3]),
-                      block_address(shared_address(&shared_.max_ready), block));
       }
       barrier_wait_cluster(shared_address(&shared_.max_ready), 0);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (kBlocks > 1) {
-        max_[half] = -INFINITY;
-        for (int b = 0; b < kBlocks; ++b) max_[half] = fmaxf(max_[half], shared_.split_max[b][head(half)]);
-      } else {
-        max_[half] = fmaxf(shared_.row_max[0][head(half)], shared_.row_max[1][head(half)]);
-      }
+    const float4 token = token_max();
+    window_max_[0] = token.x;
+    window_max_[1] = token.y;
+    is_shifted_ = __any_sync(0xffffffffu, needs_shift(token.x, token.z) || needs_shift(token.y, token.w));
+  }
+
+  // What all have agreed on, of the window and of all rows.
+  [[nodiscard]] __device__ float4 token_max() const {
+    if constexpr (kBlocks == 1) {
+      return greater(shared_.group_max[0][heads_of_thread()], shared_.group_max[1][heads_of_thread()]);
     }
+    float4 max = shared_.split_max[0][heads_of_thread()];
+#pragma unroll
+    for (int b = 1; b < kBlocks; ++b) max = greater(max, shared_.split_max[b][heads_of_thread()]);
+    return max;
+  }
+
+  // What weights are relative to. Few heads have a shift; the maxima are read again where one has.
+  __device__ void read_references(WeightReference (&reference)[2]) const {
+    const float4 max = token_max();
+    reference[0] = weight_reference(max.x, max.z);
+    reference[1] = weight_reference(max.y, max.w);
+  }
+  [[nodiscard]] __device__ WeightReference unshifted(int half) const {
+    return {window_max_[half], 0.0f};
   }
 
   // --- weights -------------------------------------------------------------------------------------------
 
-  // p = exp(s - max): sums of steps unrounded, weights rounded and in the layout of a register operand: 16
+  // p = weights of s: sums of steps unrounded, weights rounded and in the layout of a register operand: 16
   // bytes for each (16 rows, thread). In place of the queries.
+  template <bool kShifted>
   __device__ void weigh(Scores& s, const ParkedScores& parked) {
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
       if (tile_of(split(), kParked + j) < 0) break;
-      weigh_tile(kParked + j, s[j]);
+      weigh_tile<kShifted>(kParked + j, s[j]);
     }
     if constexpr (kParked > 0) {
 #pragma unroll 1
@@ -185,16 +253,23 @@ class ScoreConsumer {
           const float4 four = parked[j][i];
           scores[4 * i] = four.x, scores[4 * i + 1] = four.y, scores[4 * i + 2] = four.z, scores[4 * i + 3] = four.w;
         }
-        weigh_tile(j, scores);
+        weigh_tile<kShifted>(j, scores);
       }
     }
   }
 
+  template <bool kShifted>
   __device__ void weigh_tile(int j, TileScores& s) {
     const auto split = this->split();
     const int tile = tile_of(split, j);
+    if constexpr (kShifted) {
+      WeightReference reference[2];
+      read_references(reference);
+      weigh_shifted(reference, s);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = exp_fast(s[i] - max_[i % 4 / 2]);
+      for (int i = 0; i < 32; ++i) s[i] = unshifted(i % 4 / 2).unshifted_weight(s[i]);
+    }
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
@@ -272,7 +347,10 @@ class ScoreConsumer {
   int warp_ = __shfl_sync(0xffffffffu, thread_ / 32, 0);  // known to be uniform
   int lane_ = thread_ % 32;
   int group_ = warp_ / 4;
+  // Of the thread's two heads; in the end the token's.
+  float window_max_[2] = {-INFINITY, -INFINITY};
   float max_[2] = {-INFINITY, -INFINITY};
+  bool is_shifted_ = false;  // whether some of the warp's heads have a shift
 };
 
 #endif
