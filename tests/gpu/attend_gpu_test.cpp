@@ -47,15 +47,27 @@ class AttendGpuTest : public GpuTest {
     return out;
   }
 
-  // Weights that round to the other BF16 neighbour move a value by up to 0.4 %; they are rare. Errors are those of
-  // `together` neighbouring values, all of a head's or some of them.
-  static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
-                            double most = 4e-3, std::size_t together = kHeadDim, double most_mean = 5e-4) {
+  // Relative errors of `together` neighbouring values, all of a head's or some of them. A weight that rounds to the
+  // other BF16 neighbour is up to 0.8 % away; that is rare. It moves outputs by its share of them, which is more than
+  // half only where one compressed row outweighs all others and the window: of 500 heads one may.
+  struct Bounds {
+    double most = 8e-3;
+    double usual = 4e-3;  // one in 500 may lie beyond
+    double mean = 5e-4;
+    std::size_t together = kHeadDim;
+  };
+  static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0) {
+    expect_agrees(setup, parts, padding, Bounds{});
+  }
+  static void expect_agrees(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding,
+                            const Bounds& bounds) {
     static const std::unique_ptr<Backend> cpu = std::move(create_cpu_test_backend()).value();
     const auto expected = run(*cpu, setup, parts, padding);
     const auto actual = run(gpu(), setup, parts, padding);
     ASSERT_EQ(actual.size(), expected.size());
+    const std::size_t together = bounds.together;
     double sum = 0;
+    std::size_t unusual = 0;
     const std::size_t groups = actual.size() / together;
     for (std::size_t group = 0; group < groups; ++group) {
       double error = 0;
@@ -67,12 +79,14 @@ class AttendGpuTest : public GpuTest {
       }
       const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
       const std::size_t head = group * together / kHeadDim;
-      ASSERT_LT(relative, most) << "token " << head / static_cast<std::size_t>(setup.shape.heads) << " head "
-                                << head % static_cast<std::size_t>(setup.shape.heads) << " value "
-                                << group * together % kHeadDim;
+      ASSERT_LT(relative, bounds.most) << "token " << head / static_cast<std::size_t>(setup.shape.heads) << " head "
+                                       << head % static_cast<std::size_t>(setup.shape.heads) << " value "
+                                       << group * together % kHeadDim;
       sum += relative;
+      if (relative >= bounds.usual) ++unusual;
     }
-    EXPECT_LT(sum, most_mean * static_cast<double>(groups));
+    EXPECT_LT(sum, bounds.mean * static_cast<double>(groups));
+    EXPECT_LE(unusual, groups / 500) << "of " << groups;
   }
 
   // Rows whose groups of 64 values have scales that are far apart. Multiplied by 2^20, with queries that are as much
@@ -85,7 +99,7 @@ class AttendGpuTest : public GpuTest {
     shape.row_steps = 4;
     Setup plain(shape, slots, positions);
     plain.query_scale = std::ldexp(1.0F, -shape.row_exponent);
-    expect_agrees(plain, parts, 0, 8e-3, RowBank::kGroupValues);
+    expect_agrees(plain, parts, 0, {.most = 8e-3, .usual = 8e-3, .together = RowBank::kGroupValues});
     shape.row_exponent += kMore;
     Setup larger(shape, slots, positions);
     larger.query_scale = std::ldexp(1.0F, -shape.row_exponent);
@@ -107,7 +121,8 @@ class AttendGpuTest : public GpuTest {
     for (const std::int32_t exponent : kFarExponents) {
       SCOPED_TRACE("exponent " + std::to_string(exponent));
       shape.compressed_exponent = exponent;
-      expect_agrees(Setup(shape, slots, positions), parts, 2, 1.2e-2, kHeadDim, exponent > 4 ? 1e-3 : 5e-4);
+      expect_agrees(Setup(shape, slots, positions), parts, 2,
+                    {.most = 1.2e-2, .usual = 1.2e-2, .mean = exponent > 4 ? 1e-3 : 5e-4});
     }
   }
 
@@ -312,7 +327,8 @@ TEST_F(AttendGpuTest, DenseScoresFarApart) {
     SCOPED_TRACE("scale " + std::to_string(scale));
     Setup setup({.heads = 64, .ratio = 4}, 2, dense_position(2500));
     setup.query_scale = scale;
-    expect_agrees(setup, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}}, 0, 1.2e-2);
+    expect_agrees(setup, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}}, 0,
+                  {.most = 1.2e-2, .usual = 1.2e-2});
   }
 }
 

@@ -214,8 +214,8 @@ class RunConsumer {
     WeightReference reference[2] = {{window_max[0], 0.0f}, {window_max[1], 0.0f}};
     if (kCompresses && __any_sync(0xffffffffu, shifted)) {
       for (int half = 0; half < 2; ++half) reference[half] = weight_reference(window_max[half], max[half]);
-      weigh_shifted(reference, s.window);
-      weigh_shifted(reference, s.compressed);
+      weigh_shifted(reference[0], reference[1], s.window);
+      weigh_shifted(reference[0], reference[1], s.compressed);
       weigh<true>(reference, s, weights, factor);
     } else {
       weigh<false>(reference, s, weights, factor);

@@ -42,9 +42,7 @@ struct WeightReference {
     return __fmul_rn(exp2_fast(x - own), exp2_fast(own - shift));
   }
   // Of the sink, which sums contain and which does not decide the shift.
-  [[nodiscard]] __device__ float sink_weight(float sink) const {
-    return shift == 0.0f ? expf(sink - window_max) : weight(sink);
-  }
+  [[nodiscard]] __device__ float sink_weight(float sink) const { return weight(sink); }
 };
 
 // max: the greatest score of all rows. j(x) grows with x, so that it decides the shift, and whether there is one.
@@ -58,12 +56,17 @@ __device__ inline bool needs_shift(float window_max, float max) {
 // Weights in place of scores of two heads, of which four values at a time have two each. In a loop, of which registers
 // are in local memory: it takes few instructions, and seldom runs.
 template <int kCount>
-__device__ inline void weigh_shifted(const WeightReference (&reference)[2], float (&s)[kCount]) {
+__device__ inline void weigh_shifted(WeightReference first, WeightReference second, float (&s)[kCount]) {
   float values[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) values[i] = s[i];
 #pragma unroll 1
-  for (int i = 0; i < kCount; ++i) values[i] = (i % 4 < 2 ? reference[0] : reference[1]).weight(values[i]);
+  for (int i = 0; i < kCount; ++i) {
+    const bool of_first = i % 4 < 2;
+    const WeightReference reference{of_first ? first.window_max : second.window_max,
+                                    of_first ? first.shift : second.shift};
+    values[i] = reference.weight(values[i]);
+  }
 #pragma unroll
   for (int i = 0; i < kCount; ++i) s[i] = values[i];
 }

@@ -22,17 +22,15 @@ class HeadConsumer : private ScoreConsumer<kBlocks, kTurns> {
   using Base = ScoreConsumer<kBlocks, kTurns>;
   using Base::group_;
   using Base::head;
-  using Base::is_shifted_;
   using Base::kProducts;
   using Base::lane_;
   using Base::p_;
-  using Base::read_references;
+  using Base::reference_;
   using Base::release;
   using Base::shared_;
   using Base::split;
   using Base::thread_;
   using Base::token_;
-  using Base::unshifted;
   using Base::warp_;
   using Base::weights;
 
@@ -189,13 +187,11 @@ class HeadConsumer : private ScoreConsumer<kBlocks, kTurns> {
     }
     float sum[2] = {0.0f, 0.0f};
     const auto scale_sums = [&] {
-      WeightReference reference[2] = {unshifted(0), unshifted(1)};
-      if (is_shifted_) read_references(reference);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
         sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-        factor[half] = reciprocal(sum[half] + reference[half].sink_weight(sink[half]));
+        factor[half] = reciprocal(sum[half] + reference_[half].sink_weight(sink[half]));
       }
     };
     const int tiles = (split.count + kTileRows - 1) / kTileRows;

@@ -65,7 +65,7 @@ static_assert(parked_tiles<1, false>() == 4);
 // Registers of a consumer's and of a producer's threads.
 template <int kBlocks>
 constexpr int consumer_registers() {
-  return kBlocks > 2 ? 144 : kBlocks == 2 ? 168 : 176;
+  return kBlocks > 2 ? 144 : 176;
 }
 template <int kBlocks>
 constexpr int producer_registers() {

@@ -40,8 +40,7 @@ class ScoreConsumer {
       Scores s;
       ParkedScores parked;
       score(s, parked);
-      agree_on_max();
-      if (is_shifted_) {
+      if (agree_on_max(s, parked)) {
         weigh<true>(s, parked);
       } else {
         weigh<false>(s, parked);
@@ -63,7 +62,6 @@ class ScoreConsumer {
   // Scores of the split's tiles, the last ones in `parked`. Every product is made in s's last tile and moved away.
   __device__ void score(Scores& s, ParkedScores& parked) {
     TileScores& product = s[kWarpgroupTiles - 1];
-    if (kBlocks == 1 && lane_ % 4 == 0) own_window_max() = make_float2(-INFINITY, -INFINITY);
     // Otherwise they would count as values of the previous token, to be kept while its outputs need the registers.
     if constexpr (kTurns) {
 #pragma unroll
@@ -89,8 +87,8 @@ class ScoreConsumer {
     }
   }
 
-  // Scaled scores of the warpgroup's `j`-th tile, -infinity past the split's end; raises max_ and the window's greatest
-  // score to theirs. False: it has no such tile.
+  // Scaled scores of the warpgroup's `j`-th tile, -infinity past the split's end, and their maxima in max_. False: it
+  // has no such tile.
   __device__ bool score_tile(int j, TileScores& product, TileScores& scores) {
     const std::uint64_t q = atom_descriptor(shared_address(shared_.q), 16);
     const std::uint64_t k = atom_descriptor(shared_address(shared_.slot[group_]), 16);
@@ -115,39 +113,55 @@ class ScoreConsumer {
     if (tile >= split.resident()) release(shared_.empty[group_], 2);
     constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
     static_assert(kHeadDim == 512);
-    const int first = split.begin() + tile * kTileRows;
-    const int rows = split.end() - first - lane_ % 4 * 2;
-    float largest[2] = {-INFINITY, -INFINITY};
+    const int rows = split.end() - split.begin() - tile * kTileRows - lane_ % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       scores[i] = __fmul_rn(product[i], kScale);
       if (j == 0 && i / 4 * 8 + i % 2 >= rows) scores[i] = -INFINITY;
-      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
+      max_[i % 4 / 2] = fmaxf(max_[i % 4 / 2], scores[i]);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) max_[half] = fmaxf(max_[half], largest[half]);
-    const int window = shared_.work[token_].window - first;
-    if (window > 0) raise_window_max(scores, window, largest);
     return true;
   }
 
-  // The first `window` rows of the tile are the window's; `largest`: of the whole tile.
-  __device__ void raise_window_max(const TileScores& scores, int window, float (&largest)[2]) {
-    if (window < kTileRows) {
-      window -= lane_ % 4 * 2;
-      largest[0] = largest[1] = -INFINITY;
+  // The greatest of the thread's scores of window rows, of one of its heads. Such rows are in the last tiles that a
+  // warpgroup scores. Apart from the scores: between products there are no registers to spare.
+  __device__ float find_window_max(const Scores& s, const ParkedScores& parked, int half) {
+    const KvSplit<kBlocks, kTurns> split = this->split();
+    const int last = tile_of(split, 0);
+    const int window = shared_.work[token_].window - split.begin() - last * kTileRows;  // from that tile on
+    float largest = -INFINITY;
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        if (i / 4 * 8 + i % 2 < window) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
+    for (int j = 0; j < kWarpgroupTiles; ++j) {
+      const int before = 2 * (kParked + j);
+      if (before > last || window + before * kTileRows <= 0) continue;
+      raise_window_max(s[j], window + before * kTileRows, half, largest);
+    }
+    if constexpr (kParked > 0) {
+#pragma unroll 1
+      for (int j = 0; j < kParked; ++j) {
+        if (2 * j > last || window + 2 * j * kTileRows <= 0) continue;
+        TileScores scores;
+        unpark(parked[j], scores);
+        raise_window_max(scores, window + 2 * j * kTileRows, half, largest);
       }
     }
-    if constexpr (kBlocks == 1) {
-      // The warpgroup's only tile with such rows.
-      greatest_of_lanes(largest);
-      if (lane_ % 4 == 0) own_window_max() = make_float2(largest[0], largest[1]);
-    } else {
+    return largest;
+  }
+
+  // The first `window` rows of the tile are the window's.
+  __device__ void raise_window_max(const TileScores& scores, int window, int half, float& largest) const {
+    window -= lane_ % 4 * 2;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) window_max_[half] = fmaxf(window_max_[half], largest[half]);
+    for (int i = 0; i < 32; ++i) {
+      if (i % 4 / 2 == half && i / 4 * 8 + i % 2 < window) largest = fmaxf(largest, scores[i]);
+    }
+  }
+
+  __device__ static void unpark(const float4 (&parked)[8], TileScores& scores) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 four = parked[i];
+      scores[4 * i] = four.x, scores[4 * i + 1] = four.y, scores[4 * i + 2] = four.z, scores[4 * i + 3] = four.w;
     }
   }
 
@@ -162,74 +176,43 @@ class ScoreConsumer {
     return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
   }
   // Of the four lanes that have the same heads.
-  __device__ static void greatest_of_lanes(float (&values)[2]) {
-#pragma unroll
-    for (float& value : values) {
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-    }
+  __device__ static float greatest_of_lanes(float value) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
   }
 
-  // The thread's heads in shared_.group_max and split_max.
-  [[nodiscard]] __device__ int heads_of_thread() const {
-    return warp_ % 4 * 8 + lane_ / 4;
-  }
-  // With one block the window's maximum stays in shared memory until all know it: registers are full of scores.
-  [[nodiscard]] __device__ float2& own_window_max() {
-    return reinterpret_cast<float2*>(&shared_.group_max[group_ % (kBlocks == 1 ? 2 : 1)][heads_of_thread()])[0];
-  }
-  [[nodiscard]] __device__ float2& own_max() {
-    return (&own_window_max())[1];
-  }
-
-  // Turns the thread's maxima in window_max_ and max_ into the token's.
-  __device__ void agree_on_max() {
-    greatest_of_lanes(max_);
+  // Finds what the token's weights are relative to. Whether some of the warp's heads have a shift.
+  __device__ bool agree_on_max(const Scores& s, const ParkedScores& parked) {
+    float4 max =
+        make_float4(greatest_of_lanes(find_window_max(s, parked, 0)), greatest_of_lanes(find_window_max(s, parked, 1)),
+                    greatest_of_lanes(max_[0]), greatest_of_lanes(max_[1]));
+    const int heads = warp_ % 4 * 8 + lane_ / 4;
     if constexpr (kBlocks == 1) {
-      if (lane_ % 4 == 0) own_max() = make_float2(max_[0], max_[1]);
+      if (lane_ % 4 == 0) shared_.group_max[group_][heads] = max;
       named_sync(kConsumersBarrier, kConsumers);
+      max = greater(max, shared_.group_max[group_ ^ 1][heads]);
     } else {
-      greatest_of_lanes(window_max_);
-      float4 own = make_float4(window_max_[0], window_max_[1], max_[0], max_[1]);
-      float4& other = shared_.group_max[0][heads_of_thread()];
-      if (group_ == 1 && lane_ % 4 == 0) other = own;
+      if (group_ == 1 && lane_ % 4 == 0) shared_.group_max[0][heads] = max;
       named_sync(kConsumersBarrier, kConsumers);
       if (group_ == 0) {
-        own = greater(own, other);
+        max = greater(max, shared_.group_max[0][heads]);
         const int rank = this->split().rank;
 #pragma unroll
-        for (int block = lane_ % 4; block < kBlocks; block += 4) {
-          store_cluster(block_address(shared_address(&shared_.split_max[rank][heads_of_thread()]), block), own,
+        for (int i = 0; i < (kBlocks + 3) / 4; ++i) {
+          const int block = lane_ % 4 + 4 * i;
+          if (kBlocks % 4 != 0 && block >= kBlocks) break;
+          store_cluster(block_address(shared_address(&shared_.split_max[rank][heads]), block), max,
                         block_address(shared_address(&shared_.max_ready), block));
         }
       }
       barrier_wait_cluster(shared_address(&shared_.max_ready), 0);
-    }
-    const float4 token = token_max();
-    window_max_[0] = token.x;
-    window_max_[1] = token.y;
-    is_shifted_ = __any_sync(0xffffffffu, needs_shift(token.x, token.z) || needs_shift(token.y, token.w));
-  }
-
-  // What all have agreed on, of the window and of all rows.
-  [[nodiscard]] __device__ float4 token_max() const {
-    if constexpr (kBlocks == 1) {
-      return greater(shared_.group_max[0][heads_of_thread()], shared_.group_max[1][heads_of_thread()]);
-    }
-    float4 max = shared_.split_max[0][heads_of_thread()];
+      max = shared_.split_max[0][heads];
 #pragma unroll
-    for (int b = 1; b < kBlocks; ++b) max = greater(max, shared_.split_max[b][heads_of_thread()]);
-    return max;
-  }
-
-  // What weights are relative to. Few heads have a shift; the maxima are read again where one has.
-  __device__ void read_references(WeightReference (&reference)[2]) const {
-    const float4 max = token_max();
-    reference[0] = weight_reference(max.x, max.z);
-    reference[1] = weight_reference(max.y, max.w);
-  }
-  [[nodiscard]] __device__ WeightReference unshifted(int half) const {
-    return {window_max_[half], 0.0f};
+      for (int b = 1; b < kBlocks; ++b) max = greater(max, shared_.split_max[b][heads]);
+    }
+    reference_[0] = weight_reference(max.x, max.z);
+    reference_[1] = weight_reference(max.y, max.w);
+    return __any_sync(0xffffffffu, needs_shift(max.x, max.z) || needs_shift(max.y, max.w));
   }
 
   // --- weights -------------------------------------------------------------------------------------------
@@ -248,11 +231,7 @@ class ScoreConsumer {
       for (int j = 0; j < kParked; ++j) {
         if (tile_of(split(), j) < 0) break;
         TileScores scores;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float4 four = parked[j][i];
-          scores[4 * i] = four.x, scores[4 * i + 1] = four.y, scores[4 * i + 2] = four.z, scores[4 * i + 3] = four.w;
-        }
+        unpark(parked[j], scores);
         weigh_tile<kShifted>(j, scores);
       }
     }
@@ -263,12 +242,10 @@ class ScoreConsumer {
     const auto split = this->split();
     const int tile = tile_of(split, j);
     if constexpr (kShifted) {
-      WeightReference reference[2];
-      read_references(reference);
-      weigh_shifted(reference, s);
+      weigh_shifted(reference_[0], reference_[1], s);
     } else {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) s[i] = unshifted(i % 4 / 2).unshifted_weight(s[i]);
+      for (int i = 0; i < 32; ++i) s[i] = reference_[i % 4 / 2].unshifted_weight(s[i]);
     }
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
@@ -347,10 +324,9 @@ class ScoreConsumer {
   int warp_ = __shfl_sync(0xffffffffu, thread_ / 32, 0);  // known to be uniform
   int lane_ = thread_ % 32;
   int group_ = warp_ / 4;
-  // Of the thread's two heads; in the end the token's.
-  float window_max_[2] = {-INFINITY, -INFINITY};
+  // Of the thread's two heads: the greatest of its scores; what the token's weights are relative to.
   float max_[2] = {-INFINITY, -INFINITY};
-  bool is_shifted_ = false;  // whether some of the warp's heads have a shift
+  WeightReference reference_[2];
 };
 
 #endif
