@@ -31,6 +31,12 @@ class LateBytes {
     values_.emplace_back(backend_, std::span(late, now.size()));
     copies_.push_back({to, values_.back().data(), bytes});
   }
+  // The same of an array whose values are `late` in the end.
+  template <class T>
+  void add_array(const T* device, const std::vector<T>& early, const std::vector<T>& late) {
+    add(reinterpret_cast<std::byte*>(const_cast<T*>(device)), reinterpret_cast<const std::byte*>(early.data()),
+        reinterpret_cast<const std::byte*>(late.data()), static_cast<std::int64_t>(late.size() * sizeof(T)));
+  }
   // Row `row` of a block: as another row of the bank, and late as it is in `block`, which lies at `device`.
   void add_row(const BlockShape& shape, std::byte* device, const std::byte* block, const std::byte* other,
                std::int64_t row) {
@@ -52,7 +58,7 @@ class LateBytes {
   DeviceArray<LateCopy> list_;
 };
 
-// --- attention over rows that are not selected --------------------------------------------------------------
+// --- attention ---------------------------------------------------------------------------------------------
 
 struct EarlyAttend {
   const char* name;
@@ -61,6 +67,7 @@ struct EarlyAttend {
   std::int32_t tokens;       // tokens of a sequence
   std::int32_t piece_first;  // first row of the step that is attended
   std::int32_t ratio;
+  std::int32_t top_k = 0;  // 0: all visible rows
 };
 std::ostream& operator<<(std::ostream& out, const EarlyAttend& value) {
   return out << value.name;
@@ -69,15 +76,26 @@ std::ostream& operator<<(std::ostream& out, const EarlyAttend& value) {
 class EarlyAttendGpuTest : public GpuTest, public testing::WithParamInterface<EarlyAttend> {
  protected:
   static constexpr std::size_t kScratchBytes = std::size_t{40} << 20;
+
+  // Queries and what is selected come late; before, there are others: half as many rows, all of them the first.
+  static void add_inputs(const AttendInputs& inputs, const AttendParams& step, LateBytes& late) {
+    late.add_array(step.q, {inputs.q.rbegin(), inputs.q.rend()}, inputs.q);
+    if (inputs.shape.top_k == 0) return;
+    std::vector<std::int32_t> few = inputs.topk_count;
+    for (std::int32_t& count : few) count /= 2;
+    late.add_array(step.topk_count, few, inputs.topk_count);
+    late.add_array(step.topk_indices, std::vector<std::int32_t>(inputs.topk_indices.size()), inputs.topk_indices);
+  }
 };
 
-// Of the step are the rows of its tokens: staged, and compressed where they complete a block. Their scales share 32
-// bytes with those of rows that are read early; but ordinary loads, which may leave them in the first-level cache, pass
-// too: the wait for the kernels in front seems to empty it, which nothing promises.
+// Of the step are the queries, what is selected and the rows of its tokens: staged, and compressed where they complete
+// a block. The scales of rows share 32 bytes with those of rows that are read early; but ordinary loads, which may
+// leave them in the first-level cache, pass too: the wait for the kernels in front seems to empty it, which nothing
+// promises.
 TEST_P(EarlyAttendGpuTest, TakesNothingThatTheStepWrites) {
   const EarlyAttend& param = GetParam();
   ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
-  const AttendShape shape{.ratio = param.ratio};
+  const AttendShape shape{.ratio = param.ratio, .top_k = param.top_k};
   const RowBank bank(shape.format);
   const std::int64_t positions = param.first + param.sequences + param.tokens;
   // Every block is one sequence's alone.
@@ -96,6 +114,10 @@ TEST_P(EarlyAttendGpuTest, TakesNothingThatTheStepWrites) {
   const std::int64_t skipped = std::int64_t{param.piece_first} * shape.heads * kHeadDim;
   piece.q += skipped;
   piece.o += skipped;
+  if (param.top_k > 0) {
+    piece.topk_count += param.piece_first;
+    piece.topk_indices += std::int64_t{param.piece_first} * piece.topk_stride;
+  }
   std::vector<bf16> expected;
   ASSERT_OK(gpu().ops().attend(piece));
   ASSERT_OK(arrays.output(expected));
@@ -105,6 +127,7 @@ TEST_P(EarlyAttendGpuTest, TakesNothingThatTheStepWrites) {
   bank.copy(1000, one, other.data(), 0);
   for (int repeat = 0; repeat < 3; ++repeat) {
     LateBytes late(gpu());
+    add_inputs(inputs, arrays.params, late);
     for (std::int32_t t = 0; t < inputs.counts.tokens; ++t) {
       late.add_row(inputs.staged_shape, const_cast<std::byte*>(piece.staged), inputs.staged.data(), other.data(), t);
       const std::int32_t position = inputs.position[static_cast<std::size_t>(t)];
@@ -133,7 +156,18 @@ INSTANTIATE_TEST_SUITE_P(
                     EarlyAttend{"clusters of four", 20, 1000, 1, 0, 4},
                     EarlyAttend{"clusters of two", 50, 1400, 1, 0, 4}, EarlyAttend{"blocks alone", 140, 2800, 1, 0, 4},
                     EarlyAttend{"window alone", 3, 500, 1, 0, 0}, EarlyAttend{"drafts", 2, 606, 6, 0, 4},
-                    EarlyAttend{"a piece behind others of the step", 1, 606, 12, 9, 4}));
+                    EarlyAttend{"a piece behind others of the step", 1, 606, 12, 9, 4},
+                    EarlyAttend{"tokens in turn", 280, 1000, 1, 0, 4}, EarlyAttend{"dense rows", 2, 8190, 1, 0, 4},
+                    EarlyAttend{"a run", 1, 8000, 140, 0, 128}));
+INSTANTIATE_TEST_SUITE_P(Selected, EarlyAttendGpuTest,
+                         testing::Values(EarlyAttend{"one sequence", 1, 8191, 1, 0, 4, 512},
+                                         EarlyAttend{"few rows", 3, 300, 1, 0, 4, 512},
+                                         EarlyAttend{"clusters of four", 20, 3000, 1, 0, 4, 512},
+                                         EarlyAttend{"clusters of two", 50, 3000, 1, 0, 4, 512},
+                                         EarlyAttend{"blocks alone", 140, 4200, 1, 0, 4, 1024},
+                                         EarlyAttend{"tokens in turn", 280, 2000, 1, 0, 4, 512},
+                                         EarlyAttend{"drafts", 2, 2606, 6, 0, 4, 512},
+                                         EarlyAttend{"a piece behind others of the step", 1, 2606, 12, 9, 4, 512}));
 
 // --- tables ------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 #include <cstddef>
 
+#include "backend/cuda/kernels/common/copy_bytes.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "gpu/support/late_copies.h"
@@ -23,11 +24,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t begin = nanoseconds_now();
   while (nanoseconds_now() - begin < nanoseconds) __nanosleep(1000);
   for (std::int32_t i = 0; i < count; ++i) {
-    const auto* from = static_cast<const std::byte*>(copies[i].from);
-    auto* to = static_cast<std::byte*>(copies[i].to);
-    for (auto byte = static_cast<std::int64_t>(threadIdx.x); byte < copies[i].bytes; byte += kThreads) {
-      to[byte] = from[byte];
-    }
+    cuda::copy_bytes(static_cast<std::byte*>(copies[i].to), static_cast<const std::byte*>(copies[i].from),
+                     copies[i].bytes, static_cast<std::int64_t>(threadIdx.x), std::int64_t{kThreads});
   }
 }
 
