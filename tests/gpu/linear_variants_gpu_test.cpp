@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/cuda/kernels/linear/tile/tile_shape.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
 #include "support/expect_ok.h"
@@ -89,45 +90,76 @@ class LinearVariants : public GpuTest {
     EXPECT_FALSE(expected.empty());
   }
 
-  // Two problems that share their inputs and a launch, in more rounds than one.
-  void expect_same_together(const Weights& kind, std::int64_t in, std::int32_t tokens) {
-    constexpr std::array<std::int64_t, 2> kOuts{16640, 2112};
+  // Outputs of a problem behind one of `outputs` in the same launch, an odd number of row tiles, so that `variants`
+  // take the last of them one by one.
+  static std::int64_t outputs_of_rest(const cuda::LinearDevice& asked, const std::vector<cuda::LinearVariant>& variants,
+                                      const Weights& kind, std::int64_t outputs, std::int64_t in, std::int32_t tokens) {
+    const auto shape = [&](std::int64_t out) {
+      return cuda::LinearShape{.outputs = out,
+                               .inputs = in,
+                               .tiles = cuda::tiles_of_shape(true, kind.encoding, kind.activation, out, in),
+                               .rounds = kind.activation == ActivationRounding::kFp8Block128};
+    };
+    constexpr std::int64_t kMostTiles = 300;
+    constexpr int kLeastSingles = 3;  // a pair and the odd one
+    for (std::int64_t tiles = 3; tiles < kMostTiles; tiles += 2) {
+      const std::array shapes{shape(outputs), shape(tiles * cuda::kRowTile)};
+      const bool all = std::ranges::all_of(variants, [&](cuda::LinearVariant variant) {
+        const auto plan = plan_variant(variant, asked, tokens, shapes);
+        return plan.ok() && plan->single_tiles >= kLeastSingles;
+      });
+      if (all) return tiles * cuda::kRowTile;
+    }
+    return 0;
+  }
+
+  // Two problems that share their inputs and a launch, in more rounds than one; the last row tiles of the second are
+  // items of their own in all variants of two row tiles a block whose clusters divide the segments.
+  void expect_same_together(const Weights& kind, std::int64_t first_outputs, std::int64_t in, std::int32_t tokens) {
+    const auto asked = cuda::linear_device(*device_, 65);
+    ASSERT_OK(asked);
+    const int segments = cuda::tile_segments(in);
+    std::vector<cuda::LinearVariant> single;
+    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      if (variant.family != cuda::LinearFamily::kTile) continue;
+      const cuda::TileVariant& tile = cuda::kTileVariants.at(static_cast<std::size_t>(variant.number));
+      if (tile.row_tiles == 2 && segments % tile.cluster_blocks == 0) single.push_back(variant);
+    }
+    const std::array outs{first_outputs, outputs_of_rest(*asked, single, kind, first_outputs, in, tokens)};
+    ASSERT_GT(outs[1], 0) << "no shape leaves single row tiles to every variant";
     std::array<TestMatrix, 2> matrices;
     std::array<std::unique_ptr<PackedLinear>, 2> weights;
     for (std::size_t i = 0; i < 2; ++i) {
-      fill_matrix(matrices[i], kind.encoding, kind.activation, kOuts[i], in, 94 + static_cast<std::uint32_t>(i));
+      fill_matrix(matrices[i], kind.encoding, kind.activation, outs[i], in, 94 + static_cast<std::uint32_t>(i));
       weights[i] = pack(gpu(), matrices[i].host);
     }
     const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
-    const auto asked = cuda::linear_device(*device_, 65);
-    ASSERT_OK(asked);
-    std::vector<float> expected;
-    bool single = false;
-    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-      const std::vector<float> poison(static_cast<std::size_t>(tokens * (kOuts[0] + kOuts[1])), std::nanf(""));
-      const DeviceArray<float> y(gpu(), poison);
-      ASSERT_OK(gpu().synchronize());
-      const std::array<LinearCall, 2> calls{
-          LinearCall{x.data(), in, weights[0].get(), y.data(), kOuts[0], OutputType::kBf16},
-          LinearCall{x.data(), in, weights[1].get(), y.data() + tokens * kOuts[0], kOuts[1], OutputType::kF32}};
-      const std::array<cuda::LinearShape, 2> shapes{cuda::shape_of(calls[0]), cuda::shape_of(calls[1])};
-      const auto plan = plan_variant(variant, *asked, tokens, shapes);
-      single = single || (plan.ok() && plan->single_tiles > 0);
-      cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
-                                    variant);
-      for (const LinearCall& call : calls) ASSERT_OK(launcher.add(call));
-      if (const Status status = launcher.flush(); !status.ok()) {
-        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
-        continue;
+    for (const OutputType last : {OutputType::kF32, OutputType::kBf16}) {
+      std::vector<float> expected;
+      for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+        const std::vector<float> poison(static_cast<std::size_t>(tokens * (outs[0] + outs[1])), std::nanf(""));
+        const DeviceArray<float> y(gpu(), poison);
+        ASSERT_OK(gpu().synchronize());
+        const std::array<LinearCall, 2> calls{
+            LinearCall{x.data(), in, weights[0].get(), y.data(), outs[0], OutputType::kBf16},
+            LinearCall{x.data(), in, weights[1].get(), y.data() + tokens * outs[0], outs[1], last}};
+        cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
+                                      variant);
+        for (const LinearCall& call : calls) ASSERT_OK(launcher.add(call));
+        if (const Status status = launcher.flush(); !status.ok()) {
+          EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
+          EXPECT_EQ(std::ranges::count(single, variant), 0) << name_of(variant);
+          continue;
+        }
+        ASSERT_OK(gpu().synchronize());
+        seen_.insert(name_of(variant));
+        const std::vector<float> values = y.download();
+        if (expected.empty()) expected = values;
+        EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
+            << kind.name << " [" << outs[0] << " + " << outs[1] << ", " << in << "] T " << tokens << " "
+            << name_of(variant) << (last == OutputType::kF32 ? " float" : " bf16");
       }
-      ASSERT_OK(gpu().synchronize());
-      const std::vector<float> values = y.download();
-      if (expected.empty()) expected = values;
-      EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
-          << kind.name << " T " << tokens << " " << name_of(variant);
     }
-    EXPECT_FALSE(expected.empty());
-    EXPECT_EQ(single, device_->facts().multiprocessors == 132) << "the shapes are for 132 multiprocessors";
   }
 
   std::unique_ptr<const cuda::CudaDevice> device_;
@@ -193,11 +225,14 @@ TEST_F(LinearVariants, GiveTheSameBytesForEveryInput) {
   }
 }
 
-// In the tile kernel of pairs of row tiles the last round has single ones.
+// In the tile kernel of pairs of row tiles the last round has single ones. Odd numbers of row tiles: a pair of each
+// problem has one. Four segments of 31 blocks of inputs, which are not equally long, in clusters of every size.
 TEST_F(LinearVariants, GiveTheSameBytesTogether) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
-  for (const std::int32_t tokens : {65, 128, 300}) {
-    for (const Weights& weights : {kWeights[0], kWeights[1]}) expect_same_together(weights, 512, tokens);
+  for (const Weights& weights : {kWeights[0], kWeights[1]}) {
+    for (const std::int32_t tokens : {65, 128, 300}) expect_same_together(weights, 16576, 512, tokens);
+    expect_same_together(weights, 3648, 3968, 300);
+    EXPECT_TRUE(seen_.contains("tile 2c1") && seen_.contains("tile 2c2") && seen_.contains("tile 2c4"));
   }
 }
 
@@ -211,7 +246,7 @@ TEST_F(LinearVariants, FewTileVariants) {
 }
 TEST_F(LinearVariants, FewSingleRowTiles) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
-  expect_same_together(kWeights[1], 128, 65);
+  expect_same_together(kWeights[1], 16576, 128, 65);
 }
 
 }  // namespace
