@@ -1,8 +1,11 @@
 // What kernels read before the kernels in front have ended: nothing that those write. A kernel in front lets the one
 // under test start, waits, and then writes what a step writes; before, something else lies there. The bytes are those
 // of a run for which everything was there from the beginning.
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <cuda_runtime_api.h>
 #include <ostream>
 #include <span>
 #include <vector>
@@ -169,43 +172,174 @@ INSTANTIATE_TEST_SUITE_P(Selected, EarlyAttendGpuTest,
                                          EarlyAttend{"drafts", 2, 2606, 6, 0, 4, 512},
                                          EarlyAttend{"a piece behind others of the step", 1, 2606, 12, 9, 4, 512}));
 
-// --- tables ------------------------------------------------------------------------------------------------
+// --- what a step begins with -------------------------------------------------------------------------------
 
-// The kernel that writes a step's entries of tables ends before any of the step's other kernels begins, though those
-// do not wait for it. Before, the table names the blocks of another sequence.
-TEST_F(GpuTest, EarlyReadersFindTheTablesOfTheStep) {
-  const AttendShape shape{.ratio = 4};
-  constexpr std::int32_t kPosition = 2001;
-  const RowBank bank(shape.format);
-  const AttendPool pool(shape, bank, 2, kPosition + 1, 97);
-  const AttendInputs inputs(shape, bank, 1, {{0, kPosition, 1}});
-  const DeviceArray<std::byte> blocks(gpu(), pool.bytes);
-  const DeviceArray<std::int32_t> table(gpu(), pool.table);
-  const AttendArrays arrays(gpu(), inputs, pool, blocks.data(), table.data());
-  std::vector<bf16> expected;
-  ASSERT_OK(gpu().ops().attend(arrays.params));
-  ASSERT_OK(arrays.output(expected));
-
-  std::vector<BlockTableDelta> deltas;
-  deltas.reserve(static_cast<std::size_t>(pool.stride));
-  for (std::int32_t i = 0; i < pool.stride; ++i) {
-    deltas.push_back({.table = 0, .slot = 0, .index = i, .block = pool.table[static_cast<std::size_t>(i)]});
+// Values in the host's memory that the device takes from there: it takes microseconds to begin with, and many take
+// long.
+template <class T>
+class FarArray {
+ public:
+  explicit FarArray(std::size_t count) : count_(count) {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaHostAlloc(&memory, count * sizeof(T), cudaHostAllocDefault), cudaSuccess);
+    values_ = static_cast<T*>(memory);
   }
-  const DeviceArray<BlockTableDelta> device_deltas(gpu(), deltas);
+  explicit FarArray(const std::vector<T>& values) : FarArray(values.size()) { set(values); }
+  ~FarArray() { static_cast<void>(cudaFreeHost(values_)); }
+  FarArray(const FarArray&) = delete;
+  FarArray& operator=(const FarArray&) = delete;
+
+  void set(const std::vector<T>& values) { std::memcpy(values_, values.data(), count_ * sizeof(T)); }
+  [[nodiscard]] T* data() const { return values_; }
+
+ private:
+  std::size_t count_;
+  T* values_ = nullptr;
+};
+
+// The kernels that shift positions, write to tables and copy blocks end before any of the step's others begins, though
+// those do not wait for them. They take longer here than the start of a kernel and its first reads do. That their last
+// stores are published (publish_to_early_readers) is not seen: these arrive long before a kernel has started.
+class EarlyReadersGpuTest : public GpuTest {
+ protected:
+  static constexpr std::int32_t kPosition = 2001;
+  static constexpr std::int32_t kRejected = 3;
+  static constexpr std::int64_t kBlocks = 97;
+
+  // One token of a sequence, and the blocks of another one.
+  AttendShape shape_{.ratio = 4};
+  RowBank bank_{shape_.format};
+  AttendPool pool_{shape_, bank_, 2, kPosition + kRejected + 1, kBlocks};
+  AttendInputs inputs_{shape_, bank_, 1, {{0, kPosition, 1}}};
+
+  static std::vector<bf16> attend(const AttendArrays& arrays, const AttendParams& params) {
+    EXPECT_OK(gpu().ops().attend(params));
+    std::vector<bf16> out;
+    EXPECT_OK(arrays.output(out));
+    return out;
+  }
+  // reset() undoes, begin() enqueues what the step begins with. Attention is directly behind it, and behind a kernel
+  // that lets it start and waits. Nothing runs before all is enqueued.
+  template <class Reset, class Begin>
+  static void expect_found(const AttendArrays& arrays, const AttendParams& params, const std::vector<bf16>& expected,
+                           const Reset& reset, const Begin& begin) {
+    const auto hold = [] {
+      EXPECT_OK(launch_late_copies(nullptr, 0, kLateNanoseconds, static_cast<cudaStream_t>(gpu().native_stream())));
+    };
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      reset();
+      hold();
+      begin();
+      const bool beside = repeat % 2 == 1;
+      if (beside) hold();
+      const std::vector<bf16> actual = attend(arrays, params);
+      ASSERT_EQ(actual.size(), expected.size());
+      EXPECT_EQ(std::memcmp(actual.data(), expected.data(), expected.size() * sizeof(bf16)), 0)
+          << "run " << repeat << (beside ? ", behind another kernel" : "");
+    }
+  }
+};
+
+// Before, the table names the blocks of another sequence.
+TEST_F(EarlyReadersGpuTest, FindTheTablesOfTheStep) {
+  const DeviceArray<std::byte> blocks(gpu(), pool_.bytes);
+  const DeviceArray<std::int32_t> table(gpu(), pool_.table);
+  const AttendArrays arrays(gpu(), inputs_, pool_, blocks.data(), table.data());
+  const std::vector<bf16> expected = attend(arrays, arrays.params);
+
+  constexpr std::size_t kOthers = std::size_t{1} << 15;  // entries of a table that there is not are passed over
+  std::vector<BlockTableDelta> deltas(kOthers, {.table = 1, .slot = 0, .index = 0, .block = 0});
+  for (std::int32_t i = 0; i < pool_.stride; ++i) {
+    deltas.push_back({.table = 0, .slot = 0, .index = i, .block = pool_.table[static_cast<std::size_t>(i)]});
+  }
+  const FarArray<BlockTableDelta> far_deltas(deltas);
   StepView step = arrays.params.step;
   step.counts.table_deltas = static_cast<std::int32_t>(deltas.size());
-  step.table_deltas = device_deltas.data();
-  const CacheTable view{table.data(), pool.stride, blocks.data(), pool.rows_shape.block_bytes};
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    ASSERT_OK(gpu().upload(table.data(), pool.table.data() + pool.stride,
-                           static_cast<std::size_t>(pool.stride) * sizeof(std::int32_t)));
-    ASSERT_OK(gpu().ops().begin_step(step, {&view, 1}));
-    ASSERT_OK(launch_late_copies(nullptr, 0, kLateNanoseconds, static_cast<cudaStream_t>(gpu().native_stream())));
-    ASSERT_OK(gpu().ops().attend(arrays.params));
-    std::vector<bf16> actual;
-    ASSERT_OK(arrays.output(actual));
-    EXPECT_EQ(std::memcmp(actual.data(), expected.data(), expected.size() * sizeof(bf16)), 0) << "run " << repeat;
+  step.table_deltas = far_deltas.data();
+  const CacheTable view{table.data(), pool_.stride, blocks.data(), pool_.rows_shape.block_bytes};
+  expect_found(
+      arrays, arrays.params, expected,
+      [&] {
+        EXPECT_OK(gpu().upload(table.data(), pool_.table.data() + pool_.stride,
+                               static_cast<std::size_t>(pool_.stride) * sizeof(std::int32_t)));
+      },
+      [&] {
+        EXPECT_OK(gpu().ops().begin_step(step, {&view, 1}));
+      });
+}
+
+// Before, the sequence's blocks hold what another sequence's do; copies go on for long before theirs.
+TEST_F(EarlyReadersGpuTest, FindTheBlocksThatTheStepCopies) {
+  const auto own = static_cast<std::size_t>(pool_.stride);
+  ASSERT_GT(kBlocks, 3 * pool_.stride);
+  const AttendPool& pool = pool_;
+  std::vector<std::int32_t> sources;  // blocks that no sequence has, and one more
+  for (std::int32_t block = 0; sources.size() <= own; ++block) {
+    if (std::ranges::count(pool.table, block) == 0) sources.push_back(block);
   }
+  std::vector<std::byte> begun = pool.bytes;  // blocks as the step finds them
+  const auto copy_block = [&](std::int32_t from, std::int32_t to) {
+    const auto bytes = static_cast<std::size_t>(pool.rows_shape.block_bytes);
+    std::memcpy(begun.data() + static_cast<std::size_t>(to) * bytes,
+                pool.bytes.data() + static_cast<std::size_t>(from) * bytes, bytes);
+  };
+  constexpr int kOthers = 64;
+  std::vector<BlockCopy> copies(kOthers,
+                                {.table = 0, .source = pool.table[own], .target = sources[own], .reserved = 0});
+  for (std::size_t i = 0; i < own; ++i) {
+    copy_block(pool.table[i], sources[i]);
+    copy_block(pool.table[own + i], pool.table[i]);
+    copies.push_back({.table = 0, .source = sources[i], .target = pool.table[i], .reserved = 0});
+  }
+  const DeviceArray<std::byte> blocks(gpu(), pool.bytes);
+  const DeviceArray<std::int32_t> table(gpu(), pool.table);
+  const AttendArrays arrays(gpu(), inputs_, pool, blocks.data(), table.data());
+  const std::vector<bf16> expected = attend(arrays, arrays.params);
+
+  const DeviceArray<BlockCopy> device_copies(gpu(), copies);
+  StepView step = arrays.params.step;
+  step.counts.block_copies = static_cast<std::int32_t>(copies.size());
+  step.block_copies = device_copies.data();
+  const CacheTable view{table.data(), pool.stride, blocks.data(), pool.rows_shape.block_bytes};
+  expect_found(
+      arrays, arrays.params, expected, [&] { EXPECT_OK(gpu().upload(blocks.data(), begun.data(), begun.size())); },
+      [&] {
+        EXPECT_OK(gpu().ops().begin_step(step, {&view, 1}));
+      });
+}
+
+// Before, the token lies as far ahead as if no token of the last step had been rejected.
+TEST_F(EarlyReadersGpuTest, FindThePositionsOfTheStep) {
+  const DeviceArray<std::byte> blocks(gpu(), pool_.bytes);
+  const DeviceArray<std::int32_t> table(gpu(), pool_.table);
+  const AttendArrays arrays(gpu(), inputs_, pool_, blocks.data(), table.data());
+  const std::vector<bf16> expected = attend(arrays, arrays.params);
+
+  constexpr std::array<std::int32_t, 1> kRatios{4};
+  const DeviceArray<std::int32_t> rejected(gpu(), std::size_t{1});
+  auto shifts = gpu().create_step_shifts({rejected.data(), 1}, {.most_rejected = kRejected, .ratios = kRatios});
+  ASSERT_OK(shifts);
+  const DeviceArray<std::int32_t> last_tokens(gpu(), std::vector<std::int32_t>{0, kRejected + 1});
+  const DeviceArray<std::int32_t> accepted(gpu(), std::vector<std::int32_t>{1});
+  StepView last = arrays.params.step;
+  last.sequence_first_token = last_tokens.data();
+  ASSERT_OK((*shifts)->note(last, accepted.data()));
+
+  const StepOffsets offsets = step_offsets({.tokens = 1, .sequences = 1, .ratio_classes = 1});
+  std::vector<std::byte> begun(offsets.total_bytes);  // metadata as it is uploaded
+  const auto put = [&](std::size_t offset, std::int32_t value) {
+    std::memcpy(begun.data() + offset, &value, sizeof(value));
+  };
+  put(offsets.token_position, kPosition + kRejected);
+  put(offsets.sequence_start, kPosition + kRejected);
+  put(offsets.sequence_first_token + sizeof(std::int32_t), 1);
+  FarArray<std::byte> metadata(begun.size());
+  AttendParams params = arrays.params;
+  params.step = step_view(metadata.data(), offsets, inputs_.counts);
+  params.step.counts.context_end += kRejected;
+  expect_found(
+      arrays, params, expected, [&] { metadata.set(begun); },
+      [&] { EXPECT_OK((*shifts)->shift(metadata.data(), offsets, params.step.counts)); });
 }
 
 }  // namespace
