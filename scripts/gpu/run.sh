@@ -94,9 +94,9 @@ has_part() { [[ ,$parts, == *",$1,"* ]]; }
 # What runs under compute-sanitizer: "tool program gtest-filter". Every kernel, clusters of every size. racecheck
 # follows each access to shared memory and takes a hundred times as long as the program alone, or more: it gets tests
 # of few launches, and no kernel without shared memory. It does not follow the barriers of cuBLASLt's own kernels. In
-# the kernel that takes tokens of few rows, scores and selection, it stalls now and then, for seconds or for ever, when
-# blocks form clusters whose warps pass registers on: it sees clusters in a build where they do not, and single blocks
-# as they are.
+# the kernel that takes tokens of few rows, scores and selection, it stalls when blocks form clusters and some of their
+# warps end before others are at the cluster's barrier, and now and then when warps pass registers on: it sees clusters
+# in a build where they do neither, and single blocks as they are.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"

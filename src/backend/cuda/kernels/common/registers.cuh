@@ -3,6 +3,12 @@
 
 namespace dsv4rt::cuda {
 
+#if defined(DSV4RT_FIXED_REGISTERS)
+inline constexpr bool kFixedRegisters = true;
+#else
+inline constexpr bool kFixedRegisters = false;
+#endif
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Called by all warps of a warpgroup; its threads have kRegisters, a multiple of 8, from here on. With

@@ -14,8 +14,12 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kMostFusedTiles = 40;     // tiles of keys that a block takes
-inline constexpr int kFusedTopKThreads = 256;  // threads; they are among the scores' workers
+inline constexpr int kMostFusedTiles = 40;  // tiles of keys that a block takes
+// Threads that select: some of the scores' workers. In builds for racecheck all threads do, and take part in every
+// barrier: it stalls at a barrier of a cluster when warps have ended before, and reports hazards across a barrier of
+// the block when some of its threads have met at others before.
+inline constexpr bool kAllSelect = kFixedRegisters;
+inline constexpr int kFusedTopKThreads = kAllSelect ? kWgmmaScoreThreads : 256;
 
 // What lies in shared memory beside the queries, the ring and the weights.
 struct FusedControl {
@@ -32,6 +36,17 @@ struct ReadSharedScores {
     return *reinterpret_cast<const float4*>(scores + (row - first));
   }
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Between the threads that score.
+__device__ inline void sync_scores() {
+  if constexpr (kAllSelect) {
+    __syncthreads();
+  } else {
+    sync_workers();
+  }
+}
+#endif
 
 // Grid: a cluster for every token of the batch, as many blocks as have no token with more than kMostFusedTiles each;
 // one token a run, heads fit one tile.
@@ -65,21 +80,23 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const std::int32_t end = min(first + share, tiles);
   if (thread >= kScoreWorkers) {
     give_registers<32>();
+    if constexpr (kAllSelect) sync_scores();
     if (thread < kScoreWorkers + 32) {
       const ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = p.step.token_sequence[token]};
       produce_tiles<kFormat>(p, ScoreRuns(p, batch), {.tiles = end - first, .first_tile = first, .run = run}, shape,
                              shared_address(memory.ring), control.score);
     }
-    return;
+    if constexpr (!kAllSelect) return;
+  } else {
+    take_registers<160>();
+    RingReader ring(memory, shape);
+    QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
+    fence_async_proxy();
+    sync_scores();
+    score_single<kFormat>(memory, ring, first + thread / 128, end,
+                          [&](int row) { return StoreScores(control.scores - first * kTileKeys, row); });
   }
-  take_registers<160>();
-  RingReader ring(memory, shape);
-  QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
-  fence_async_proxy();
-  sync_workers();
-  score_single<kFormat>(memory, ring, first + thread / 128, end,
-                        [&](int row) { return StoreScores(control.scores - first * kTileKeys, row); });
-  sync_workers();
+  sync_scores();
   if (thread >= kFusedTopKThreads) return;
   const TopKRows own{
       .begin = min(first * kTileKeys, rows), .end = min(end * kTileKeys, rows), .most = share * kTileKeys};
