@@ -136,7 +136,7 @@ struct NcclOptions {
 // NCCL (libnccl.so.2, 2.14 or later) is loaded when it is asked for, never linked. kUnsupported in builds without it,
 // and where it is not installed, saying what to install; kInvalidArgument for ranks, devices and deadlines that do not
 // exist; kBackendLost when not every rank takes part. A communicator is destroyed after its engine. That waits until
-// NCCL has given back what it holds, of lost ranks too, but no longer than the deadline.
+// NCCL has given back what it holds, of lost ranks too, but no longer than the deadline: a thread sees to what is left.
 DSV4RT_EXPORT Result<NcclUniqueId> create_nccl_unique_id();
 DSV4RT_EXPORT Result<std::shared_ptr<Communicator>> create_nccl_communicator(const NcclOptions& options);
 
