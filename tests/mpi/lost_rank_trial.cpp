@@ -124,8 +124,8 @@ class Trial {
   // An engine's first step on a device loads code: deadlines are longer there.
   [[nodiscard]] double deadline_seconds() const { return backend_ == "cuda" ? 3 : 0.5; }
 
-  // How long something of the lost engine may stay when it is gone: a thread that has done its work still ends, and over
-  // NCCL nothing bounds what its abort takes, which goes on behind the destructor's deadline.
+  // How long something of the lost engine may stay when it is gone: a thread that has done its work still ends, and
+  // over NCCL nothing bounds what its abort takes, which goes on behind the destructor's deadline.
   static constexpr double kThreadSeconds = 1;
   [[nodiscard]] double given_back_seconds() const { return backend_ == "cuda" ? 20 : kThreadSeconds; }
 
