@@ -79,10 +79,9 @@ WarpgroupPlan h200_launch(const Case& c, std::int64_t tokens, std::int64_t most_
   const auto clusters = [](int blocks) { return blocks == 8 ? 14 : blocks == 4 ? 30 : 66; };
   const std::int64_t groups = (c.heads + 63) / 64;
   const std::int64_t items = tokens * groups;
-  const std::int64_t needed = most_rows <= 1152 ? 1 : 2;
   const std::int64_t useful = (most_rows + 31) / 32;
   for (const int blocks : {8, 4, 2}) {
-    if (needed <= blocks / 2 && (useful < blocks || items > clusters(blocks))) continue;
+    if (useful < blocks || items > clusters(blocks)) continue;
     int heads = 64;
     while (blocks == 8 && heads > 16 && tokens * ((c.heads + heads / 2 - 1) / (heads / 2)) <= 14) heads /= 2;
     const int head_groups = (c.heads + heads - 1) / heads;
@@ -93,13 +92,11 @@ WarpgroupPlan h200_launch(const Case& c, std::int64_t tokens, std::int64_t most_
             .blocks = tokens * blocks,
             .grid_groups = head_groups};
   }
-  const bool turns = most_rows <= 640;
   return {.tokens = tokens,
           .cluster_blocks = 1,
           .group_heads = 64,
           .groups = static_cast<int>(groups),
-          .turns = turns,
-          .blocks = turns ? std::min<std::int64_t>(items, 132) : items,
+          .blocks = std::min<std::int64_t>(items, 132),
           .grid_groups = 1};
 }
 
@@ -169,7 +166,7 @@ TEST(AttendPlan, TheLastTokensOfAnH200ShareTheMachine) {
   const auto plans = [&](std::int32_t tokens, std::int32_t heads, std::int64_t top_k) {
     return *planned(driver, {.tokens = tokens, .heads = heads, .context = 9000, .ratio = 4, .top_k = top_k}).warpgroup;
   };
-  EXPECT_TRUE(plans(132, 64, 512).most.turns);
+  EXPECT_EQ(plans(132, 64, 512).most.cluster_blocks, 1);
   EXPECT_FALSE(plans(132, 64, 512).rest);
   const WarpgroupPlans flash = plans(136, 64, 512);
   EXPECT_EQ(flash.most.tokens, 132);
@@ -184,13 +181,11 @@ TEST(AttendPlan, TheLastTokensOfAnH200ShareTheMachine) {
   const WarpgroupPlans pro = plans(68, 128, 1024);
   EXPECT_EQ(pro.most.tokens, 66);
   EXPECT_EQ(pro.most.cluster_blocks, 1);
-  EXPECT_FALSE(pro.most.turns);
   EXPECT_EQ(pro.most.blocks, 132);
   ASSERT_TRUE(pro.rest);
   EXPECT_EQ(pro.rest->tokens, 2);
-  // A token that no block can take alone.
-  EXPECT_EQ(plans(128, 128, 1025).most.cluster_blocks, 2);
-  EXPECT_FALSE(plans(128, 128, 1025).rest);
+  // A block alone takes as many rows as any token has.
+  EXPECT_EQ(plans(128, 128, 1152).most.cluster_blocks, 1);
 }
 
 // Tokens of a step that come in runs divide among the multiprocessors, evenly; every token is in one block of a group.

@@ -12,14 +12,13 @@
 
 namespace dsv4rt::cuda {
 
-// The Hopper kernel.
+// The Hopper kernels: a cluster's blocks share a token, or a block takes 64 heads of one alone.
 struct WarpgroupPlan {
   std::int64_t first_token = 0;
   std::int64_t tokens = 0;
-  int cluster_blocks = 1;  // blocks that share a token: 1, 2, 4 or 8
+  int cluster_blocks = 1;  // blocks that share a token: 1 (alone), 2, 4 or 8
   int group_heads = 0;     // heads that a cluster takes
   int groups = 0;          // groups that a token's heads form
-  bool turns = false;      // whether a block takes one token's heads after the other's, if it takes tokens alone
   // The grid.
   std::int64_t blocks = 0;
   int grid_groups = 1;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/attend/block_launch.h"
 #include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_kernel.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
@@ -15,16 +16,16 @@ namespace {
 constexpr int kFewestGroupHeads = 16;  // heads that one warp takes
 constexpr int kMostRounds = 4;         // after more of them another launch costs what it saves
 
-template <int kBlocks, bool kTurns>
+template <int kBlocks>
 Result<int> clusters_at_once(const CudaDevice& device) {
-  return device.clusters_at_once(attend_warpgroup_kernel<kBlocks, kTurns>, kBlocks, kWarpgroupThreads,
-                                 sizeof(WarpgroupShared<kBlocks, kTurns>));
+  return device.clusters_at_once(attend_warpgroup_kernel<kBlocks>, kBlocks, kWarpgroupThreads,
+                                 sizeof(WarpgroupShared<kBlocks>));
 }
 
-template <int kBlocks, bool kTurns>
+template <int kBlocks>
 Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPlan& plan, cudaStream_t stream) {
-  constexpr std::size_t kSharedBytes = sizeof(WarpgroupShared<kBlocks, kTurns>);
-  const auto kernel = attend_warpgroup_kernel<kBlocks, kTurns>;
+  constexpr std::size_t kSharedBytes = sizeof(WarpgroupShared<kBlocks>);
+  const auto kernel = attend_warpgroup_kernel<kBlocks>;
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   CUtensorMap queries;
   DSV4RT_RETURN_IF_ERROR(encode_query_map(p, queries));
@@ -35,32 +36,28 @@ Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPl
                      .cluster_blocks = kBlocks},
                     stream, p, queries,
                     WarpgroupPass{.first_token = static_cast<std::int32_t>(plan.first_token),
-                                  .tokens = static_cast<std::int32_t>(plan.tokens),
                                   .group_heads = plan.group_heads,
                                   .dense = plan.dense});
 }
 
 Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
                         cudaStream_t stream) {
-  if (plan.cluster_blocks == 8) return launch<8, false>(device, params, plan, stream);
-  if (plan.cluster_blocks == 4) return launch<4, false>(device, params, plan, stream);
-  if (plan.cluster_blocks == 2) return launch<2, false>(device, params, plan, stream);
-  if (!plan.turns) return launch<1, false>(device, params, plan, stream);
-  return launch<1, true>(device, params, plan, stream);
+  if (plan.cluster_blocks == 8) return launch<8>(device, params, plan, stream);
+  if (plan.cluster_blocks == 4) return launch<4>(device, params, plan, stream);
+  if (plan.cluster_blocks == 2) return launch<2>(device, params, plan, stream);
+  return launch_blocks(device, params, plan, stream);
 }
 
 }  // namespace
 
 Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks) {
   switch (cluster_blocks) {
-    case 1:
-      return clusters_at_once<1, true>(device);
     case 2:
-      return clusters_at_once<2, false>(device);
+      return clusters_at_once<2>(device);
     case 4:
-      return clusters_at_once<4, false>(device);
+      return clusters_at_once<4>(device);
     case 8:
-      return clusters_at_once<8, false>(device);
+      return clusters_at_once<8>(device);
     default:
       return Status{StatusCode::kInternal, "attend: clusters of " + std::to_string(cluster_blocks) + " blocks"};
   }
@@ -68,18 +65,15 @@ Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blo
 
 namespace {
 
-// A token gets as many blocks as the machine holds at once, and at least as many as the longest token needs.
+// A token gets as many blocks as the machine holds at once and as have rows.
 Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t tokens,
                                      std::int64_t most_rows) {
   const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };
   WarpgroupPlan plan{.tokens = tokens, .group_heads = kTileHeads, .groups = groups_of(kTileHeads)};
-  const std::int64_t needed =
-      most_rows <= kAloneRows ? 1
-                              : std::min<std::int64_t>((most_rows + kSplitRows - 1) / kSplitRows, kMostClusterBlocks);
   const std::int64_t useful = (most_rows + kStepRows - 1) / kStepRows;
   for (const int blocks : {8, 4, 2}) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t at_once, warpgroup_clusters_at_once(device, blocks));
-    if (needed <= blocks / 2 && (useful < blocks || tokens * plan.groups > at_once)) continue;
+    if (useful < blocks || tokens * plan.groups > at_once) continue;
     plan.cluster_blocks = blocks;
     // Fewer heads for a cluster as long as the machine has room for all clusters.
     while (blocks == kMostClusterBlocks && plan.group_heads > kFewestGroupHeads &&
@@ -90,9 +84,7 @@ Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParam
     plan.blocks = tokens * blocks;
     return plan;
   }
-  plan.turns = most_rows <= kSplitRows;
-  plan.blocks = tokens * plan.groups;
-  if (plan.turns) plan.blocks = std::min<std::int64_t>(plan.blocks, device.multiprocessors());
+  plan.blocks = std::min<std::int64_t>(tokens * plan.groups, device.multiprocessors());
   return plan;
 }
 

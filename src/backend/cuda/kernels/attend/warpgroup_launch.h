@@ -7,7 +7,7 @@
 
 namespace dsv4rt::cuda {
 
-// cluster_blocks: 1, 2, 4 or 8.
+// cluster_blocks: 2, 4 or 8.
 Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks);
 
 // Leaves tokens of the dense kernels alone. Precondition: the device has code for sm_90a.

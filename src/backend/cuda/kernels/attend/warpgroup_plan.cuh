@@ -11,20 +11,12 @@
 // With few tokens several of the largest clusters share one, each with some of its heads: what the blocks of a cluster
 // send each other then takes less time, and rows, which all of them read, come from the level-2 cache.
 //
-// Rows pass through two slots of eight atoms (64 rows x 64 values). First the split: a slot holds one tile of
-// 64 rows with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces.
+// Rows pass through two slots of eight atoms (64 rows x 64 values). First the split: a slot holds one tile of 64 rows
+// with all values, last tile first, slot i for consumer warpgroup i. Then the values, in pieces of 32 * kBlocks rows of
+// the block's slice, each in one half of slot 1.
 //
-//   in turn      One block takes the heads of one token of up to 640 rows after the other's. A piece is a tile; the
-//                first two are still in their slots. Producers go on to the next token's rows while consumers still
-//                write outputs.
-//   alone        One block has 64 heads of a token of up to 1152 rows, some of whose scores wait in local memory. A
-//                piece is a tile, in slot 1, whose halves are filled and emptied by themselves: each has the columns of
-//                a consumer warpgroup.
-//   several      A piece is 32 * kBlocks rows of the block's slice, in one half of slot 1.
-//
-// Where tokens are not taken in turn, the queries, what follows them and slot 0 give room to the weights of up to 1152
-// rows of the token: blocks send theirs to all others. Of longer tokens every block keeps its own, and the others read
-// them.
+// The queries, what follows them and slot 0 give room to the weights of up to 1152 rows of the token: blocks send
+// theirs to all others. Of longer tokens every block keeps its own, and the others read them.
 #pragma once
 
 #include <cstddef>
@@ -41,26 +33,14 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kConsumers = 256;
 inline constexpr int kProducers = 256;
-inline constexpr int kSplitTiles = kSplitRows / kTileRows;  // most tiles of a split
 
-// Tiles of a split that a consumer warpgroup scores at most: their scores stay in registers. With several blocks the
-// longest token divides among them.
+// Tiles of a split that a consumer warpgroup scores at most: their scores stay in registers.
 template <int kBlocks>
 constexpr int warpgroup_tiles() {
-  const int most_steps =
-      kBlocks == 1 ? kSplitRows / kStepRows : ((kMappedWindow + kMappedRows) / kStepRows + kBlocks - 1) / kBlocks;
-  return (most_steps * kStepRows + 2 * kTileRows - 1) / (2 * kTileRows);
+  constexpr int kMostSteps = ((kMappedWindow + kMappedRows) / kStepRows + kBlocks - 1) / kBlocks;
+  return (kMostSteps * kStepRows + 2 * kTileRows - 1) / (2 * kTileRows);
 }
-static_assert(warpgroup_tiles<1>() == 5 && warpgroup_tiles<2>() == 5);
-static_assert(warpgroup_tiles<4>() == 3 && warpgroup_tiles<8>() == 2);
-
-// And further tiles whose scores wait in local memory until the window's are known: those of a block that has a long
-// token alone.
-template <int kBlocks, bool kTurns>
-constexpr int parked_tiles() {
-  return kBlocks == 1 && !kTurns ? (kAloneRows + 2 * kTileRows - 1) / (2 * kTileRows) - warpgroup_tiles<1>() : 0;
-}
-static_assert(parked_tiles<1, false>() == 4);
+static_assert(warpgroup_tiles<2>() == 5 && warpgroup_tiles<4>() == 3 && warpgroup_tiles<8>() == 2);
 
 // Registers of a consumer's and of a producer's threads.
 template <int kBlocks>
@@ -76,83 +56,67 @@ constexpr int producer_registers() {
 struct WorkItem {
   std::int32_t token;
   std::int32_t first_head;
-  std::int32_t heads;      // heads of the item that exist
-  std::int32_t rows;       // rows of the token; -1 where a block alone cannot take so many
-  std::int32_t window;     // and those of them, the first ones, that are the window's
-  std::int32_t filled[2];  // fills of the slots before it
-  std::int32_t parity;     // phase of q_full in which its queries arrive
+  std::int32_t heads;   // heads of the item that exist
+  std::int32_t rows;    // rows of the token
+  std::int32_t window;  // and those of them, the first ones, that are the window's
 };
 
 inline constexpr int kWeightStepBytes = kTileHeads * kStepRows * 2;
 inline constexpr int kWarpProductBytes = 16 * 16 * 2;  // weights of 16 heads and 16 rows
 
-template <int kBlocks, bool kTurns>
+template <int kBlocks>
 struct WarpgroupShared {
-  static constexpr int kGatheredSteps = kTurns ? 2 * kSplitTiles : 36;
+  static constexpr int kGatheredSteps = 36;
   // Weights of other blocks come in chunks of steps, in their order.
   static constexpr int kChunkSteps = 8;
   static constexpr int kChunks = (kGatheredSteps + kChunkSteps - 1) / kChunkSteps;
-  // Tokens whose rows the producers know: those of one block know the next token's early.
-  static constexpr int kTokens = kTurns ? 2 : 1;
-  static constexpr int kMapped = kTurns ? kSplitRows : kMappedRows;  // compressed rows; one block has no others
-  // Weights: in 16 bytes a lane's register operand of a product, of 16 rows. With several blocks [warp of a warpgroup]
-  // [16 rows][lane]: a warp's are one copy. With one block [tile][warp][16 rows][lane]: a tile's have the place of an
-  // atom of queries.
+  // Weights: [warp of a warpgroup][16 rows][lane], in 16 bytes a lane's register operand of a product. A warp's are one
+  // copy.
   static constexpr int kWarpWeightBytes = kGatheredSteps * kWeightStepBytes / 4;
   [[nodiscard]] __device__ static int weight_offset(int warp, int product) {
-    constexpr int kTileProducts = kTileRows / 16;
-    if constexpr (kBlocks > 1) return warp * kWarpWeightBytes + product * kWarpProductBytes;
-    return product / kTileProducts * kAtomBytes + (warp * kTileProducts + product % kTileProducts) * kWarpProductBytes;
+    return warp * kWarpWeightBytes + product * kWarpProductBytes;
   }
   alignas(1024) std::byte q[kTileHeads * kHeadDim * 2];  // atoms; later weights, with what follows
-  std::byte more_weights[2 * kSplitTiles * kWeightStepBytes - sizeof(q)];
+  std::byte more_weights[kGatheredSteps * kWeightStepBytes - sizeof(q) - kSlotBytes];
   alignas(1024) std::byte slot[2][kSlotBytes];  // tiles of rows; at the end the outputs lie here
   // A token's rows: those of the window from the first entry on, compressed rows after them.
-  RowSlot place[kTokens][kMappedWindow + kMapped];
-  // Greatest scores, of window rows, then of all, for heads 16 w + i and 16 w + i + 8 at [8 w + i]: of every
-  // warpgroup's rows, with several blocks of the second one's only, and of every block's split, written by that block.
-  float4 group_max[kBlocks == 1 ? 2 : 1][kTileHeads / 2];
+  RowSlot place[kMappedWindow + kMappedRows];
+  // Greatest scores, of window rows, then of all, for heads 16 w + i and 16 w + i + 8 at [8 w + i]: of the second
+  // warpgroup's rows, and of every block's split, written by that block.
+  float4 group_max[kTileHeads / 2];
   float4 split_max[kBlocks][kTileHeads / 2];
   float step_sum[kGatheredSteps][kTileHeads];  // sums of p over the steps whose weights lie here
-  Rotation rotation[kTokens][kRotatedPairs];
-  WorkItem work[kTokens];
+  Rotation rotation[kRotatedPairs];
+  WorkItem work;
   std::uint64_t full[2];  // barriers of the slots
   std::uint64_t empty[2];
   std::uint64_t piece_full[2];  // barriers of the halves of slot 1
   std::uint64_t piece_empty[2];
   std::uint64_t q_full;
-  std::uint64_t token_full[2];  // work and rotation
-  std::uint64_t token_empty[2];
   std::uint64_t max_ready;
   std::uint64_t weights_ready;
   std::uint64_t weights_here[kChunks];
 };
-static_assert(sizeof(WarpgroupShared<1, true>::q) == kAtoms * kAtomBytes);
-static_assert(kTileRows / kStepRows * kWeightStepBytes == kAtomBytes, "a tile's weights have an atom's place");
-static_assert(36 * kWeightStepBytes <= (kTileHeads * kHeadDim * 2) + 16384 + kSlotBytes);
+static_assert(sizeof(WarpgroupShared<8>) <= 227 << 10, "shared memory of a block");
 
 // The work of one block for one token.
-template <int kBlocks, bool kTurns>
+template <int kBlocks>
 struct KvSplit {
   static constexpr int kSliceValues = kHeadDim / kBlocks;
-  static constexpr int kPieceTiles = kBlocks == 1 ? 1 : kBlocks / 2;
+  static constexpr int kPieceTiles = kBlocks / 2;
   static constexpr int kPieceRows = kTileRows * kPieceTiles;
-  static constexpr int kPieceBytes = kTurns ? kSlotBytes : kSlotBytes / 2;
+  static constexpr int kPieceBytes = kSlotBytes / 2;
 
   std::int32_t count;  // rows of the token
   std::int32_t steps;
   std::int32_t rank;
-  int filled[2];
 
-  __device__ KvSplit(const WorkItem& work, int block_rank)
-      : count(work.rows),
-        steps((work.rows + kStepRows - 1) / kStepRows),
-        rank(block_rank),
-        filled{work.filled[0], work.filled[1]} {}
+  __device__ KvSplit(std::int32_t rows, int block_rank)
+      : count(rows), steps((rows + kStepRows - 1) / kStepRows), rank(block_rank) {}
 
   // Whether one block has room for the weights of all rows. Blocks then send theirs to all others; otherwise
   // every block keeps its own, and the others read them.
-  [[nodiscard]] __device__ bool gathers() const { return steps <= WarpgroupShared<kBlocks, kTurns>::kGatheredSteps; }
+  [[nodiscard]] __device__ bool gathers() const { return steps <= WarpgroupShared<kBlocks>::kGatheredSteps; }
   [[nodiscard]] __device__ std::int32_t own_steps() const { return first_step(rank + 1) - first_step(rank); }
   // Number of the split's first step in the block's own arrays.
   [[nodiscard]] __device__ std::int32_t own_step() const { return gathers() ? first_step(rank) : 0; }
@@ -164,33 +128,9 @@ struct KvSplit {
   [[nodiscard]] __device__ std::int32_t end() const { return min(count, first_step(rank + 1) * kStepRows); }
   [[nodiscard]] __device__ std::int32_t tiles() const { return (end() - begin() + kTileRows - 1) / kTileRows; }
 
-  // Fills of slot `slot` by earlier tokens. Indexed by what is known late, the numbers would lie in local memory.
-  [[nodiscard]] __device__ int filled_before(int slot) const { return slot == 0 ? filled[0] : filled[1]; }
   // Fills of slot `slot` while the split is scored.
   [[nodiscard]] __device__ int score_fills(int slot) const { return (tiles() + 1 - slot) / 2; }
   [[nodiscard]] __device__ std::int32_t pieces() const { return (count + kPieceRows - 1) / kPieceRows; }
-
-  // Tokens in turn: atoms of q, from the first on, that have given room to the next queries once the producers have
-  // found the place of `piece` empty. Both warpgroups have then summed the piece two before it, and read the weights of
-  // the piece after that one.
-  [[nodiscard]] __device__ int query_room(std::int32_t piece) const {
-    return piece < resident() ? 0 : min(piece, kAtoms);
-  }
-
-  // With one block: tiles that are in their slots already; slot and number of fill of a piece; the first piece that
-  // fills `slot` again.
-  [[nodiscard]] __device__ std::int32_t resident() const { return kTurns ? min(2, tiles()) : 0; }
-  [[nodiscard]] __device__ int slot_of(std::int32_t piece) const { return (tiles() - 1 + piece) % 2; }
-  [[nodiscard]] __device__ int fill_of(std::int32_t piece) const {
-    return filled_before(slot_of(piece)) + score_fills(slot_of(piece)) - 1 + piece / 2;
-  }
-  [[nodiscard]] __device__ std::int32_t first_piece(int slot) const {
-    return slot_of(resident()) == slot ? resident() : resident() + 1;
-  }
-  [[nodiscard]] __device__ int fills(int slot) const {
-    const int again = kTurns ? max(0, pieces() - first_piece(slot) + 1) / 2 : 0;
-    return score_fills(slot) + again;
-  }
 };
 
 }  // namespace dsv4rt::cuda

@@ -19,28 +19,24 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kProducersBarrier = 3;
 
-template <int kBlocks, bool kTurns>
+template <int kBlocks>
 class RowProducer {
  public:
-  using Shared = WarpgroupShared<kBlocks, kTurns>;
+  using Shared = WarpgroupShared<kBlocks>;
 
-  // `place`: of the token's rows.
-  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const KvSplit<kBlocks, kTurns>& split,
-                         const RowSlot* place, Shared& shared)
+  __device__ RowProducer(const AttendParams& params, const TokenRows& rows, const KvSplit<kBlocks>& split,
+                         Shared& shared)
       : p_(params),
         slot_(rows.place.slot),
         start_(rows.place.start),
         window_(rows.window),
         split_(split),
-        place_(place),
         shared_(shared) {}
 
-  // next(begin, end) is called, by all threads, as soon as these atoms have given room to the next queries, if there
-  // are tokens in turn. Where there are not, this begins before the kernels in front have ended.
-  template <class Next>
-  __device__ void run(const Next& next) {
-    run_tiles(next);
-    if constexpr (kBlocks > 1) run_slices(split_.pieces());
+  // Begins before the kernels in front have ended.
+  __device__ void run() {
+    run_tiles();
+    run_slices(split_.pieces());
   }
 
  private:
@@ -63,7 +59,7 @@ class RowProducer {
   // accesses are waiting to be served: a look-up queues behind them.
   [[nodiscard]] __device__ RowSlot place_of(const Rows& rows, std::int32_t row) const {
     row = min(row, rows.end - 1);
-    return place_[row < window_ ? row : kMappedWindow - window_ + row];
+    return shared_.place[row < window_ ? row : kMappedWindow - window_ + row];
   }
   [[nodiscard]] __device__ RowSource source_of(const Rows& rows, std::int32_t row, RowSlot place) const {
     return min(row, rows.end - 1) < window_ ? window_source(p_, slot_, place) : compressed_source(p_, place);
@@ -79,24 +75,15 @@ class RowProducer {
 
   // --- tiles: all warps fill one slot after the other, four threads a row ----------------------------------
 
-  // Tiles that start on their way to the level-2 cache before they are loaded. Of short tokens on every multiprocessor
-  // memory has enough to do without, and a producer no registers to spare.
-  static constexpr int kAhead = kTurns ? 0 : 1;
-
-  // And those that follow once more, as values.
-  [[nodiscard]] __device__ int fills() const {
-    return split_.tiles() + (kBlocks == 1 ? split_.pieces() - split_.resident() : 0);
-  }
-  // Tile that is the `fill`-th.
+  // The `fill`-th tile is that many before the split's last one. One more starts on its way to the level-2 cache before
+  // it is loaded.
   [[nodiscard]] __device__ Rows tile_rows(int fill) const {
-    const int scored = split_.tiles();
-    if (fill < scored) return {split_.begin() + (scored - 1 - fill) * kTileRows, split_.end()};
-    return {(split_.resident() + fill - scored) * kTileRows, split_.count};
+    return {split_.begin() + (split_.tiles() - 1 - fill) * kTileRows, split_.end()};
   }
 
   // The thread's row of the `fill`-th tile, or of the last one.
   [[nodiscard]] __device__ RowSlot tile_place(int fill) const {
-    const Rows rows = tile_rows(min(fill, fills() - 1));
+    const Rows rows = tile_rows(min(fill, split_.tiles() - 1));
     return place_of(rows, rows.begin + row_);
   }
   [[nodiscard]] __device__ RowSource tile_source(int fill, RowSlot place) const {
@@ -109,59 +96,33 @@ class RowProducer {
     if (rows.begin + row_ < rows.end) prefetch_quarter_row(source_of(rows, rows.begin + row_, place), unit_);
   }
 
-  template <class NextQueries>
-  __device__ void run_tiles(const NextQueries& next_queries) {
-    const int count = fills();
+  __device__ void run_tiles() {
+    const int count = split_.tiles();
     if (count == 0) {
       wait_for_predecessors();
       return;
     }
-    const int scored = split_.tiles();
     const RowSlot first = tile_place(0);
-    RowSlot place[kAhead + 1];  // where the thread's rows of the next tiles lie
-#pragma unroll
-    for (int i = 0; i <= kAhead; ++i) place[i] = tile_place(1 + i);
+    RowSlot place[2] = {tile_place(1), tile_place(2)};  // where the thread's rows of the next tiles lie
     LoadedCodes loaded{};
     const RowSource source = tile_source(0, first);
     const std::byte* data = source.data;  // the row that is in registers
-    const auto prefetch_next = [&] {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (1 + i < scored) prefetch_tile(1 + i, place[i]);
-      }
-    };
-    if constexpr (kTurns) {
-      loaded.load(source, unit_);
-      prefetch_next();
-    } else {
-      const Rows rows = tile_rows(0);
-      loaded.load_around(is_known(rows, rows.begin + row_, first), source, unit_, [&] {
-        prefetch_next();
-        wait_for_predecessors();
-      });
-    }
+    const Rows first_rows = tile_rows(0);
+    loaded.load_around(is_known(first_rows, first_rows.begin + row_, first), source, unit_, [&] {
+      if (count > 1) prefetch_tile(1, place[0]);
+      wait_for_predecessors();
+    });
 #pragma unroll 1
     for (int fill = 0; fill < count; ++fill) {
       const Rows rows = tile_rows(fill);
-      const std::int32_t piece = split_.resident() + fill - scored;
-      const int slot = fill < scored ? fill % 2 : split_.slot_of(piece);
-      const int earlier = fill < scored ? split_.filled_before(slot) + fill / 2 : split_.fill_of(piece);
+      const int slot = fill % 2;
       const bool more = fill + 1 < count;
       const bool exists = rows.begin + row_ < rows.end;
       const RowSource next = tile_source(more ? fill + 1 : fill, place[0]);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) place[i] = place[i + 1];
-      if (kAhead > 0 && fill + 1 + kAhead < scored)
-        prefetch_tile(fill + 1 + kAhead, place[kAhead > 0 ? kAhead - 1 : 0]);
-      place[kAhead] = tile_place(fill + 2 + kAhead);
-      if (kBlocks == 1 && !kTurns && fill >= scored) {
-        if (fill == scored) wait_empty(shared_.empty[1], split_.score_fills(1));
-        fill_halves(loaded, piece, exists, data, next, more);
-        data = next.data;
-        continue;
-      }
-      wait_empty(shared_.empty[slot], earlier);
-      if (kTurns && fill >= scored) next_queries(split_.query_room(piece - 1), split_.query_room(piece));
+      place[0] = place[1];
+      if (fill + 2 < count) prefetch_tile(fill + 2, place[0]);
+      place[1] = tile_place(fill + 3);
+      wait_empty(shared_.empty[slot], fill / 2);
       copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
       arrive_after_copies(shared_address(&shared_.full[slot]));
       loaded.decode_and_load(exists, shared_.slot[slot], row_, unit_, next, more);
@@ -170,28 +131,10 @@ class RowProducer {
     }
   }
 
-  // A tile of values in slot 1, where a block has a token alone: each half is for a consumer warpgroup.
-  __device__ void fill_halves(LoadedCodes& loaded, int piece, bool exists, const std::byte* data, const RowSource& next,
-                              bool more) {
-    constexpr int kHalfAtoms = kAtoms / 2;
-    std::byte* slot = shared_.slot[1];
-    const uint2 scales = exists ? loaded.scales : uint2{};
-    const uint2 next_scales = load_scales(next.scales);  // those of some row in any case
-    wait_empty(shared_.piece_empty[0], piece);
-    loaded.template decode_and_load_atoms<0, kHalfAtoms>(exists, scales, slot, row_, unit_, next, more);
-    announce(shared_.piece_full[0]);
-    wait_empty(shared_.piece_empty[1], piece);
-    copy_rope_units(data, exists, slot, row_, unit_);
-    arrive_after_copies(shared_address(&shared_.piece_full[1]));
-    loaded.template decode_and_load_atoms<kHalfAtoms, kAtoms - 1>(exists, scales, slot, row_, unit_, next, more);
-    announce(shared_.piece_full[1]);
-    loaded.scales = next_scales;
-  }
-
   // --- slices: several rows a thread, some of their values -----------------------------------------------
 
-  static constexpr int kPieceTiles = KvSplit<kBlocks, kTurns>::kPieceTiles;
-  static constexpr int kPieceAtoms = KvSplit<kBlocks, kTurns>::kPieceBytes / kAtomBytes;
+  static constexpr int kPieceTiles = KvSplit<kBlocks>::kPieceTiles;
+  static constexpr int kPieceAtoms = KvSplit<kBlocks>::kPieceBytes / kAtomBytes;
   static constexpr int kGroups = kPieceAtoms / kPieceTiles;  // atoms that a slice has in a tile
   struct LoadedPiece {
     uint4 raw[kPieceAtoms];
@@ -208,7 +151,7 @@ class RowProducer {
   }
 
   [[nodiscard]] __device__ Rows piece_rows(int piece) const {
-    return {piece * KvSplit<kBlocks, kTurns>::kPieceRows, split_.count};
+    return {piece * KvSplit<kBlocks>::kPieceRows, split_.count};
   }
 
   [[nodiscard]] __device__ static std::uint32_t scale_of(const LoadedPiece& loaded, int atom) {
@@ -257,7 +200,7 @@ class RowProducer {
   __device__ void store_slice(int piece, int half, const LoadedPiece& loaded) {
     const Rows rows = piece_rows(piece);
     wait_empty(shared_.piece_empty[half], piece / 2);
-    std::byte* slot = shared_.slot[1] + half * KvSplit<kBlocks, kTurns>::kPieceBytes;
+    std::byte* slot = shared_.slot[1] + half * KvSplit<kBlocks>::kPieceBytes;
     if (has_rope()) copy_rope(rows, loaded.place, shared_address(slot));
     std::uint32_t greatest = 0;
 #pragma unroll
@@ -309,8 +252,7 @@ class RowProducer {
   std::int32_t slot_;
   std::int32_t start_;
   std::int32_t window_;
-  const KvSplit<kBlocks, kTurns>& split_;
-  const RowSlot* place_;
+  const KvSplit<kBlocks>& split_;
   Shared& shared_;
   int thread_ = static_cast<int>(threadIdx.x) - kConsumers;
   int row_ = thread_ / 4;   // the thread's row of a tile

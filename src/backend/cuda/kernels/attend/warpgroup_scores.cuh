@@ -17,33 +17,28 @@ inline constexpr int kConsumersBarrier = 1;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kBlocks, bool kTurns>
+template <int kBlocks>
 class ScoreConsumer {
  public:
-  using Shared = WarpgroupShared<kBlocks, kTurns>;
+  using Shared = WarpgroupShared<kBlocks>;
   static constexpr int kWarpgroupTiles = warpgroup_tiles<kBlocks>();
-  static constexpr int kParked = parked_tiles<kBlocks, kTurns>();
   static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
   using TileScores = float[32];
   using Scores = TileScores[kWarpgroupTiles];
-  using ParkedScores = float4[kParked > 0 ? kParked : 1][8];
 
-  // `token`: of shared.work and what belongs to it.
-  __device__ ScoreConsumer(const AttendParams& params, int token, Shared& shared)
-      : p_(params), token_(token), shared_(shared) {}
+  __device__ ScoreConsumer(const AttendParams& params, Shared& shared) : p_(params), shared_(shared) {}
 
  protected:
   // Everything up to the weights, which this block's others and other blocks then take.
   __device__ void publish_scores() {
-    barrier_wait(shared_address(&shared_.q_full), shared_.work[token_].parity);
+    barrier_wait(shared_address(&shared_.q_full), 0);
     {
       Scores s;
-      ParkedScores parked;
-      score(s, parked);
-      if (agree_on_max(s, parked)) {
-        weigh<true>(s, parked);
+      score(s);
+      if (agree_on_max(s)) {
+        weigh<true>(s);
       } else {
-        weigh<false>(s, parked);
+        weigh<false>(s);
       }
     }
     publish_weights();
@@ -52,38 +47,19 @@ class ScoreConsumer {
   // --- scores of the split -------------------------------------------------------------------------------
 
   // Tile of this warpgroup's `j`-th score product; negative: none.
-  [[nodiscard]] __device__ int tile_of(const KvSplit<kBlocks, kTurns>& split, int j) const {
+  [[nodiscard]] __device__ int tile_of(const KvSplit<kBlocks>& split, int j) const {
     return split.tiles() - 1 - (2 * j + group_);
   }
-  [[nodiscard]] __device__ KvSplit<kBlocks, kTurns> split() const {
-    return {shared_.work[token_], static_cast<int>(blockIdx.x) % kBlocks};
+  [[nodiscard]] __device__ KvSplit<kBlocks> split() const {
+    return {shared_.work.rows, static_cast<int>(blockIdx.x) % kBlocks};
   }
 
-  // Scores of the split's tiles, the last ones in `parked`. Every product is made in s's last tile and moved away.
-  __device__ void score(Scores& s, ParkedScores& parked) {
+  // Scores of the split's tiles. Every product is made in s's last tile and moved away.
+  __device__ void score(Scores& s) {
     TileScores& product = s[kWarpgroupTiles - 1];
-    // Otherwise they would count as values of the previous token, to be kept while its outputs need the registers.
-    if constexpr (kTurns) {
-#pragma unroll
-      for (auto& tile : s) {
-#pragma unroll
-        for (float& value : tile) value = 0.0f;
-      }
-    }
-    if constexpr (kParked > 0) {
-#pragma unroll 1
-      for (int j = 0; j < kParked; ++j) {
-        TileScores scores;
-        if (!score_tile(j, product, scores)) break;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          parked[j][i] = make_float4(scores[4 * i], scores[4 * i + 1], scores[4 * i + 2], scores[4 * i + 3]);
-        }
-      }
-    }
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      if (!score_tile(kParked + j, product, s[j])) break;
+      if (!score_tile(j, product, s[j])) break;
     }
   }
 
@@ -95,7 +71,7 @@ class ScoreConsumer {
     const auto split = this->split();
     const int tile = tile_of(split, j);
     if (tile < 0) return false;
-    barrier_wait(shared_address(&shared_.full[group_]), (split.filled_before(group_) + j) & 1);
+    barrier_wait(shared_address(&shared_.full[group_]), j & 1);
     fence_async_proxy();
     wgmma_hold(product);
 #pragma unroll 1
@@ -110,7 +86,7 @@ class ScoreConsumer {
     }
     wgmma_wait<0>();
     wgmma_hold(product);
-    if (tile >= split.resident()) release(shared_.empty[group_], 2);
+    release(shared_.empty[group_], 2);
     constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
     static_assert(kHeadDim == 512);
     const int rows = split.end() - split.begin() - tile * kTileRows - lane_ % 4 * 2;
@@ -125,25 +101,16 @@ class ScoreConsumer {
 
   // The greatest of the thread's scores of window rows, of one of its heads. Such rows are in the last tiles that a
   // warpgroup scores. Apart from the scores: between products there are no registers to spare.
-  __device__ float find_window_max(const Scores& s, const ParkedScores& parked, int half) {
-    const KvSplit<kBlocks, kTurns> split = this->split();
+  __device__ float find_window_max(const Scores& s, int half) {
+    const KvSplit<kBlocks> split = this->split();
     const int last = tile_of(split, 0);
-    const int window = shared_.work[token_].window - split.begin() - last * kTileRows;  // from that tile on
+    const int window = shared_.work.window - split.begin() - last * kTileRows;  // from that tile on
     float largest = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      const int before = 2 * (kParked + j);
+      const int before = 2 * j;
       if (before > last || window + before * kTileRows <= 0) continue;
       raise_window_max(s[j], window + before * kTileRows, half, largest);
-    }
-    if constexpr (kParked > 0) {
-#pragma unroll 1
-      for (int j = 0; j < kParked; ++j) {
-        if (2 * j > last || window + 2 * j * kTileRows <= 0) continue;
-        TileScores scores;
-        unpark(parked[j], scores);
-        raise_window_max(scores, window + 2 * j * kTileRows, half, largest);
-      }
     }
     return largest;
   }
@@ -154,14 +121,6 @@ class ScoreConsumer {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       if (i % 4 / 2 == half && i / 4 * 8 + i % 2 < window) largest = fmaxf(largest, scores[i]);
-    }
-  }
-
-  __device__ static void unpark(const float4 (&parked)[8], TileScores& scores) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 four = parked[i];
-      scores[4 * i] = four.x, scores[4 * i + 1] = four.y, scores[4 * i + 2] = four.z, scores[4 * i + 3] = four.w;
     }
   }
 
@@ -182,34 +141,27 @@ class ScoreConsumer {
   }
 
   // Finds what the token's weights are relative to. Whether some of the warp's heads have a shift.
-  __device__ bool agree_on_max(const Scores& s, const ParkedScores& parked) {
-    float4 max =
-        make_float4(greatest_of_lanes(find_window_max(s, parked, 0)), greatest_of_lanes(find_window_max(s, parked, 1)),
-                    greatest_of_lanes(max_[0]), greatest_of_lanes(max_[1]));
+  __device__ bool agree_on_max(const Scores& s) {
+    float4 max = make_float4(greatest_of_lanes(find_window_max(s, 0)), greatest_of_lanes(find_window_max(s, 1)),
+                             greatest_of_lanes(max_[0]), greatest_of_lanes(max_[1]));
     const int heads = warp_ % 4 * 8 + lane_ / 4;
-    if constexpr (kBlocks == 1) {
-      if (lane_ % 4 == 0) shared_.group_max[group_][heads] = max;
-      named_sync(kConsumersBarrier, kConsumers);
-      max = greater(max, shared_.group_max[group_ ^ 1][heads]);
-    } else {
-      if (group_ == 1 && lane_ % 4 == 0) shared_.group_max[0][heads] = max;
-      named_sync(kConsumersBarrier, kConsumers);
-      if (group_ == 0) {
-        max = greater(max, shared_.group_max[0][heads]);
-        const int rank = this->split().rank;
+    if (group_ == 1 && lane_ % 4 == 0) shared_.group_max[heads] = max;
+    named_sync(kConsumersBarrier, kConsumers);
+    if (group_ == 0) {
+      max = greater(max, shared_.group_max[heads]);
+      const int rank = this->split().rank;
 #pragma unroll
-        for (int i = 0; i < (kBlocks + 3) / 4; ++i) {
-          const int block = lane_ % 4 + 4 * i;
-          if (kBlocks % 4 != 0 && block >= kBlocks) break;
-          store_cluster(block_address(shared_address(&shared_.split_max[rank][heads]), block), max,
-                        block_address(shared_address(&shared_.max_ready), block));
-        }
+      for (int i = 0; i < (kBlocks + 3) / 4; ++i) {
+        const int block = lane_ % 4 + 4 * i;
+        if (kBlocks % 4 != 0 && block >= kBlocks) break;
+        store_cluster(block_address(shared_address(&shared_.split_max[rank][heads]), block), max,
+                      block_address(shared_address(&shared_.max_ready), block));
       }
-      barrier_wait_cluster(shared_address(&shared_.max_ready), 0);
-      max = shared_.split_max[0][heads];
-#pragma unroll
-      for (int b = 1; b < kBlocks; ++b) max = greater(max, shared_.split_max[b][heads]);
     }
+    barrier_wait_cluster(shared_address(&shared_.max_ready), 0);
+    max = shared_.split_max[0][heads];
+#pragma unroll
+    for (int b = 1; b < kBlocks; ++b) max = greater(max, shared_.split_max[b][heads]);
     reference_[0] = weight_reference(max.x, max.z);
     reference_[1] = weight_reference(max.y, max.w);
     return __any_sync(0xffffffffu, needs_shift(max.x, max.z) || needs_shift(max.y, max.w));
@@ -220,20 +172,11 @@ class ScoreConsumer {
   // p = weights of s: sums of steps unrounded, weights rounded and in the layout of a register operand: 16
   // bytes for each (16 rows, thread). In place of the queries.
   template <bool kShifted>
-  __device__ void weigh(Scores& s, const ParkedScores& parked) {
+  __device__ void weigh(Scores& s) {
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
-      if (tile_of(split(), kParked + j) < 0) break;
-      weigh_tile<kShifted>(kParked + j, s[j]);
-    }
-    if constexpr (kParked > 0) {
-#pragma unroll 1
-      for (int j = 0; j < kParked; ++j) {
-        if (tile_of(split(), j) < 0) break;
-        TileScores scores;
-        unpark(parked[j], scores);
-        weigh_tile<kShifted>(j, scores);
-      }
+      if (tile_of(split(), j) < 0) break;
+      weigh_tile<kShifted>(j, s[j]);
     }
   }
 
@@ -257,16 +200,14 @@ class ScoreConsumer {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         const int at = 2 * tile + step;
-        // With one block those of rows that do not exist are stored too, zeros, which lets sums run amid exponentials.
-        const bool exists = kBlocks == 1 || at < split.own_steps();
-        if (lane_ % 4 == 0 && exists) shared_.step_sum[split.own_step() + at][head(half)] = sum;
+        if (lane_ % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
       }
     }
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
       const float* v = &s[8 * i];
       const int at = tile * kProducts + i;
-      if (kBlocks == 1 || at < 2 * split.own_steps()) {  // beyond lie the next block's
+      if (at < 2 * split.own_steps()) {  // beyond lie the next block's
         *reinterpret_cast<uint4*>(weights(2 * split.own_step() + at)) =
             make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
       }
@@ -279,13 +220,13 @@ class ScoreConsumer {
   }
 
   __device__ void publish_weights() {
-    const KvSplit<kBlocks, kTurns> split = this->split();
-    if (kBlocks > 1 && split.gathers()) {
+    const KvSplit<kBlocks> split = this->split();
+    if (split.gathers()) {
       fence_async_proxy();
       named_sync(kConsumersBarrier, kConsumers);
       constexpr int kSumBytes = kTileHeads * 4;
       // Those of the heads that exist, 16 for a warp, whose steps lie side by side.
-      const int warps = (shared_.work[token_].heads + 15) / 16;
+      const int warps = (shared_.work.heads + 15) / 16;
       const int target = thread_ % kBlocks;
       const int warp = thread_ / kBlocks;
 #pragma unroll 1
@@ -303,12 +244,10 @@ class ScoreConsumer {
           if (warp == 0) copy_bulk_cluster(shared_address(shared_.step_sum[first]), steps * kSumBytes, here, target);
         }
       }
-    } else if (kBlocks > 1) {
+    } else {
       __syncwarp();
       if (lane_ < kBlocks) barrier_arrive_cluster(block_address(shared_address(&shared_.weights_ready), lane_));
       barrier_wait_cluster(shared_address(&shared_.weights_ready), 0);
-    } else {
-      named_sync(kConsumersBarrier, kConsumers);
     }
   }
 
@@ -318,7 +257,6 @@ class ScoreConsumer {
   }
 
   const AttendParams& p_;
-  int token_;
   Shared& shared_;
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = __shfl_sync(0xffffffffu, thread_ / 32, 0);  // known to be uniform

@@ -163,6 +163,9 @@ __device__ inline uint4 load_shared_uint4(std::uint32_t address) {
                : "memory");
   return v;
 }
+__device__ inline void store_shared(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(v) : "memory");
+}
 __device__ inline void store_shared(std::uint32_t address, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");

@@ -92,13 +92,16 @@ struct Wgmma;
 #define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP, RT)                                           \
   template <>                                                                                                  \
   struct Wgmma<N> {                                                                                            \
+    /* kTransposed: B is MN-major. */                                                                          \
+    template <int kTransposed = 0>                                                                             \
     __device__ static void bf16(float (&d)[COUNT], std::uint64_t a, std::uint64_t b, bool add) {               \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                             \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" DSV4RT_REGISTERS_##COUNT "}, " \
-                   A ", " B ", p, 1, 1, 0, 0;\n}\n"                                                            \
-                   : DSV4RT_D##COUNT(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
+                   A ", " B ", p, 1, 1, 0, " A3 ";\n}\n"                                                       \
+                   : DSV4RT_D##COUNT(0)                                                                        \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransposed));                            \
     }                                                                                                          \
-    /* A from registers: the A fragment of mma.m16n8k16 for the warp's 16 rows. kTransposed: B is MN-major. */ \
+    /* A from registers: the A fragment of mma.m16n8k16 for the warp's 16 rows. */                             \
     template <int kTransposed = 0>                                                                             \
     __device__ static void bf16_registers(float (&d)[COUNT], const std::uint32_t* a, std::uint64_t b,          \
                                           bool add) {                                                          \

@@ -1,0 +1,387 @@
+// The consumers of block_plan.cuh: scores, weights and outputs of 64 heads.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/block_plan.cuh"
+#include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/softmax_math.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
+
+namespace dsv4rt::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+class BlockConsumer {
+ public:
+  // A warpgroup's part of the block's `n`-th item. What it exchanges with the other one has the item's own place, where
+  // nobody looks any more at what the item two before left: a barrier of both lies between.
+  __device__ BlockConsumer(const AttendParams& params, int n, BlockShared& shared)
+      : p_(params), shared_(shared), at_(n % 2) {}
+
+  // Greatest scores of the thread's two heads over all rows, whose tiles are used up.
+  __device__ void find_greatest(float (&greatest)[2]) {
+    greatest[0] = greatest[1] = -INFINITY;
+    Scores s;
+#pragma unroll 1
+    for (int tile = group(); tile < tiles(); tile += 2) {
+      start_scores(tile, s);
+      wgmma_wait<0>();
+      finish_scores(tile, s);
+      release(group(), 2);
+      raise(s, kTileRows, greatest);
+    }
+    agree(greatest, shared_.sum[at_], [] { named_sync(kBlockConsumersBarrier, kBlockConsumers); });  // not needed yet
+    rounds_ = 1;
+  }
+
+  // Everything up to the sums of values and of weights. kShifted: heads may have a shift, `greatest` are
+  // find_greatest()'s. next() is called when the queries are not needed any more; true: heads without a shift that may
+  // need one.
+  template <bool kShifted, class Next>
+  __device__ bool sum(const float (&greatest)[2], const Next& next) {
+    if (group() == 0) {
+      lead<kShifted, true>(0, greatest);
+#pragma unroll 1
+      for (int tile = 2; tile < tiles(); tile += 2) lead<kShifted, false>(tile, greatest);
+    } else {
+      if (tiles() > 1) {
+        follow<kShifted, true>(1, greatest);
+      } else {
+        begin<1, kShifted>(greatest);
+      }
+#pragma unroll 1
+      for (int tile = 3; tile < tiles(); tile += 2) follow<kShifted, false>(tile, greatest);
+      if (tiles() % 2 == 1) follow_even(tiles() - 1);
+    }
+    const bool uncertain = find_factors<kShifted>();
+    next();
+    return uncertain;
+  }
+
+  // What sum() left, divided, rounded, turned, and out through this warp's part of the weights, 16 heads x 64 values at
+  // a time.
+  __device__ void write() {
+    const BlockItem& item = shared_.item[at_];
+    const bool rotates = p_.output_rope.inverse_frequency != nullptr;
+    constexpr int kStagedBytes = 16 * kAtomRowBytes;
+    static_assert(sizeof(shared_.weights) == kBlockConsumers / 32 * kStagedBytes);
+    std::byte* staged = shared_.weights[group()] + warp() % 4 * kStagedBytes;
+    const int first_head = item.first_head + warp() % 4 * 16;
+    bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + group() * kColumns;
+#pragma unroll
+    for (int atom = 0; atom < kColumns / kAtomValues; ++atom) {
+      const bool turned = rotates && group() * kColumns + atom * kAtomValues == kNopeDim;
+#pragma unroll
+      for (int unit = 0; unit < kAtomValues / kUnitValues; ++unit) {
+        const int i = atom * kAtomValues / kUnitValues + unit;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float* pair = &o_[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
+          std::uint32_t values = pack_bf16(pair[0] * factor_[half], pair[1] * factor_[half]);
+          if (turned) {
+            float even = low_value(values);
+            float odd = high_value(values);
+            rotate_pair(shared_.rotation[at_][unit * 4 + lane() % 4], even, odd);
+            values = pack_bf16(even, odd);
+          }
+          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane() / 4, unit) + lane() % 4 * 4) =
+              values;
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i * 4 + lane() / 8;
+        if (first_head + row < p_.heads) {
+          bf16* to = out + row * kHeadDim + atom * kAtomValues;
+          reinterpret_cast<uint4*>(to)[lane() % 8] =
+              *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane() % 8));
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+ private:
+  static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
+  static constexpr int kColumns = kHeadDim / 2;     // a warpgroup sums
+  static constexpr int kParts = 2;                  // products that these take
+  static constexpr int kPartValues = kColumns / kParts;
+  static constexpr int kPartTiles = kPartValues / 8;
+  static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
+  using Scores = float[kTileRows / 2];
+
+  // Computed or read where they are needed: registers are full of sums and scores.
+  __device__ static int lane() {
+    return static_cast<int>(threadIdx.x) % 32;
+  }
+  __device__ static int warp() {
+    return static_cast<int>(threadIdx.x) / 32;
+  }
+  __device__ static int group() {
+    return __shfl_sync(0xffffffffu, warp() / 4, 0);
+  }  // known to be uniform
+  [[nodiscard]] __device__ int rows() const {
+    int value;
+    asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(value) : "r"(shared_address(&shared_.item[at_].rows)));
+    return value;
+  }
+  [[nodiscard]] __device__ int tiles() const {
+    return (rows() + kTileRows - 1) / kTileRows;
+  }
+  // The head that this thread's accumulators in the half given belong to.
+  [[nodiscard]] __device__ int head(int half) const {
+    return warp() % 4 * 16 + half * 8 + lane() / 4;
+  }
+
+  __device__ void wait_full(int tile) const {
+    const int slot = tile % 2;
+    int filled = slot == 0 ? shared_.item[at_].filled[0] : shared_.item[at_].filled[1];
+    if (rounds_ > 0) filled += (tiles() + 1 - slot) / 2;
+    barrier_wait(shared_address(&shared_.full[slot]), (filled + tile / 2) & 1);
+    fence_async_proxy();
+  }
+  // This warp arrives: `arrivals` of the eight that free a slot.
+  __device__ void release(int slot, int arrivals = 1) const {
+    if (lane() == 0) barrier_arrive_several(shared_address(&shared_.empty[slot]), arrivals);
+  }
+
+  // --- scores ---------------------------------------------------------------------------------------------
+
+  __device__ void start_scores(int tile, Scores& s) const {
+    wait_full(tile);
+    const std::uint32_t q = atom_word(shared_address(shared_.q), 16);
+    const std::uint32_t k = atom_word(shared_address(shared_.slot[group()]), 16);
+    wgmma_hold(s);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      const int step = (i / 4 * kAtomBytes + i % 4 * 32) / 16;
+      Wgmma<kTileRows>::bf16(s, atom_descriptor(q + step), atom_descriptor(k + step), i > 0);
+    }
+    wgmma_commit();
+  }
+  // Scaled scores, -infinity past the token's end, once the products have ended.
+  __device__ void finish_scores(int tile, Scores& s) const {
+    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+    static_assert(kHeadDim == 512);
+    wgmma_hold(s);
+#pragma unroll
+    for (float& value : s) value = __fmul_rn(value, kScale);
+    const int left = rows() - tile * kTileRows;
+    if (left >= kTileRows) return;
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; ++i) {
+      if (i / 4 * 8 + lane() % 4 * 2 + i % 2 >= left) s[i] = -INFINITY;
+    }
+  }
+  // Maxima of the tile's first `rows` rows.
+  __device__ void raise(const Scores& s, int rows, float (&greatest)[2]) const {
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; ++i) {
+      if (i / 4 * 8 + lane() % 4 * 2 + i % 2 < rows) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
+    }
+  }
+  // Turns the threads' maxima into those of heads, through the warpgroups' places in `exchanged`. meet(): waits until
+  // both have come.
+  template <class Meet>
+  __device__ void agree(float (&greatest)[2], float (*exchanged)[kTileHeads], const Meet& meet) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      greatest[half] = fmaxf(greatest[half], __shfl_xor_sync(0xffffffffu, greatest[half], 1));
+      greatest[half] = fmaxf(greatest[half], __shfl_xor_sync(0xffffffffu, greatest[half], 2));
+      const int own = group();
+      if (lane() % 4 == 0) exchanged[own][head(half)] = greatest[half];
+    }
+    meet();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      greatest[half] = fmaxf(exchanged[0][head(half)], exchanged[1][head(half)]);
+    }
+  }
+
+  // --- weights --------------------------------------------------------------------------------------------
+
+  template <bool kShifted>
+  [[nodiscard]] __device__ WeightReference reference(int half) const {
+    return {.window_max = fmaxf(shared_.row_max[at_][0][head(half)], shared_.row_max[at_][1][head(half)]),
+            .shift = kShifted ? shift_[half] : 0.0f};
+  }
+
+  // Weights: unrounded ones to the sums, rounded ones to shared memory.
+  template <bool kShifted>
+  __device__ void weigh(Scores& s) {
+    const WeightReference references[2] = {reference<kShifted>(0), reference<kShifted>(1)};
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; ++i) {
+      const WeightReference& own = references[i % 4 / 2];
+      s[i] = kShifted ? own.weight(s[i]) : own.unshifted_weight(s[i]);
+    }
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[4 * i + 2 * half] + s[4 * i + 2 * half + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const int own = group();
+        if (lane() % 4 == 0) shared_.sum[at_][2 * own + step][head(half)] += sum;
+      }
+    }
+    const std::uint32_t own = shared_address(shared_.weights[group()]) + lane() % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < kTileRows / 4; ++i) {
+      store_shared(own + atom_offset(head(i % 2), i / 2), pack_bf16(s[2 * i], s[2 * i + 1]));
+    }
+    fence_async_proxy();
+  }
+
+  // --- values ---------------------------------------------------------------------------------------------
+
+  [[nodiscard]] __device__ std::uint32_t values(int slot) const {
+    return atom_word(shared_address(shared_.slot[slot]) + group() * (kAtoms / 2) * kAtomBytes, kAtomBytes);
+  }
+  __device__ void hold_sums() {
+#pragma unroll
+    for (auto& part : o_) wgmma_hold(part);
+  }
+  // Starts the products of a slot's values with its weights.
+  __device__ void multiply(int slot) {
+    const std::uint32_t v = values(slot);
+    const std::uint32_t weights = atom_word(shared_address(shared_.weights[slot]), 16);
+    hold_sums();
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        Wgmma<kPartValues>::template bf16<1>(o_[part], atom_descriptor(weights + i * 32 / 16),
+                                             atom_descriptor(v + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16),
+                                             true);
+      }
+    }
+    wgmma_commit();
+  }
+
+  // What weights are relative to, and sums to begin with. `s`: scores of tile kGroup, if there is one.
+  template <int kGroup, bool kShifted, class... TileScores>
+  __device__ void begin(const float (&greatest)[2], const TileScores&... s) {
+    float window_max[2] = {-INFINITY, -INFINITY};
+    (raise(s, shared_.item[at_].window - kGroup * kTileRows, window_max), ...);
+    // The warpgroups are at different places of the code, where one barrier of both would look like a mistake.
+    agree(window_max, shared_.row_max[at_], [] {
+      named_arrive(kGroup == 0 ? kEvenMaximaBarrier : kOddMaximaBarrier, kBlockConsumers);
+      named_sync(kGroup == 0 ? kOddMaximaBarrier : kEvenMaximaBarrier, kBlockConsumers);
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kShifted) shift_[half] = weight_reference(window_max[half], greatest[half]).shift;
+      const int own = group();
+      if (lane() % 4 == 0) shared_.sum[at_][2 * own][head(half)] = shared_.sum[at_][2 * own + 1][head(half)] = 0.0f;
+    }
+    __syncwarp();
+#pragma unroll
+    for (auto& part : o_) {
+#pragma unroll
+      for (float& value : part) value = 0.0f;
+    }
+  }
+
+  // The even warpgroup, a pair of tiles, `tile` and the one behind it, if there is one. Its scores are under way while
+  // the last values of the pair before are summed.
+  template <bool kShifted, bool kFirst>
+  __device__ void lead(int tile, const float (&greatest)[2]) {
+    Scores s;
+    start_scores(tile, s);
+    wgmma_wait<0>();
+    finish_scores(tile, s);
+    if constexpr (kFirst) begin<0, kShifted>(greatest, s);
+    weigh<kShifted>(s);
+    named_arrive(kEvenWeightsBarrier, kBlockConsumers);
+    named_sync(kEvenBarrier, kBlockConsumers / 2);
+    multiply(0);
+    wgmma_wait<0>();
+    release(0);
+    if (tile + 1 < tiles()) {
+      named_sync(kOddWeightsBarrier, kBlockConsumers);
+      wait_full(tile + 1);
+      multiply(1);
+      wgmma_wait<0>();
+      release(1);
+    }
+    hold_sums();
+  }
+  // The odd one, `tile` and the one before it, whose values come first: its slot is then free for the next tile.
+  template <bool kShifted, bool kFirst>
+  __device__ void follow(int tile, const float (&greatest)[2]) {
+    Scores s;
+    if constexpr (kFirst) {
+      start_scores(tile, s);
+      wgmma_wait<0>();
+      finish_scores(tile, s);
+      begin<1, kShifted>(greatest, s);
+      weigh<kShifted>(s);
+      named_arrive(kOddWeightsBarrier, kBlockConsumers);
+      follow_even(tile - 1);
+    } else {
+      follow_even(tile - 1);
+      start_scores(tile, s);
+      wgmma_wait<0>();
+      finish_scores(tile, s);
+      weigh<kShifted>(s);
+      named_arrive(kOddWeightsBarrier, kBlockConsumers);
+      named_sync(kOddBarrier, kBlockConsumers / 2);
+    }
+    multiply(1);
+    wgmma_wait<0>();
+    release(1);
+    hold_sums();
+  }
+  // Values of a tile of the even warpgroup's. What this warpgroup has stored before is there after it, too.
+  __device__ void follow_even(int tile) {
+    named_sync(kEvenWeightsBarrier, kBlockConsumers);
+    wait_full(tile);
+    multiply(0);
+    wgmma_wait<0>();
+    release(0);
+    hold_sums();
+  }
+
+  // What outputs are multiplied by; true: the sums of weights are so great that a head may need a shift.
+  template <bool kShifted>
+  __device__ bool find_factors() {
+    bool uncertain = false;
+    named_sync(kBlockConsumersBarrier, kBlockConsumers);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int h = shared_.item[at_].first_head + head(half);
+      const float sink = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
+      float chain[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) chain[i] = shared_.sum[at_][i][head(half)];
+      const float all = (chain[0] + chain[1]) + (chain[2] + chain[3]);
+      uncertain = uncertain || !(all <= 0x1p59f);
+      factor_[half] = reciprocal(all + reference<kShifted>(half).sink_weight(sink));
+    }
+    return uncertain;
+  }
+
+  const AttendParams& p_;
+  BlockShared& shared_;
+  int at_;          // where the item is
+  int rounds_ = 0;  // passes over the token's rows that are over
+  float o_[kParts][kPartValues / 2];
+  float shift_[2] = {0.0f, 0.0f};  // shifts of the thread's heads
+  float factor_[2];
+};
+
+#endif
+
+}  // namespace dsv4rt::cuda

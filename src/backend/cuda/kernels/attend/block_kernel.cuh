@@ -1,0 +1,181 @@
+// Attention of 64 query heads of a token by a block on Hopper: block_plan.cuh says how.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/block_heads.cuh"
+#include "backend/cuda/kernels/attend/block_rows.cuh"
+#include "backend/cuda/kernels/attend/query_copy.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/common/registers.cuh"
+
+namespace dsv4rt::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Places of a token's rows, by the producers.
+__device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t token, int thread, RowSlot* places) {
+  constexpr int kPerThread = (kMappedRows + kBlockProducers - 1) / kBlockProducers;
+  std::int32_t row[kPerThread];
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int index = thread + i * kBlockProducers;
+    row[i] = index;
+    if (p.topk_indices != nullptr && index < p.topk_stride) {
+      row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
+    }
+  }
+  const TokenRows rows = token_rows(p, token);
+  const int compressed = min(rows.count - rows.window, kMappedRows);
+  if (thread < rows.window) {
+    places[thread] = window_slot(p, rows.place, rows.place.position - rows.window + 1 + thread);
+  }
+  RowSlot place[kPerThread];
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    if (thread + i * kBlockProducers < compressed) place[i] = row_slot(p, rows.place.slot, row[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    if (thread + i * kBlockProducers < compressed) places[kMappedWindow + thread + i * kBlockProducers] = place[i];
+  }
+  return rows;
+}
+
+// Zeros for the outputs of a token without rows, by the consumers.
+__device__ inline void write_block_zeros(const AttendParams& p, const BlockItem& item) {
+  constexpr int kUnits = kHeadDim / kUnitValues;
+  const int heads = min(kTileHeads, p.heads - item.first_head);
+  bf16* first = p.o + (std::int64_t{item.token} * p.heads + item.first_head) * kHeadDim;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * kUnits; i += kBlockConsumers) {
+    reinterpret_cast<uint4*>(first)[i] = uint4{};
+  }
+}
+
+// The block's items from the `begin`-th on: items blockIdx.x, blockIdx.x + gridDim.x, .. of the pass. `n`: items that
+// the block has had before, in either of its rounds, for the phases of barriers. kShifted: heads may have a shift.
+template <bool kShifted>
+__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const BlockPass& pass,
+                                     int begin, int& n, BlockShared& shared) {
+  const int stride = static_cast<int>(gridDim.x);
+  const auto copy = [&](int item) {
+    if (threadIdx.x == 0 && item < pass.items()) {
+      copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
+    }
+  };
+  int item = static_cast<int>(blockIdx.x) + begin * stride;
+  copy(item);
+#pragma unroll 1
+  for (int i = begin; item < pass.items(); item += stride, ++i, ++n) {
+    barrier_wait(shared_address(&shared.item_full[n % 2]), n / 2 & 1);
+    barrier_wait(shared_address(&shared.q_full), n & 1);
+    const auto next = [&] { copy(item + stride); };
+    if (shared.item[n % 2].rows > 0) {
+      BlockConsumer consumer(p, n, shared);
+      float greatest[2];
+      if constexpr (kShifted) consumer.find_greatest(greatest);
+      const bool uncertain = consumer.template sum<kShifted>(greatest, next);
+      if (!kShifted && uncertain) atomicMin(&shared.first_shifted, i);
+      consumer.write();
+    } else {
+      if (shared.item[n % 2].rows == 0) write_block_zeros(p, shared.item[n % 2]);
+      named_sync(kBlockConsumersBarrier, kBlockConsumers);
+      next();
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.item_empty[n % 2]));
+  }
+}
+template <bool kShifted>
+__device__ inline void produce_items(const AttendParams& p, const BlockPass& pass, int begin, int& n, int (&filled)[2],
+                                     BlockShared& shared) {
+#pragma unroll 1
+  for (int item = static_cast<int>(blockIdx.x) + begin * static_cast<int>(gridDim.x); item < pass.items();
+       item += static_cast<int>(gridDim.x), ++n) {
+    int thread = 0;  // read for every item: what follows from it would otherwise be kept in registers, or spilled
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    thread -= kBlockConsumers;
+    // The places two items before are not looked up any more: their rows are in the slots.
+    const TokenRows rows = place_block_rows(p, pass.token(item), thread, shared.place[n % 2]);
+    const bool dense = rows.is_dense();
+    if (thread >= kBlockProducers - 32) {
+      if (n >= 2) barrier_wait(shared_address(&shared.item_empty[n % 2]), (n / 2 - 1) & 1);
+      const int pair = thread % 32;
+      if (pair == 0) {
+        shared.item[n % 2] = {.token = pass.token(item),
+                              .first_head = pass.first_head(item),
+                              .rows = dense ? -1 : rows.count,
+                              .window = rows.window,
+                              .filled = {filled[0], filled[1]}};
+      }
+      if (rows.count > 0 && p.output_rope.inverse_frequency != nullptr) {
+        shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
+      }
+      __syncwarp();
+      if (pair == 0) barrier_arrive(shared_address(&shared.item_full[n % 2]));
+    }
+    named_sync(kBlockProducersBarrier, kBlockProducers);
+    if (dense || rows.count == 0) continue;
+    BlockProducer producer(p, rows, shared.place[n % 2], thread, shared);
+#pragma unroll 1
+    for (int round = 0; round < (kShifted ? 2 : 1); ++round) producer.run(filled);
+  }
+}
+
+// Whether all tokens of this block are the dense kernel's; needs no more than the step's positions.
+__device__ inline bool all_dense(const AttendParams& p, const BlockPass& pass) {
+  bool all = true;
+  for (int item = static_cast<int>(blockIdx.x); all && item < pass.items(); item += static_cast<int>(gridDim.x)) {
+    all = token_rows(p, pass.token(item)).is_dense();
+  }
+  return all;
+}
+
+#endif
+
+// Grid: any number of blocks. `queries`: rows of a head's values, in boxes of 64 x 64. Tokens of the dense kernel are
+// left to it.
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
+                        const __grid_constant__ BlockPass pass) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte block_shared[];
+  auto& shared = *reinterpret_cast<BlockShared*>(block_shared);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(shared_address(&shared.full[i]), kBlockProducers / 32 + kBlockProducers);
+      barrier_init(shared_address(&shared.empty[i]), kBlockConsumers / 32);
+      barrier_init(shared_address(&shared.item_full[i]), 1);
+      barrier_init(shared_address(&shared.item_empty[i]), kBlockConsumers / 32);
+    }
+    barrier_init(shared_address(&shared.q_full), 1);
+    barrier_init_fence();
+    shared.first_shifted = kNoItem;
+  }
+  allow_dependents();
+  if (pass.dense && all_dense(p, pass)) {
+    wait_for_predecessors();
+    return;
+  }
+  wait_for_predecessors();
+  __syncthreads();
+  int n = 0;
+  if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kBlockConsumers / 32) {
+    take_registers<kBlockConsumerRegisters>();
+    consume_items<false>(p, queries, pass, 0, n, shared);
+    named_sync(kBlockConsumersBarrier, kBlockConsumers);
+    named_arrive(kShiftsBarrier, kBlockThreads);
+    const int again = shared.first_shifted;
+    if (again != kNoItem) consume_items<true>(p, queries, pass, again, n, shared);
+  } else {
+    give_registers<kBlockProducerRegisters>();
+    int filled[2] = {0, 0};
+    produce_items<false>(p, pass, 0, n, filled, shared);
+    named_sync(kShiftsBarrier, kBlockThreads);
+    const int again = shared.first_shifted;
+    if (again != kNoItem) produce_items<true>(p, pass, again, n, filled, shared);
+  }
+#endif
+}
+
+}  // namespace dsv4rt::cuda

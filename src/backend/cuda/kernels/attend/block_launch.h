@@ -1,0 +1,14 @@
+// The launch of the kernel in which a block takes 64 heads of a token alone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/kernels/attend/plan.h"
+
+namespace dsv4rt::cuda {
+
+// Leaves tokens of the dense kernels alone. Precondition: the device has code for sm_90a.
+Status launch_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                     cudaStream_t stream);
+
+}  // namespace dsv4rt::cuda

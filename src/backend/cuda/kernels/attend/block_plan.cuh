@@ -1,0 +1,90 @@
+// Attention of 64 heads of a token by one block, in one pass over the token's rows, on Hopper.
+//
+//   warps 0..7   two consumer warpgroups: matrix instructions, weights, outputs
+//   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory
+//
+// Rows come in tiles of 64, in two slots; tile t is in slot t % 2. Warpgroup t % 2 scores a tile and weighs its rows.
+// Both sum its values, each for half of the 512 columns, tile after tile: an output is one chain over the rows, in
+// order, as in every kernel of attention. A warpgroup has the weights of its own tiles in registers and the other's in
+// shared memory. The even one is half a pair of tiles ahead: it weighs while the other one scores, so that the matrix
+// units have work.
+//
+// A weight is relative to the greatest score of the window's rows, which are in the first two tiles: it does not wait
+// for the rest (backend/attend_weights.h). Heads that need a shift are rare: where their sums tell, the block goes over
+// its items again, from the first one of these on, and passes over the rows twice, first for the shifts.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/packed_row.cuh"
+#include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/attend/warpgroup_limits.h"
+#include "backend/cuda/kernels/common/rope.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kBlockConsumers = 256;
+inline constexpr int kBlockProducers = 256;
+inline constexpr int kBlockThreads = kBlockConsumers + kBlockProducers;
+inline constexpr int kBlockConsumerRegisters = 192;
+inline constexpr int kBlockProducerRegisters = 64;
+static_assert(kBlockConsumerRegisters * kBlockConsumers + kBlockProducerRegisters * kBlockProducers <= 65536);
+
+// Barriers by name: of roles; of what some store, which arrive, and others wait for.
+inline constexpr int kBlockConsumersBarrier = 1;
+inline constexpr int kBlockProducersBarrier = 2;
+inline constexpr int kEvenBarrier = 3;  // the even warpgroup
+inline constexpr int kOddBarrier = 4;   // the odd one
+inline constexpr int kEvenWeightsBarrier = 5;
+inline constexpr int kOddWeightsBarrier = 6;
+inline constexpr int kEvenMaximaBarrier = 7;
+inline constexpr int kOddMaximaBarrier = 8;
+inline constexpr int kShiftsBarrier = 9;  // consumers know which items have a head with a shift
+
+// What a launch takes of the step: items are 64 heads of a token each; item i is group i % groups of token
+// first_token + i / groups.
+struct BlockPass {
+  std::int32_t first_token;
+  std::int32_t tokens;
+  std::int32_t groups;  // groups of 64 heads
+  bool dense;           // whether some of the tokens may be the dense kernel's
+
+  [[nodiscard]] __device__ int items() const { return tokens * groups; }
+  [[nodiscard]] __device__ int token(int item) const { return first_token + item / groups; }
+  [[nodiscard]] __device__ int first_head(int item) const { return item % groups * kTileHeads; }
+};
+
+struct BlockItem {
+  std::int32_t token;
+  std::int32_t first_head;
+  std::int32_t rows;       // rows of the token; -1: the dense kernel's
+  std::int32_t window;     // its window's rows, the first ones
+  std::int32_t filled[2];  // fills of the slots before it
+};
+
+struct BlockShared {
+  static constexpr int kPlaces = kMappedWindow + kMappedRows;
+  alignas(1024) std::byte q[kAtoms * kAtomBytes];
+  alignas(1024) std::byte slot[2][kSlotBytes];
+  // Weights of the tile in a slot, an atom: heads are its rows. At the end outputs pass through them.
+  alignas(1024) std::byte weights[2][kAtomBytes];
+  // [item, the next one]: where rows lie, those of the window from the first entry on, compressed rows after them.
+  RowSlot place[2][kPlaces];
+  float row_max[2][2][kTileHeads];  // [item][warpgroup] greatest scores of window rows
+  float sum[2][4][kTileHeads];      // [item] sums of weights, over every fourth step of 32 rows
+  Rotation rotation[2][kRotatedPairs];
+  BlockItem item[2];
+  std::uint64_t full[2];  // barriers of the slots
+  std::uint64_t empty[2];
+  std::uint64_t q_full;
+  std::uint64_t item_full[2];  // item and rotation
+  std::uint64_t item_empty[2];
+  std::int32_t first_shifted;  // the block's first item that has a head with a shift
+};
+static_assert(kTileHeads * kTileRows * 2 == kAtomBytes);
+static_assert(sizeof(BlockShared) <= 227 * 1024);
+inline constexpr std::int32_t kNoItem = INT_MAX;
+
+}  // namespace dsv4rt::cuda

@@ -1,0 +1,82 @@
+// The producers of block_plan.cuh: packed rows from global memory to BF16 atoms in the slots.
+//
+// Four threads take a row. While a thread decodes its units, their registers take those of the next tile's row. Rotated
+// values are copied to their place, behind the same barrier.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/block_plan.cuh"
+#include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+
+namespace dsv4rt::cuda {
+
+class BlockProducer {
+ public:
+  // `place`: of the token's rows. `thread`: of the producers.
+  __device__ BlockProducer(const AttendParams& params, const TokenRows& rows, const RowSlot* place, int thread,
+                           BlockShared& shared)
+      : p_(params),
+        slot_(rows.place.slot),
+        window_(rows.window),
+        count_(rows.count),
+        place_(place),
+        shared_(shared),
+        row_(thread / 4),
+        unit_(thread % 4) {}
+
+  // All rows, a tile in each slot in turn. `filled`: fills of the slots before.
+  __device__ void run(int (&filled)[2]) {
+    const int tiles = (count_ + kTileRows - 1) / kTileRows;
+    RowSlot place = place_of(0);
+    RowSource source = source_of(0, place);
+    const std::byte* data = source.data;  // the row that is in registers
+    LoadedCodes loaded;
+    loaded.load(source, unit_);
+    place = place_of(1);
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int slot = tile % 2;
+      const bool exists = tile * kTileRows + row_ < count_;
+      const bool more = tile + 1 < tiles;
+      source = source_of(tile + 1, place);
+      place = place_of(tile + 2);
+      const int fill = (slot == 0 ? filled[0] : filled[1]) + tile / 2;
+      if (fill > 0) barrier_wait(shared_address(&shared_.empty[slot]), (fill - 1) & 1);
+      copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
+      arrive_after_copies(shared_address(&shared_.full[slot]));
+      loaded.decode_and_load(exists, shared_.slot[slot], row_, unit_, source, more);
+      data = source.data;
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared_.full[slot]));
+    }
+    filled[0] += (tiles + 1) / 2;
+    filled[1] += tiles / 2;
+  }
+
+ private:
+  // The thread's row of a tile; the token's last one instead of one that does not exist.
+  [[nodiscard]] __device__ std::int32_t row_of(int tile) const {
+    return min(tile * kTileRows + row_, count_ - 1);
+  }
+  // Looked up before other accesses are waiting to be served: a look-up queues behind them.
+  [[nodiscard]] __device__ RowSlot place_of(int tile) const {
+    const std::int32_t row = row_of(tile);
+    return place_[row < window_ ? row : kMappedWindow - window_ + row];
+  }
+  [[nodiscard]] __device__ RowSource source_of(int tile, RowSlot place) const {
+    return row_of(tile) < window_ ? window_source(p_, slot_, place) : compressed_source(p_, place);
+  }
+
+  const AttendParams& p_;
+  std::int32_t slot_;
+  std::int32_t window_;
+  std::int32_t count_;
+  const RowSlot* place_;
+  BlockShared& shared_;
+  int row_;   // the thread's row of a tile
+  int unit_;  // the thread's unit of an atom's 64 codes
+};
+
+}  // namespace dsv4rt::cuda
