@@ -23,8 +23,8 @@ FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stag
 # Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
 CLUSTERS = {1: 132, 2: 66, 4: 31}
 EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 96x4", "splitk 96r2", "splitk 96r5",
-                  "splitk 112x4", "splitk 128x4", "splitk 128r2", "tile 1c2", "tile 2c1", "tile 2c2", "tile 2c4",
-                  "prefill 128", "prefill 192"]
+                  "splitk 112x4", "splitk 128x4", "splitk 128r2", "tile 1c2k2", "tile 2c1", "tile 2c2", "tile 2c4",
+                  "tile 2c1t256", "prefill 128", "prefill 192"]
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
@@ -73,9 +73,18 @@ def splitk_shape(shape):
     return int(tokens), int(rows or 1), int(groups or 1)
 
 
+def tile_shape(shape):
+    """Row tiles of a block, blocks of a cluster, warpgroups that share a row tile, and tokens."""
+    rows, cluster, sharers, tokens = re.fullmatch(r"(\d)c(\d)(?:k(\d))?(?:t(\d+))?", shape).groups()
+    return int(rows), int(cluster), int(sharers or 1), int(tokens or 128)
+
+
 def competes(variant, parts, tokens):
-    """Split-K of exact products and more than 64 tokens runs launches of one item of tokens alone."""
+    """Split-K of exact products and more than 64 tokens runs launches of one item of tokens alone, items of 256 tokens
+    of the tile kernel up to 512."""
     family, shape = variant.split()
+    if family == "tile":
+        return tokens <= 512 or tile_shape(shape)[3] == 128
     if family != "splitk" or all(p[2] is CODES for p in parts):
         return True
     item_tokens = splitk_shape(shape)[0]
@@ -93,9 +102,10 @@ def features(variant, parts, tokens):
             return None
         cluster = count // groups
     elif family == "tile":
-        rows, cluster = (int(n) for n in shape.split("c"))
-        item_tokens = 128
-        if count % cluster:
+        rows, cluster, sharers, item_tokens = tile_shape(shape)
+        # A warpgroup has registers for two segments of 128 tokens, or for one of 256.
+        most = 1 if item_tokens > 128 else 2 * cluster * sharers if sharers > 1 else count
+        if count % (cluster * sharers) or count > most:
             return None
     elif family == "fp8":
         rows, item_tokens = 2, int(shape)
@@ -253,6 +263,9 @@ def main():
         values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in adjusted[variant])
         family, shape = variant.split()
         numbers = shape.replace("c", ", ")
+        if family == "tile":
+            rows, cluster, sharers, tokens = tile_shape(shape)
+            numbers = f"{rows}, {cluster}" + (f", {sharers}, {tokens}" if sharers > 1 or tokens > 128 else "")
         if family == "splitk":
             tokens, rows, groups = splitk_shape(shape)
             numbers = f"{tokens}, {groups}, {rows}"

@@ -241,6 +241,16 @@ TEST_F(LinearVariants, GiveTheSameBytesTogether) {
   }
 }
 
+// More items than the tile kernel has clusters: what parts and blocks hand on takes the place of the item before's.
+TEST_F(LinearVariants, GiveTheSameBytesInSeveralRounds) {
+  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
+  for (const Weights& weights : {kWeights[0], kWeights[1]}) {
+    for (const std::int64_t in : {2304, 4224}) {
+      for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) expect_same(weights, 4288, in, 150, type);
+    }
+  }
+}
+
 // The same with few launches, for tools that follow every access. In the prefill kernel one lane of a warp arrives for
 // all of them behind __syncwarp(), which racecheck does not take for the other lanes' arrival: there it gets inputs of
 // which the ring holds all stages.
@@ -248,6 +258,10 @@ TEST_F(LinearVariants, FewTileVariants) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
   expect_same(kWeights[2], 192, 2304, 100, OutputType::kF32, cuda::LinearFamily::kPrefill);
   expect_same(kWeights[2], 192, 384, 100, OutputType::kF32);
+}
+TEST_F(LinearVariants, FewRounds) {
+  if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
+  expect_same(kWeights[1], 8512, 2304, 65, OutputType::kBf16, cuda::LinearFamily::kPrefill);
 }
 TEST_F(LinearVariants, FewSingleRowTiles) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";

@@ -36,7 +36,7 @@ LinearDevice h200() {
                     .sm_shared_bytes = 233472,
                     .reserved_shared_bytes = 1024,
                     .has_sm90a = true},
-          .tile_clusters = {66, 132, 66, 31},
+          .tile_clusters = {66, 132, 66, 31, 132},
           .prefill_clusters = {66, 66}};
 }
 
@@ -111,13 +111,15 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 96, wo_b), "splitk 96x4");
   EXPECT_EQ(served(device, 97, wo_b), "splitk 112x4");
   EXPECT_EQ(served(device, 112, wo_b), "splitk 112x4");
-  EXPECT_EQ(served(device, 113, wo_b), "splitk 128x4");
-  EXPECT_EQ(served(device, 128, wo_b), "splitk 128x4");
+  EXPECT_EQ(served(device, 113, wo_b), "tile 1c2k2");
+  EXPECT_EQ(served(device, 128, wo_b), "tile 1c2k2");
   const std::vector<LinearShape> wq_b_and_index{fp8(32768, 1024), fp8(8192, 1024)};
   EXPECT_EQ(served(device, 65, wq_b_and_index), "splitk 96r5");
   EXPECT_EQ(served(device, 96, wq_b_and_index), "splitk 96r5");
   EXPECT_EQ(served(device, 256, wo_b), "tile 2c2");
   EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
+  EXPECT_EQ(served(device, 256, wq_b_and_index), "tile 2c1t256");
+  EXPECT_EQ(served(device, 512, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "prefill 192");
 }
 
@@ -257,6 +259,11 @@ TEST(LinearDispatch, PlansFitTheDevice) {
           EXPECT_GE(plan->stages, 3);
           EXPECT_EQ(plan->stage_bytes % 1024, 0);
         }
+        if (variant.family == LinearFamily::kTile) {
+          const cuda::TileVariant& tile = cuda::kTileVariants.at(static_cast<std::size_t>(variant.number));
+          EXPECT_LE(tile.parts * plan->stages * plan->stage_bytes + tile.row_tiles * plan->sum_bytes + tile.other_bytes,
+                    plan->shared_bytes);
+        }
         const auto is = [](TileKind kind) { return [kind](const LinearShape& s) { return s.tiles == kind; }; };
         if (variant.family == LinearFamily::kFp8) {
           EXPECT_GE(plan->stages, 3);
@@ -278,7 +285,7 @@ TEST(LinearDispatch, PlansFitTheDevice) {
 // A last round that has pairs of row tiles for no more than half of the multiprocessors has single ones.
 TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   const auto singles = [](std::int32_t tokens, const std::vector<LinearShape>& shapes, bool pairs = true) {
-    const auto plan = plan_variant(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2), h200(), tokens, shapes);
+    const auto plan = plan_variant(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2, 2), h200(), tokens, shapes);
     return plan.ok() ? plan->single_tiles : -1;
   };
   EXPECT_EQ(singles(128, {fp8(32768, 1024), fp8(8192, 1024)}), 112);          // 320 pairs: 2 x 132 and 56
@@ -291,6 +298,21 @@ TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   EXPECT_EQ(singles(128, {fp8(33792, 4096), bf16_shape(128, 4096)}), 0);      // rounds that are not alike
   EXPECT_EQ(singles(128, {fp8(8512, 4096)}, false), 0);                       // items of one row tile
   EXPECT_EQ(singles(128, std::vector<LinearShape>(16, fp8(2240, 1024))), 0);  // no place for another problem
+}
+
+// A warpgroup has registers for the sums of two segments of 128 tokens, of 256 for those of one.
+TEST(LinearDispatch, SegmentsFitTheRegisters) {
+  const auto runs = [](cuda::LinearVariant variant, std::int64_t inputs) {
+    const LinearShape shape = fp8(8192, inputs);
+    return plan_variant(variant, h200(), 128, std::span(&shape, 1)).ok();
+  };
+  EXPECT_FALSE(runs(cuda::tile_of(1, 2, 2), 1024));
+  EXPECT_FALSE(runs(cuda::tile_of(1, 2, 2), 2048));
+  EXPECT_TRUE(runs(cuda::tile_of(1, 2, 2), 4096));
+  EXPECT_TRUE(runs(cuda::tile_of(1, 2, 2), 8192));
+  // Where totals have no registers there is one.
+  EXPECT_TRUE(runs(cuda::tile_of(2, 1, 1, 256), 1024));
+  EXPECT_FALSE(runs(cuda::tile_of(2, 1, 1, 256), 2048));
 }
 
 // The constants belong to the measurements that they were fitted to.

@@ -59,6 +59,7 @@ struct Wgmma;
 #define DSV4RT_D56(i) DSV4RT_D48(i), DSV4RT_D8(i + 48)
 #define DSV4RT_D64(i) DSV4RT_D32(i), DSV4RT_D32(i + 32)
 #define DSV4RT_D96(i) DSV4RT_D64(i), DSV4RT_D32(i + 64)
+#define DSV4RT_D128(i) DSV4RT_D96(i), DSV4RT_D32(i + 96)
 
 #define DSV4RT_REGISTERS_4 \
   "%0, %1, %2, %3"
@@ -87,6 +88,10 @@ struct Wgmma;
   DSV4RT_REGISTERS_64 ", " \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define DSV4RT_REGISTERS_128 \
+  DSV4RT_REGISTERS_96 ", " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // A, B: operand numbers after the accumulators; P: whether to add to D (otherwise D is overwritten).
 #define DSV4RT_WGMMA(N, COUNT, A, B, P, A0, A1, A2, A3, RB, RP, RT)                                           \
@@ -123,6 +128,7 @@ DSV4RT_WGMMA(96, 48, "%48", "%49", "%50", "%48", "%49", "%50", "%51", "%52", "%5
 DSV4RT_WGMMA(112, 56, "%56", "%57", "%58", "%56", "%57", "%58", "%59", "%60", "%61", "%62");
 DSV4RT_WGMMA(128, 64, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
 DSV4RT_WGMMA(192, 96, "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "%101", "%102");
+DSV4RT_WGMMA(256, 128, "%128", "%129", "%130", "%128", "%129", "%130", "%131", "%132", "%133", "%134");
 
 #undef DSV4RT_WGMMA
 #undef DSV4RT_REGISTERS_4
@@ -134,6 +140,7 @@ DSV4RT_WGMMA(192, 96, "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "
 #undef DSV4RT_REGISTERS_48
 #undef DSV4RT_REGISTERS_56
 #undef DSV4RT_REGISTERS_96
+#undef DSV4RT_REGISTERS_128
 #undef DSV4RT_D4
 #undef DSV4RT_D8
 #undef DSV4RT_D16
@@ -143,6 +150,7 @@ DSV4RT_WGMMA(192, 96, "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "
 #undef DSV4RT_D48
 #undef DSV4RT_D56
 #undef DSV4RT_D96
+#undef DSV4RT_D128
 // clang-format on
 
 #endif  // sm_90a

@@ -43,9 +43,10 @@ consteval LinearVariant splitk_of(int tokens, int groups, int row_tiles) {
             return v.tokens == tokens && v.groups == groups && v.row_tiles == row_tiles;
           })};
 }
-consteval LinearVariant tile_of(int row_tiles, int cluster_blocks) {
+consteval LinearVariant tile_of(int row_tiles, int cluster_blocks, int parts = 1, int tokens = 128) {
   return {LinearFamily::kTile, number_of(kTileVariants, [&](const TileVariant& v) {
-            return v.row_tiles == row_tiles && v.cluster_blocks == cluster_blocks;
+            return v.row_tiles == row_tiles && v.cluster_blocks == cluster_blocks && v.parts == parts &&
+                   v.tokens == tokens;
           })};
 }
 consteval LinearVariant prefill_of(int tokens) {
@@ -67,9 +68,10 @@ inline constexpr std::array kLinearCosts = {
     LinearCost{splitk_of(112, 4, 1), 0, 5.363, 3.284, 0.0452, 0.102, 0.01123},
     LinearCost{splitk_of(128, 4, 1), 0, 4.477, 3.318, 0.07121, 0.1036, 0.009532},
     LinearCost{splitk_of(128, 1, 2), 5.76, 0.351, 5.619, 0.05733, 0.06594, 0.005},
-    LinearCost{tile_of(1, 2), 1.995, 0.9872, 2.264, 0.3228, 0.3072, 0},
+    LinearCost{tile_of(1, 2, 2), 2.377, 0, 3.472, 0.2852, 0.2814, 0},
     LinearCost{tile_of(2, 1), 0, 2.113, 1.807, 0.4213, 0.338, 0},
     LinearCost{tile_of(2, 2), 0, 1.608, 1.793, 0.5373, 0.5389, 0},
+    LinearCost{tile_of(2, 1, 1, 256), 10.76, 0, 2, 0.42, 0.42, 0},
     LinearCost{tile_of(2, 4), 2, 2.727, 3.234, 0.5168, 0.5231, 0},
     LinearCost{prefill_of(128), 0.3807, 3.095, 1.732, 0.4002, 0.3368, 0},
     LinearCost{prefill_of(192), 0.5553, 3.588, 2.802, 0.4364, 0.4814, 0},

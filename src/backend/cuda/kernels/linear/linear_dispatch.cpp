@@ -20,6 +20,7 @@ constexpr std::int32_t kMostGemvTokens = 4;
 constexpr std::int32_t kMostSplitKTokens = 64;
 // Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
 constexpr std::int32_t kMostMixedTokens = 128;
+constexpr std::int32_t kMostLongItemTokens = 512;
 // From these tokens on the prefill kernel, which takes few problems at a time, is the fastest.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
@@ -191,12 +192,18 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
                   .item_tokens = variant.tokens,
                   .item_row_tiles = variant.row_tiles,
                   .cluster_blocks = variant.cluster_blocks};
-  if (segments % variant.cluster_blocks != 0 || any_products(shapes)) return does_not_fit(plan.variant);
-  plan.sum_bytes = tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
+  const int shares = variant.cluster_blocks * variant.parts;
+  if (segments % shares != 0 || any_products(shapes)) return does_not_fit(plan.variant);
+  if (!variant.adds_segments && segments > 1) return does_not_fit(plan.variant);
+  // Parts keep their segments' sums, all but the first part one by one, in registers for two.
+  if (variant.parts > 1 && segments > 2 * shares) return does_not_fit(plan.variant);
+  plan.sum_bytes = variant.parts > 1 ? kPassSlots * pass_chunk_bytes(variant.tokens)
+                                     : tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
   const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);
   DSV4RT_ASSIGN_OR_RETURN(plan, plan_resident(plan, device.facts, device.tile_clusters[index], items,
                                               variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
                                               variant.other_bytes + variant.row_tiles * plan.sum_bytes));
+  plan.stages /= variant.parts;
   plan.single_tiles = single_tiles(plan, tokens, shapes, items);
   return plan;
 }
@@ -245,8 +252,12 @@ int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<cons
   return number;
 }
 
-// Split-K of exact products and more than 64 tokens wins, if at all, where one item holds all of them.
+// Split-K of exact products and more than 64 tokens wins, if at all, where one item holds all of them. The tile
+// kernel's items of 256 tokens were measured up to kMostLongItemTokens.
 bool competes(LinearVariant variant, std::int32_t tokens) {
+  if (variant.family == LinearFamily::kTile) {
+    return tokens <= kMostLongItemTokens || kTileVariants.at(static_cast<std::size_t>(variant.number)).adds_segments;
+  }
   if (variant.family != LinearFamily::kSplitK) return true;
   const int item_tokens = kSplitKVariants.at(static_cast<std::size_t>(variant.number)).tokens;
   return item_tokens <= kMostSplitKTokens || tokens <= item_tokens;
@@ -330,6 +341,8 @@ std::string name_of(LinearVariant variant) {
     case LinearFamily::kTile:
       add("tile ", kTileVariants.at(number).row_tiles);
       add("c", kTileVariants.at(number).cluster_blocks);
+      if (kTileVariants.at(number).parts > 1) add("k", kTileVariants.at(number).parts);
+      if (kTileVariants.at(number).tokens > 128) add("t", kTileVariants.at(number).tokens);
       break;
     case LinearFamily::kPrefill:
       add("prefill ", kPrefillVariants.at(number).tokens);

@@ -1,5 +1,5 @@
-// A consumer of the tile kernel: a warpgroup that multiplies the stages of one row tile, adds up segments and
-// stores outputs.
+// A consumer of the tile kernel: a warpgroup that multiplies the stages of one row tile, or of a part of its segments,
+// adds up segments and stores outputs.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,25 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kTokens, int kRowTiles>
+template <int kTokens, int kRowTiles, int kParts>
 struct TileConsumer {
-  using Shape = TileShape<kTokens, kRowTiles>;
+  using Shape = TileShape<kTokens, kRowTiles, kParts>;
   using Mma = Wgmma<kTokens>;
   static constexpr int kValues = Shape::kValues;
 
   const LinearParams& p;
   const TileMemory& m;
   int tile;  // number among the block's row tiles
+  int part;  // number among the warpgroups that share a row tile
   int warp;  // number in the warpgroup
   int lane;
   unsigned rank;  // rank of the block in its cluster
   int blocks;     // number of blocks in the cluster
   Ring ring;
+  LinearItem item{}, next_item{};
   float scales_ahead = 0.0F;  // the first of the coming segment, a block a lane
   std::uint32_t exchange_parity = 0;
+  Ring pass{};  // slots in which parts hand on sums
 
   __device__ std::uint32_t weights_at(int stage, int tile_bytes) const {
     return m.stages + stage * p.stage_bytes + tile * tile_bytes;
@@ -149,6 +152,13 @@ struct TileConsumer {
     asm volatile("bar.sync %0, 128;\n" ::"r"(1 + tile) : "memory");
   }
 
+  // 16 bytes; as an ordinary assignment the compiler makes four stores of it.
+  __device__ __forceinline__ static void store_unit(__nv_bfloat16* to, uint4 v) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+  }
+
   // Accumulators 4 j .. 4 j + 3 of a thread whose first output is `row`.
   __device__ __forceinline__ void store_quad(const LinearProblem& q, int row, int token, float4 v) const {
     const auto put = [&](int at_row, int at_token, float value) {
@@ -198,7 +208,6 @@ struct TileConsumer {
   __device__ __forceinline__ void store_tile_staged(const LinearProblem& q, int row_tile, int first_token,
                                                     const float (&sum)[kValues]) const {
     const std::uint32_t staged = m.sums + tile * p.sum_bytes;
-    sync_warpgroup();
 #pragma unroll
     for (int j = 0; j < kTokens / 8; j += 2) {
       const int token = 8 * (j + lane / 16) + lane % 8;
@@ -208,15 +217,20 @@ struct TileConsumer {
     }
     sync_warpgroup();
     const int unit = lane % 8;
-    auto* y = static_cast<__nv_bfloat16*>(q.y) + row_tile * kRowTile + unit * 8;
+    constexpr int kRows = kTokens / 16;  // of a lane
+    uint4 rows[kRows];                   // all at once: no load waits for a store
 #pragma unroll
-    for (int i = 0; i < kTokens / 16; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const int token = 16 * i + warp * 4 + lane / 8;
-      if (first_token + token >= p.tokens) break;
-      const uint4 values = load_shared_uint4(staged + token * 128 + ((unit ^ (token & 7)) << 4));
-      *reinterpret_cast<uint4*>(y + (first_token + token) * q.y_stride) = values;
+      rows[i] = load_shared_uint4(staged + token * 128 + ((unit ^ (token & 7)) << 4));
     }
     sync_warpgroup();
+    const int first = first_token + warp * 4 + lane / 8;
+    auto* y = static_cast<__nv_bfloat16*>(q.y) + first * q.y_stride + row_tile * kRowTile + unit * 8;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + 16 * i < p.tokens) store_unit(y + 16 * i * q.y_stride, rows[i]);
+    }
   }
 
   // In a cluster a block owns the rows of 4 / blocks warps. Block 0 has the first segments and adds them up; the sums
@@ -231,7 +245,11 @@ struct TileConsumer {
     return warp / own_warps();
   }
   __device__ __forceinline__ int share() const {
-    return p.segments / blocks;
+    return p.segments / (blocks * kParts);
+  }
+  // This warpgroup's first segment.
+  __device__ __forceinline__ int own_segment() const {
+    return (static_cast<int>(rank) * kParts + part) * share();
   }
 
   // The sums of a segment that block 0 does not have, in the block that owns the warp's rows.
@@ -294,36 +312,37 @@ struct TileConsumer {
     }
   }
 
-  // Stores the own rows; the 32 bytes of a token as one piece, through the place of the sums.
-  __device__ __forceinline__ void store_own(const LinearProblem& q, int row_tile, int first_token,
-                                            const float (&total)[kValues]) const {
-    const int row = row_tile * kRowTile + warp * 16;
+  // Stores 16 outputs, from `row` on, of 8 kCount tokens: quads(0) .. quads(kCount - 1). The 32 bytes of a token leave
+  // as one piece, through a place of the warp alone that all its lanes may have read before.
+  template <int kCount, class Quads>
+  __device__ __forceinline__ void store_rows(const LinearProblem& q, int row, int first_token, std::uint32_t staged,
+                                             const Quads& quads) const {
     if (q.float_output || !q.wide_stores) {
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        store_quad(q, row + lane / 4, first_token + 8 * j + 2 * (lane % 4), quad(total, j));
+      for (int j = 0; j < kCount; ++j) {
+        store_quad(q, row + lane / 4, first_token + 8 * j + 2 * (lane % 4), quads(j));
       }
       return;
     }
-    const std::uint32_t staged = sums_at(share()) - lane * 16;  // token t at 32 t
-    __syncwarp();                                               // all lanes have read what lies there
-#pragma unroll
-    for (int j = 0; j < kQuads; j += 2) {
-      store_transposed(staged + (8 * j + lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16, quad(total, j),
-                       quad(total, j + 1));
-    }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < kQuads; j += 2) {
-      const int token = first_token + 8 * j + lane / 2;
-      if (token >= p.tokens) break;
-      const uint4 values = load_shared_uint4(staged + j * 256 + lane * 16);
-      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(q.y) + token * q.y_stride + row + lane % 2 * 8) = values;
+    for (int j = 0; j < kCount; j += 2) {  // token t at 32 t
+      store_transposed(staged + (8 * j + lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16, quads(j), quads(j + 1));
+    }
+    __syncwarp();
+    uint4 rows[kCount / 2];  // all at once: no load waits for a store
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) rows[i] = load_shared_uint4(staged + i * 512 + lane * 16);
+    const int first = first_token + lane / 2;
+    auto* y = static_cast<__nv_bfloat16*>(q.y) + first * q.y_stride + row + lane % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (first + 16 * i < p.tokens) store_unit(y + 16 * i * q.y_stride, rows[i]);
     }
   }
 
   __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item, bool last_item) {
-    const int first = static_cast<int>(rank) * share();
+    const int first = own_segment();
     const bool owns = owner() == static_cast<int>(rank);
     float sum[kValues], total[kValues];
 #pragma unroll
@@ -359,7 +378,8 @@ struct TileConsumer {
     }
     if (owns) {
       receive(total, sum);
-      store_own(*s.q, s.row_tile, first_token, total);
+      store_rows<kQuads>(*s.q, s.row_tile * kRowTile + warp * 16, first_token, sums_at(share()) - lane * 16,
+                         [&](int j) { return quad(total, j); });
       __syncwarp();
       if (!last_item && lane < blocks) {
         barrier_arrive_cluster(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
@@ -371,6 +391,146 @@ struct TileConsumer {
     exchange_parity ^= 1;
   }
 
+  // Parts hand on the total of the segments so far, from the first part of block 0 to the last part of the last block,
+  // a chunk of the row tile at a time, and each adds its own one or two segments. Chunks lie in slots, as
+  // [warp][quad][lane] of 16 bytes. All of it is straight code for a part's place among them: what runs once waits for
+  // its instructions.
+  static constexpr int kChunkBytes = pass_chunk_bytes(kTokens);
+  static constexpr int kChunkQuads = kQuads / kPassChunks;
+
+  __device__ __forceinline__ void expect_total(int slot) const {
+    barrier_arrive_expect(m.come + slot * 8, kChunkBytes);
+  }
+  // The warp's place in a slot.
+  __device__ __forceinline__ std::uint32_t chunk_at(int slot) const {
+    return m.sums + slot * kChunkBytes + warp * kChunkQuads * 512;
+  }
+  __device__ __forceinline__ void store_chunk(const float (&values)[kValues], int chunk) const {
+#pragma unroll
+    for (int j = 0; j < kChunkQuads; ++j) {
+      store_shared(chunk_at(pass.stage) + lane * 16 + j * 512, quad(values, chunk * kChunkQuads + j));
+    }
+    barrier_arrive(m.passed + pass.stage * 8);
+  }
+  // total = what the part before has handed on + total, which is the first own segment, + sum, the second if there is
+  // one.
+  __device__ __forceinline__ void add_chunk(float (&total)[kValues], const float (&sum)[kValues], int chunk) const {
+    if (part == 0) {
+      barrier_wait_cluster(m.come + pass.stage * 8, pass.parity);
+      if (warp == 0 && lane == 0) expect_total(pass.stage);
+    } else {
+      barrier_wait(m.passed + pass.stage * 8, pass.parity);
+    }
+    float4 before[kChunkQuads];
+#pragma unroll
+    for (int j = 0; j < kChunkQuads; ++j) {
+      before[j] = load_shared_float4(chunk_at(pass.stage) + lane * 16 + j * 512);
+    }
+#pragma unroll
+    for (int j = 0; j < kChunkQuads; ++j) {
+      const int i = 4 * (chunk * kChunkQuads + j);
+      total[i] += before[j].x, total[i + 1] += before[j].y, total[i + 2] += before[j].z, total[i + 3] += before[j].w;
+    }
+    if (share() == 1) return;
+#pragma unroll
+    for (int i = 4 * chunk * kChunkQuads; i < 4 * (chunk + 1) * kChunkQuads; ++i) total[i] += sum[i];
+  }
+  // Whoever filled the slot may fill it again; nobody waits for that of the last item's last chunks.
+  __device__ __forceinline__ void free_slot(int slot, int chunk, bool last_item) const {
+    if (last_item && chunk + kPassSlots >= kPassChunks) return;
+    if (rank == 0) {
+      barrier_arrive(m.free_own + slot * 8);
+    } else {
+      __syncwarp();
+      if (lane == 0) barrier_arrive_cluster(block_address(m.free_next + slot * 8, rank - 1));
+    }
+  }
+
+  __device__ __forceinline__ void hand_on(float (&total)[kValues], const float (&sum)[kValues], bool last_item) {
+#pragma unroll
+    for (int chunk = 0; chunk < kPassChunks; ++chunk, pass.advance(kPassSlots)) {
+      add_chunk(total, sum, chunk);
+      if (part == 0) {
+        store_chunk(total, chunk);
+        continue;
+      }
+      free_slot(pass.stage, chunk, last_item);
+      barrier_wait_cluster(m.free_next + pass.stage * 8, pass.parity ^ 1);
+      const std::uint32_t come = block_address(m.come + pass.stage * 8, rank + 1);
+      const std::uint32_t to = block_address(chunk_at(pass.stage) + lane * 16, rank + 1);
+#pragma unroll
+      for (int j = 0; j < kChunkQuads; ++j) store_cluster(to + j * 512, quad(total, chunk * kChunkQuads + j), come);
+    }
+  }
+
+  // The last part stores, through the slots of the last two chunks: each has room for half of the tokens.
+  __device__ __forceinline__ void finish(const Segment s, int first_token, float (&total)[kValues],
+                                         const float (&sum)[kValues], bool last_item) {
+    constexpr int kKept = kPassChunks - 2;  // the first chunk whose slot is kept
+    int kept[2];
+#pragma unroll
+    for (int chunk = 0; chunk < kPassChunks; ++chunk, pass.advance(kPassSlots)) {
+      add_chunk(total, sum, chunk);
+      if (chunk < kKept) {
+        free_slot(pass.stage, chunk, last_item);
+      } else {
+        kept[chunk - kKept] = pass.stage;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      store_rows<kQuads / 2>(*s.q, s.row_tile * kRowTile + warp * 16, first_token + half * kTokens / 2,
+                             chunk_at(kept[half]), [&](int j) { return quad(total, half * kQuads / 2 + j); });
+      free_slot(kept[half], kKept + half, last_item);
+    }
+  }
+
+  __device__ __forceinline__ void run_parts(Segment s, int first_token, const Segment next_item, bool last_item) {
+    const int first = own_segment();
+    const bool leads = rank == 0 && part == 0;
+    float sum[kValues], total[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      sum[i] = 0.0F;
+      total[i] = -0.0F;  // adding to -0 leaves the first segment's sum as it is, zeros included
+    }
+    for (int i = 0; i < share(); ++i) {
+      Segment next = next_item;
+      next.number = first;
+      if (i + 1 < share()) {
+        next = s;
+        next.number = first + i + 1;
+      }
+      const float next_scales = first_scales(next);
+      s.number = first + i;
+      sum_segment(sum, s, scales_ahead);
+      scales_ahead = next_scales;
+      if (leads || i == 0) add(total, sum);
+    }
+    if (leads) {
+#pragma unroll
+      for (int chunk = 0; chunk < kPassChunks; ++chunk, pass.advance(kPassSlots)) {
+        barrier_wait(m.free_own + pass.stage * 8, pass.parity ^ 1);
+        store_chunk(total, chunk);
+      }
+    } else if (part + 1 < kParts || static_cast<int>(rank) + 1 < blocks) {
+      hand_on(total, sum, last_item);
+    } else {
+      finish(s, first_token, total, sum, last_item);
+    }
+  }
+
+  // The one segment of an item.
+  __device__ __forceinline__ void run_segment(const Segment s, int first_token, const Segment next) {
+    float sum[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
+    const float next_scales = first_scales(next);
+    sum_segment(sum, s, scales_ahead);
+    scales_ahead = next_scales;
+    store_tile(*s.q, s.row_tile, first_token, sum);
+  }
+
   // This warpgroup's part of an item; its row tile may lie beyond the problem's last, as one beyond the item's does.
   __device__ __forceinline__ Segment segment_of(const LinearItem& item) const {
     const LinearProblem& q = p.problems[item.problem];
@@ -380,22 +540,35 @@ struct TileConsumer {
     return s.row_tile < s.q->row_tiles;
   }
 
-  __device__ __forceinline__ void run(int cluster, int clusters) {
-    int index = item_of_round(0, cluster, clusters);
-    if (index >= p.items) return;
-    LinearItem item = linear_item(p, index);
-    const int first = static_cast<int>(rank) * share();
+  // While inputs are being made: the first two items, and scales of the first. To find one takes thousands of clocks
+  // as long as neither instructions nor parameters are at hand.
+  __device__ __forceinline__ void find_first(int cluster, int clusters) {
+    item = linear_item(p, item_of_round(0, cluster, clusters));
+    const int next = item_of_round(1, cluster, clusters);
+    next_item = next < p.items ? linear_item(p, next) : item;
     Segment s = segment_of(item);
-    s.number = first;
+    s.number = own_segment();
     scales_ahead = first_scales(s);
+  }
+
+  // Precondition: find_first().
+  __device__ __forceinline__ void run(int cluster, int clusters) {
+    if (kParts > 1 && part == 0 && rank > 0 && warp == 0 && lane == 0) {
+      for (int slot = 0; slot < kPassSlots; ++slot) expect_total(slot);
+    }
+    const int first = own_segment();
     for (int round = 1;; ++round) {
-      index = item_of_round(round, cluster, clusters);
-      const bool last_item = index >= p.items;
-      const LinearItem next_item = last_item ? item : linear_item(p, index);
-      s = segment_of(item);
+      const bool last_item = item_of_round(round, cluster, clusters) >= p.items;
+      const Segment s = segment_of(item);
       Segment next = segment_of(next_item);
       if (present(s)) {
-        run_item(s, item.token_tile * kTokens, next, last_item);
+        if constexpr (!Shape::kAddsSegments) {
+          run_segment(s, item.token_tile * kTokens, next);
+        } else if constexpr (kParts > 1) {
+          run_parts(s, item.token_tile * kTokens, next, last_item);
+        } else {
+          run_item(s, item.token_tile * kTokens, next, last_item);
+        }
       } else {
         skip(segment_stage(p, *s.q, first + share()) - segment_stage(p, *s.q, first));
         next.number = first;
@@ -403,6 +576,8 @@ struct TileConsumer {
       }
       if (last_item) return;
       item = next_item;
+      const int index = item_of_round(round + 1, cluster, clusters);
+      if (index < p.items) next_item = linear_item(p, index);
     }
   }
 };

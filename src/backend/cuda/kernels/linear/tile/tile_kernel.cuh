@@ -3,8 +3,10 @@
 // full. Weights do not depend on earlier kernels: the producer fetches the first ring of them while the
 // previous kernel of the stream still runs.
 //
-// The order of accumulation is that of linear_params.h. The blocks of a cluster share the segments of an item, and each
-// sends its sums to the block that owns the rows.
+// The order of accumulation is that of linear_params.h. The blocks of a cluster share the segments of an item. With two
+// row tiles a block each sends its sums to the block that owns the rows. With one, two parts of a block share its
+// segments: warpgroups with a ring each, so that one widens weights while the other multiplies. They hand on the total
+// of the segments so far, from part to part and block to block.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +21,25 @@
 namespace dsv4rt::cuda {
 
 // Grid: any number of clusters of a divisor of `segments` blocks. Dynamic shared memory: tile_shared_bytes.
-template <int kTokens, int kRowTiles>
-__global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
+template <int kTokens, int kRowTiles, int kParts>
+__global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
                              1) void linear_tile_kernel(const __grid_constant__ LinearParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shape = TileShape<kTokens, kRowTiles>;
+  using Shape = TileShape<kTokens, kRowTiles, kParts>;
   allow_dependents();
   extern __shared__ char tile_memory[];
   const std::uint32_t base = shared_address(tile_memory);
   TileMemory m;
   m.stages = (base + 1023U) & ~1023U;
-  m.sums = m.stages + p.stages * p.stage_bytes;
+  m.sums = m.stages + kParts * p.stages * p.stage_bytes;
   m.full = m.sums + kRowTiles * p.sum_bytes;
-  m.empty = m.full + kMaxStages * 8;
-  m.sent = m.empty + kMaxStages * 8;
+  m.empty = m.full + kParts * kMaxStages * 8;
+  m.sent = m.empty + kParts * kMaxStages * 8;
   m.taken = m.sent + kRowTiles * 8;
+  m.come = m.taken + kRowTiles * 8;
+  m.passed = m.come + kPassSlots * 8;
+  m.free_own = m.passed + kPassSlots * 8;
+  m.free_next = m.free_own + kPassSlots * 8;
 
   const auto blocks = static_cast<int>(cluster_blocks());
   const unsigned rank = blocks > 1 ? cluster_rank() : 0;
@@ -41,9 +47,19 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-      barrier_init(m.full + i * 8, 1);
-      barrier_init(m.empty + i * 8, kRowTiles * kWarpgroup);
+    for (int part = 0; part < kParts; ++part) {
+      for (int i = 0; i < p.stages; ++i) {
+        barrier_init(m.full + (part * kMaxStages + i) * 8, 1);
+        barrier_init(m.empty + (part * kMaxStages + i) * 8, kRowTiles * kWarpgroup);
+      }
+    }
+    if constexpr (kParts > 1) {
+      for (int i = 0; i < kPassSlots; ++i) {
+        barrier_init(m.come + i * 8, 1);
+        barrier_init(m.passed + i * 8, kWarpgroup);
+        barrier_init(m.free_own + i * 8, kWarpgroup);
+        barrier_init(m.free_next + i * 8, kRowTileWarps);
+      }
     }
     for (int t = 0; t < kRowTiles; ++t) {
       barrier_init(m.sent + t * 8, 1);
@@ -56,13 +72,21 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
 
   const int cluster = static_cast<int>(blockIdx.x) / blocks;
   const int clusters = static_cast<int>(gridDim.x) / blocks;
-  if (warp >= kRowTiles * kRowTileWarps) {
-    if constexpr (Shape::kMovesRegisters) give_registers<24>();
-    if (warp == kRowTiles * kRowTileWarps && lane == 0) {
-      const int share = p.segments / blocks;
-      StageCursor cursor{&p, cluster, clusters, static_cast<int>(rank) * share, static_cast<int>(rank + 1) * share};
+  constexpr int kConsumerWarps = kRowTiles * kParts * kRowTileWarps;
+  const int part = kParts == 1              ? 0
+                   : warp >= kConsumerWarps ? min(warp - kConsumerWarps, kParts - 1)
+                                            : warp / kRowTileWarps;
+  m.stages += part * p.stages * p.stage_bytes;
+  m.full += part * kMaxStages * 8;
+  m.empty += part * kMaxStages * 8;
+  if (warp >= kConsumerWarps) {
+    if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
+    if (warp < kConsumerWarps + kParts && lane == 0) {
+      const int share = p.segments / (blocks * kParts);
+      const int first = (static_cast<int>(rank) * kParts + part) * share;
+      StageCursor cursor{&p, cluster, clusters, first, first + share};
       cursor.load_item();
-      const TileProducer<kTokens, kRowTiles> producer{
+      const TileProducer<kTokens, kRowTiles, kParts> producer{
           p, m, blocks, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
       producer.run(cursor);
     } else {
@@ -71,11 +95,12 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles>::kThreads,
     }
     __syncwarp();
   } else {
-    if constexpr (Shape::kMovesRegisters) take_registers<240>();
+    if constexpr (Shape::kMovesRegisters) take_registers<Shape::kConsumerRegisters>();
     if (blocks > 1) cluster_wait();  // everybody's are
+    TileConsumer<kTokens, kRowTiles, kParts> consumer{
+        p, m, kParts > 1 ? 0 : warp / kRowTileWarps, part, warp % kRowTileWarps, lane, rank, blocks, Ring{}};
+    consumer.find_first(cluster, clusters);
     wait_for_predecessors();
-    TileConsumer<kTokens, kRowTiles> consumer{p,      m,     warp / kRowTileWarps, warp % kRowTileWarps, lane, rank,
-                                              blocks, Ring{}};
     consumer.run(cluster, clusters);
     __syncwarp();
   }

@@ -11,22 +11,23 @@ struct Compiled {
   int threads;
 };
 
-Compiled compiled(int row_tiles) {
-  if (row_tiles == 1) return {&linear_tile_kernel<128, 1>, TileShape<128, 1>::kThreads};
-  return {&linear_tile_kernel<128, 2>, TileShape<128, 2>::kThreads};
+Compiled compiled(const TileVariant& variant) {
+  if (variant.tokens == 256) return {&linear_tile_kernel<256, 2, 1>, TileShape<256, 2, 1>::kThreads};
+  if (variant.parts == 2) return {&linear_tile_kernel<128, 1, 2>, TileShape<128, 1, 2>::kThreads};
+  return {&linear_tile_kernel<128, 2, 1>, TileShape<128, 2, 1>::kThreads};
 }
 
 }  // namespace
 
 Status launch_tiles(const CudaDevice& device, const LinearParams& p, const LinearPlan& plan, cudaStream_t stream) {
-  const Compiled one = compiled(plan.item_row_tiles);
+  const Compiled one = compiled(kTileVariants.at(static_cast<std::size_t>(plan.variant.number)));
   return launch_planned(device, one.kernel, one.threads, plan, p, stream);
 }
 
 Status ask_tile_clusters(const CudaDevice& device, std::array<int, kTileVariants.size()>& clusters) {
   if (!device.has_sm90a()) return {};
   for (std::size_t i = 0; i < clusters.size(); ++i) {
-    const Compiled one = compiled(kTileVariants[i].row_tiles);
+    const Compiled one = compiled(kTileVariants[i]);
     DSV4RT_ASSIGN_OR_RETURN(clusters[i],
                             device.clusters_at_once(one.kernel, kTileVariants[i].cluster_blocks, one.threads,
                                                     static_cast<std::size_t>(device.block_shared_bytes())));

@@ -21,6 +21,11 @@ struct TileMemory {
   std::uint32_t empty;  // [kMaxStages]
   std::uint32_t sent;   // [kRowTiles]: all sums of the own rows have come
   std::uint32_t taken;  // [kRowTiles]: all blocks have taken what this block sent
+  // Of parts, [kPassSlots] each.
+  std::uint32_t come;       // the block before has sent its total
+  std::uint32_t passed;     // the first part has left its total
+  std::uint32_t free_own;   // block 0: the second part has taken that
+  std::uint32_t free_next;  // the next block has taken what this one sent
 };
 
 }  // namespace dsv4rt::cuda

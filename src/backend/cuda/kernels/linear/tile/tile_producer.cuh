@@ -36,9 +36,9 @@ struct StageCursor {
   }
 };
 
-template <int kTokens, int kRowTiles>
+template <int kTokens, int kRowTiles, int kParts>
 struct TileProducer {
-  using Shape = TileShape<kTokens, kRowTiles>;
+  using Shape = TileShape<kTokens, kRowTiles, kParts>;
   const LinearParams& p;
   const TileMemory& m;
   int blocks;  // number of blocks in the cluster
@@ -70,15 +70,20 @@ struct TileProducer {
   }
 
   __device__ __forceinline__ void run(StageCursor cursor) const {
-    // The first ring: weights at once, inputs when the kernels before have written them. Nothing here concerns other
+    // The first stages: weights at once, inputs when the kernels before have written them. Nothing here concerns other
     // blocks; it waits for them all the same before it waits for consumers: racecheck lets nobody past a barrier of the
     // cluster before all threads wait there.
     StageCursor ahead = cursor;
     int filled = 0;
-    for (; filled < p.stages && ahead.valid; ++filled, ahead.next()) load_weights(ahead, filled);
+    for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.valid; ++filled, ahead.next())
+      load_weights(ahead, filled);
     if (blocks > 1) cluster_wait();
     wait_for_predecessors();
     for (int i = 0; i < filled; ++i, cursor.next()) load_inputs(cursor, i);
+    for (int i = filled; i < p.stages && cursor.valid; ++i, cursor.next()) {
+      load_weights(cursor, i);
+      load_inputs(cursor, i);
+    }
     Ring ring;
     while (cursor.valid) {
       barrier_wait(m.empty + ring.stage * 8, ring.parity);

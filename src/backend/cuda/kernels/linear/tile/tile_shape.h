@@ -13,39 +13,59 @@ constexpr int tile_sum_bytes(int tokens, int segments, int cluster_blocks) {
   return (segments - segments / cluster_blocks) * (kRowTile / cluster_blocks) * tokens * 4;
 }
 
-template <int kTokens, int kRowTiles>
+// kParts: warpgroups that share a row tile's segments of the block.
+template <int kTokens, int kRowTiles, int kParts>
 struct TileShape {
-  static constexpr int kConsumers = kRowTiles * kWarpgroup;
-  // Two row tiles need more registers than an even share: a whole producer warpgroup gives its own away.
-  static constexpr bool kMovesRegisters = kRowTiles > 1;
+  static_assert(kRowTiles == 1 || kParts == 1, "warpgroups are told apart by one of both");
+  static constexpr int kConsumers = kRowTiles * kParts * kWarpgroup;
+  // Two warpgroups need more registers than an even share: a whole producer warpgroup gives its own away.
+  static constexpr bool kMovesRegisters = kRowTiles * kParts > 1;
+  static constexpr int kProducerRegisters = kParts > 1 ? 40 : 24;
+  static constexpr int kConsumerRegisters = kParts > 1 ? 232 : 240;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
+  // With more tokens there are no registers for a sum of segments: the one segment's is stored.
+  static constexpr bool kAddsSegments = kTokens <= 128;
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
-  static constexpr int kBarrierBytes = 512;
+  static constexpr int kBarrierBytes = kParts * 512;
+  // Stages whose weights are fetched before the kernels before have ended. Those of whole rings, all asked for at once,
+  // would make the first inputs wait for them.
+  static constexpr int kStagesAhead = 2;
   static constexpr int kAlignmentBytes = 1024;
 };
+
+// Where parts hand on sums: a ring of quarters of a row tile's.
+inline constexpr int kPassSlots = 3;
+inline constexpr int kPassChunks = 4;
+constexpr int pass_chunk_bytes(int tokens) {
+  return kRowTile * tokens * 4 / kPassChunks;
+}
 
 // A variant as the host sees it: a compiled kernel and the blocks of its clusters, which share the segments.
 struct TileVariant {
   int tokens;          // tokens of an item
   int row_tiles;       // row tiles of a block
   int cluster_blocks;  // a divisor of the segments
-  int input_bytes;     // inputs of a stage
-  int other_bytes;     // shared memory of a block besides stages and sums
+  int parts;           // warpgroups that share a block's segments
+  bool adds_segments;
+  int input_bytes;  // inputs of a stage
+  int other_bytes;  // shared memory of a block besides stages and sums
 };
 
-template <int kTokens, int kRowTiles>
+template <int kTokens, int kRowTiles, int kParts = 1>
 constexpr TileVariant tile_variant(int cluster_blocks) {
-  using Shape = TileShape<kTokens, kRowTiles>;
+  using Shape = TileShape<kTokens, kRowTiles, kParts>;
   return {.tokens = kTokens,
           .row_tiles = kRowTiles,
           .cluster_blocks = cluster_blocks,
+          .parts = kParts,
+          .adds_segments = Shape::kAddsSegments,
           .input_bytes = Shape::kInputBytes,
           .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes};
 }
 
 // Numbered as LinearVariant does.
-inline constexpr std::array kTileVariants = {tile_variant<128, 1>(2), tile_variant<128, 2>(1), tile_variant<128, 2>(2),
-                                             tile_variant<128, 2>(4)};
+inline constexpr std::array kTileVariants = {tile_variant<128, 1, 2>(2), tile_variant<128, 2>(1),
+                                             tile_variant<128, 2>(2), tile_variant<128, 2>(4), tile_variant<256, 2>(1)};
 
 }  // namespace dsv4rt::cuda
