@@ -23,19 +23,20 @@ class BlockConsumer {
   __device__ BlockConsumer(const AttendParams& params, int n, BlockShared& shared)
       : p_(params), shared_(shared), at_(n % 2) {}
 
-  // Greatest scores of the thread's two heads over all rows, whose tiles are used up.
+  // Greatest scores of the thread's two heads over all rows, whose tiles are used up. Either warpgroup scores all of
+  // them.
   __device__ void find_greatest(float (&greatest)[2]) {
     greatest[0] = greatest[1] = -INFINITY;
     Scores s;
 #pragma unroll 1
-    for (int tile = group(); tile < tiles(); tile += 2) {
+    for (int tile = 0; tile < tiles(); ++tile) {
       start_scores(tile, s);
       wgmma_wait<0>();
       finish_scores(tile, s);
-      release(group(), 2);
+      release(tile % 2);
       raise(s, kTileRows, greatest);
     }
-    agree(greatest, shared_.sum[at_], [] { named_sync(kBlockConsumersBarrier, kBlockConsumers); });  // not needed yet
+    agree(greatest);
     rounds_ = 1;
   }
 
@@ -146,9 +147,9 @@ class BlockConsumer {
     barrier_wait(shared_address(&shared_.full[slot]), (filled + tile / 2) & 1);
     fence_async_proxy();
   }
-  // This warp arrives: `arrivals` of the eight that free a slot.
-  __device__ void release(int slot, int arrivals = 1) const {
-    if (lane() == 0) barrier_arrive_several(shared_address(&shared_.empty[slot]), arrivals);
+  // This warp arrives, one of the eight that free a slot.
+  __device__ void release(int slot) const {
+    if (lane() == 0) barrier_arrive(shared_address(&shared_.empty[slot]));
   }
 
   // --- scores ---------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class BlockConsumer {
   __device__ void start_scores(int tile, Scores& s) const {
     wait_full(tile);
     const std::uint32_t q = atom_word(shared_address(shared_.q), 16);
-    const std::uint32_t k = atom_word(shared_address(shared_.slot[group()]), 16);
+    const std::uint32_t k = atom_word(shared_address(shared_.slot[tile % 2]), 16);
     wgmma_hold(s);
     wgmma_fence();
 #pragma unroll
@@ -187,21 +188,12 @@ class BlockConsumer {
       if (i / 4 * 8 + lane() % 4 * 2 + i % 2 < rows) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
     }
   }
-  // Turns the threads' maxima into those of heads, through the warpgroups' places in `exchanged`. meet(): waits until
-  // both have come.
-  template <class Meet>
-  __device__ void agree(float (&greatest)[2], float (*exchanged)[kTileHeads], const Meet& meet) const {
+  // Turns the threads' maxima into those of heads.
+  __device__ static void agree(float (&greatest)[2]) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      greatest[half] = fmaxf(greatest[half], __shfl_xor_sync(0xffffffffu, greatest[half], 1));
-      greatest[half] = fmaxf(greatest[half], __shfl_xor_sync(0xffffffffu, greatest[half], 2));
-      const int own = group();
-      if (lane() % 4 == 0) exchanged[own][head(half)] = greatest[half];
-    }
-    meet();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      greatest[half] = fmaxf(exchanged[0][head(half)], exchanged[1][head(half)]);
+    for (float& value : greatest) {
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
     }
   }
 
@@ -275,18 +267,22 @@ class BlockConsumer {
   __device__ void begin(const float (&greatest)[2], const TileScores&... s) {
     float window_max[2] = {-INFINITY, -INFINITY};
     (raise(s, shared_.item[at_].window - kGroup * kTileRows, window_max), ...);
-    // The warpgroups are at different places of the code, where one barrier of both would look like a mistake.
-    agree(window_max, shared_.row_max[at_], [] {
-      named_arrive(kGroup == 0 ? kEvenMaximaBarrier : kOddMaximaBarrier, kBlockConsumers);
-      named_sync(kGroup == 0 ? kOddMaximaBarrier : kEvenMaximaBarrier, kBlockConsumers);
-    });
+    agree(window_max);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if constexpr (kShifted) shift_[half] = weight_reference(window_max[half], greatest[half]).shift;
-      const int own = group();
-      if (lane() % 4 == 0) shared_.sum[at_][2 * own][head(half)] = shared_.sum[at_][2 * own + 1][head(half)] = 0.0f;
+      if (lane() % 4 != 0) continue;
+      shared_.row_max[at_][kGroup][head(half)] = window_max[half];
+      shared_.sum[at_][2 * kGroup][head(half)] = shared_.sum[at_][2 * kGroup + 1][head(half)] = 0.0f;
     }
-    __syncwarp();
+    // The warpgroups are at different places of the code, where one barrier of both would look like a mistake.
+    named_arrive(kGroup == 0 ? kEvenMaximaBarrier : kOddMaximaBarrier, kBlockConsumers);
+    named_sync(kGroup == 0 ? kOddMaximaBarrier : kEvenMaximaBarrier, kBlockConsumers);
+    if constexpr (kShifted) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        shift_[half] = weight_reference(reference<false>(half).window_max, greatest[half]).shift;
+      }
+    }
 #pragma unroll
     for (auto& part : o_) {
 #pragma unroll
