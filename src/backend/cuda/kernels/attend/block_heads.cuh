@@ -218,11 +218,7 @@ class BlockConsumer {
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 4 * step; i < 4 * step + 4; ++i) sum += s[4 * i + 2 * half] + s[4 * i + 2 * half + 1];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float sum = step_sum(s, step, half);
         const int own = group();
         if (lane() % 4 == 0) shared_.sum[at_][2 * own + step][head(half)] += sum;
       }

@@ -217,7 +217,7 @@ struct TileConsumer {
     }
     sync_warpgroup();
     const int unit = lane % 8;
-    constexpr int kRows = kTokens / 16;  // of a lane
+    constexpr int kRows = kTokens / 16;  // rows of a lane
     uint4 rows[kRows];                   // all at once: no load waits for a store
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
