@@ -167,7 +167,7 @@ TEST_F(AttendGpuTest, PositionSweeps) {
   }
 }
 
-// A launch each of both kernels with all their clusters and heads of a block, which follow from heads, tokens and rows.
+// A launch each of the kernels with all their clusters and heads of a block, which follow from heads, tokens and rows.
 // So few launches that tools can follow every access.
 struct Launch {
   const char* name;
@@ -176,14 +176,20 @@ struct Launch {
   std::int32_t tokens;
   std::int32_t first;  // position of the first token
 };
-class OneAttendLaunch : public AttendGpuTest, public testing::WithParamInterface<Launch> {};
+class OneAttendLaunch : public AttendGpuTest, public testing::WithParamInterface<Launch> {
+ protected:
+  // A token each of so many sequences, at positions that differ.
+  static std::vector<AttendPart> parts() {
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < GetParam().tokens; ++i) parts.push_back({i, GetParam().first + i * 10, 1});
+    return parts;
+  }
+};
 TEST_P(OneAttendLaunch, AgreesWithTheCpu) {
   const Launch& launch = GetParam();
   const Setup setup({.format = launch.format, .heads = launch.heads, .ratio = 4, .top_k = 1024}, launch.tokens,
                     launch.first + launch.tokens * 10);
-  std::vector<AttendPart> parts;
-  for (std::int32_t i = 0; i < launch.tokens; ++i) parts.push_back({i, launch.first + i * 10, 1});
-  expect_agrees(setup, parts);
+  expect_agrees(setup, parts());
 }
 constexpr Launch kWarpgroupLaunches[] = {{"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},
                                          {"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 700},
@@ -205,9 +211,7 @@ INSTANTIATE_TEST_SUITE_P(Portable, OneAttendLaunch,
 class LaunchOfScalesFarApart : public OneAttendLaunch {};
 TEST_P(LaunchOfScalesFarApart, ScalesItsOutputs) {
   const Launch& launch = GetParam();
-  std::vector<AttendPart> parts;
-  for (std::int32_t i = 0; i < launch.tokens; ++i) parts.push_back({i, launch.first + i * 10, 1});
-  expect_scales({.heads = launch.heads, .ratio = 4, .top_k = 1024}, launch.tokens, parts,
+  expect_scales({.heads = launch.heads, .ratio = 4, .top_k = 1024}, launch.tokens, parts(),
                 launch.first + launch.tokens * 10);
 }
 INSTANTIATE_TEST_SUITE_P(Warpgroups, LaunchOfScalesFarApart, testing::ValuesIn(kWarpgroupLaunches),
@@ -216,10 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Warpgroups, LaunchOfScalesFarApart, testing::ValuesIn(k
 class LaunchFarFromTheWindow : public OneAttendLaunch {};
 TEST_P(LaunchFarFromTheWindow, AgreesWithTheCpu) {
   const Launch& launch = GetParam();
-  std::vector<AttendPart> parts;
-  for (std::int32_t i = 0; i < launch.tokens; ++i) parts.push_back({i, launch.first + i * 10, 1});
   expect_agrees_far_apart({.format = launch.format, .heads = launch.heads, .ratio = 4, .top_k = 1024}, launch.tokens,
-                          parts, launch.first + launch.tokens * 10);
+                          parts(), launch.first + launch.tokens * 10);
 }
 INSTANTIATE_TEST_SUITE_P(Warpgroups, LaunchFarFromTheWindow, testing::ValuesIn(kWarpgroupLaunches),
                          [](const auto& info) { return info.param.name; });

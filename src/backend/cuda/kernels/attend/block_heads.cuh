@@ -286,8 +286,8 @@ class BlockConsumer {
     }
   }
 
-  // The even warpgroup, a pair of tiles, `tile` and the one behind it, if there is one. Its scores are under way while
-  // the last values of the pair before are summed.
+  // The even warpgroup, a pair of tiles: `tile` and the one behind it, if there is one. Its own slot is free as soon as
+  // its values are summed, before the other's weights are there.
   template <bool kShifted, bool kFirst>
   __device__ void lead(int tile, const float (&greatest)[2]) {
     Scores s;

@@ -341,6 +341,19 @@ struct TileConsumer {
     }
   }
 
+  // What follows the `i`-th of the own segments of `s`'s item, which begin with `first`: the next of them, or, behind
+  // the `last`, the first of the next item's.
+  __device__ __forceinline__ Segment segment_after(const Segment& s, int first, int i, bool last,
+                                                   const Segment& next_item) const {
+    Segment next = next_item;
+    next.number = first;
+    if (!last) {
+      next = s;
+      next.number = first + i + 1;
+    }
+    return next;
+  }
+
   __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item, bool last_item) {
     const int first = own_segment();
     const bool owns = owner() == static_cast<int>(rank);
@@ -353,13 +366,7 @@ struct TileConsumer {
     if (blocks > 1) expect_sums();
     for (int i = 0; i < share(); ++i) {
       const bool last = i + 1 == share();
-      Segment next = next_item;
-      next.number = first;
-      if (!last) {
-        next = s;
-        next.number = first + i + 1;
-      }
-      const float next_scales = first_scales(next);
+      const float next_scales = first_scales(segment_after(s, first, i, last, next_item));
       s.number = first + i;
       sum_segment(sum, s, scales_ahead);
       scales_ahead = next_scales;
@@ -495,13 +502,7 @@ struct TileConsumer {
       total[i] = -0.0F;  // adding to -0 leaves the first segment's sum as it is, zeros included
     }
     for (int i = 0; i < share(); ++i) {
-      Segment next = next_item;
-      next.number = first;
-      if (i + 1 < share()) {
-        next = s;
-        next.number = first + i + 1;
-      }
-      const float next_scales = first_scales(next);
+      const float next_scales = first_scales(segment_after(s, first, i, i + 1 >= share(), next_item));
       s.number = first + i;
       sum_segment(sum, s, scales_ahead);
       scales_ahead = next_scales;
