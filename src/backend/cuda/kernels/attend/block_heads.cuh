@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernels/attend/block_plan.cuh"
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -16,6 +17,8 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// kSplits: an item is a split of a token, and sums are what is left of it.
+template <bool kSplits>
 class BlockConsumer {
  public:
   // A warpgroup's part of the block's `n`-th item. What it exchanges with the other one has the item's own place, where
@@ -40,8 +43,8 @@ class BlockConsumer {
     rounds_ = 1;
   }
 
-  // Everything up to the sums of values and of weights. kShifted: heads may have a shift, `greatest` are
-  // find_greatest()'s. next() is called when the queries are not needed any more; true: heads without a shift that may
+  // Everything up to the sums of values and of weights. kShifted: heads may have a shift, or a greater power, `greatest`
+  // are find_greatest()'s. next() is called when the queries are not needed any more; true: heads without a shift that may
   // need one.
   template <bool kShifted, class Next>
   __device__ bool sum(const float (&greatest)[2], const Next& next) {
@@ -59,7 +62,7 @@ class BlockConsumer {
       for (int tile = 3; tile < tiles(); tile += 2) follow<kShifted, false>(tile, greatest);
       if (tiles() % 2 == 1) follow_even(tiles() - 1);
     }
-    const bool uncertain = find_factors<kShifted>();
+    const bool uncertain = end_sums<kShifted>();
     next();
     return uncertain;
   }
@@ -105,6 +108,21 @@ class BlockConsumer {
         }
       }
       __syncwarp();
+    }
+  }
+
+  // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights.
+  __device__ void write_sums(float4* sums, float2* states) const {
+    sums += group() * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+    for (int i = 0; i < kSumQuads; ++i) {
+      const float* quad = &o_[i / (kSumQuads / kParts)][i % (kSumQuads / kParts) * 4];
+      sums[i * 128] = make_float4(quad[0], quad[1], quad[2], quad[3]);
+    }
+    if (group() != 0 || lane() % 4 != 0) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      states[head(half)] = make_float2(reference<false>(half).power, factor_[half]);
     }
   }
 
@@ -200,19 +218,27 @@ class BlockConsumer {
   // --- weights --------------------------------------------------------------------------------------------
 
   template <bool kShifted>
-  [[nodiscard]] __device__ WeightReference reference(int half) const {
-    return {.window_max = fmaxf(shared_.row_max[at_][0][head(half)], shared_.row_max[at_][1][head(half)]),
-            .shift = kShifted ? shift_[half] : 0.0f};
+  [[nodiscard]] __device__ auto reference(int half) const {
+    const float greatest = fmaxf(shared_.row_max[at_][0][head(half)], shared_.row_max[at_][1][head(half)]);
+    if constexpr (kSplits) {
+      return power_reference(greatest);
+    } else {
+      return WeightReference{.window_max = greatest, .shift = kShifted ? shift_[half] : 0.0f};
+    }
   }
 
   // Weights: unrounded ones to the sums, rounded ones to shared memory.
   template <bool kShifted>
   __device__ void weigh(Scores& s) {
-    const WeightReference references[2] = {reference<kShifted>(0), reference<kShifted>(1)};
+    const decltype(reference<kShifted>(0)) references[2] = {reference<kShifted>(0), reference<kShifted>(1)};
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
-      const WeightReference& own = references[i % 4 / 2];
-      s[i] = kShifted ? own.weight(s[i]) : own.unshifted_weight(s[i]);
+      const auto& own = references[i % 4 / 2];
+      if constexpr (kShifted && !kSplits) {
+        s[i] = own.weight(s[i]);
+      } else {
+        s[i] = own.unshifted_weight(s[i]);
+      }
     }
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
@@ -262,18 +288,18 @@ class BlockConsumer {
   template <int kGroup, bool kShifted, class... TileScores>
   __device__ void begin(const float (&greatest)[2], const TileScores&... s) {
     float window_max[2] = {-INFINITY, -INFINITY};
-    (raise(s, shared_.item[at_].window - kGroup * kTileRows, window_max), ...);
+    (raise(s, shared_.item[at_].reference_rows - kGroup * kTileRows, window_max), ...);
     agree(window_max);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane() % 4 != 0) continue;
-      shared_.row_max[at_][kGroup][head(half)] = window_max[half];
+      shared_.row_max[at_][kGroup][head(half)] = kSplits && kShifted ? greatest[half] : window_max[half];
       shared_.sum[at_][2 * kGroup][head(half)] = shared_.sum[at_][2 * kGroup + 1][head(half)] = 0.0f;
     }
     // The warpgroups are at different places of the code, where one barrier of both would look like a mistake.
     named_arrive(kGroup == 0 ? kEvenMaximaBarrier : kOddMaximaBarrier, kBlockConsumers);
     named_sync(kGroup == 0 ? kOddMaximaBarrier : kEvenMaximaBarrier, kBlockConsumers);
-    if constexpr (kShifted) {
+    if constexpr (kShifted && !kSplits) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         shift_[half] = weight_reference(reference<false>(half).window_max, greatest[half]).shift;
@@ -346,21 +372,26 @@ class BlockConsumer {
     hold_sums();
   }
 
-  // What outputs are multiplied by; true: the sums of weights are so great that a head may need a shift.
+  // What outputs are multiplied by, of a split the sums of weights; true: these are so great that a head may need a
+  // shift, or another power.
   template <bool kShifted>
-  __device__ bool find_factors() {
+  __device__ bool end_sums() {
     bool uncertain = false;
     named_sync(kBlockConsumersBarrier, kBlockConsumers);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int h = shared_.item[at_].first_head + head(half);
-      const float sink = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
       float chain[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) chain[i] = shared_.sum[at_][i][head(half)];
       const float all = (chain[0] + chain[1]) + (chain[2] + chain[3]);
       uncertain = uncertain || !(all <= 0x1p59f);
-      factor_[half] = reciprocal(all + reference<kShifted>(half).sink_weight(sink));
+      if constexpr (kSplits) {
+        factor_[half] = all;
+      } else {
+        const int h = shared_.item[at_].first_head + head(half);
+        const float sink = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
+        factor_[half] = reciprocal(all + reference<kShifted>(half).sink_weight(sink));
+      }
     }
     return uncertain;
   }

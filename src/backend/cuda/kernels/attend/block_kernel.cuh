@@ -1,10 +1,12 @@
-// Attention of 64 query heads of a token by a block on Hopper: block_plan.cuh says how.
+// Attention of 64 query heads of a token, or of a KV split of it, by a block on Hopper: block_plan.cuh and
+// dense_plan.cuh say how.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_heads.cuh"
 #include "backend/cuda/kernels/attend/block_rows.cuh"
+#include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/query_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
@@ -13,7 +15,14 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Places of a token's rows, by the producers.
+// Places of the window's rows, by the producers.
+__device__ inline void place_window_rows(const AttendParams& p, const TokenRows& rows, int thread, RowSlot* places) {
+  if (thread < rows.window) {
+    places[thread] = window_slot(p, rows.place, rows.place.position - rows.window + 1 + thread);
+  }
+}
+
+// Places of all rows of a token.
 __device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t token, int thread, RowSlot* places) {
   constexpr int kPerThread = (kMappedRows + kBlockProducers - 1) / kBlockProducers;
   std::int32_t row[kPerThread];
@@ -27,9 +36,7 @@ __device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t
   }
   const TokenRows rows = token_rows(p, token);
   const int compressed = min(rows.count - rows.window, kMappedRows);
-  if (thread < rows.window) {
-    places[thread] = window_slot(p, rows.place, rows.place.position - rows.window + 1 + thread);
-  }
+  place_window_rows(p, rows, thread, places);
   RowSlot place[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -54,8 +61,8 @@ __device__ inline void write_block_zeros(const AttendParams& p, const BlockItem&
 
 // The block's items from the `begin`-th on: items blockIdx.x, blockIdx.x + gridDim.x, .. of the pass. `n`: items that
 // the block has had before, in either of its rounds, for the phases of barriers. kShifted: heads may have a shift.
-template <bool kShifted>
-__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const BlockPass& pass,
+template <bool kShifted, class Pass>
+__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass,
                                      int begin, int& n, BlockShared& shared) {
   const int stride = static_cast<int>(gridDim.x);
   const auto copy = [&](int item) {
@@ -71,12 +78,17 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     barrier_wait(shared_address(&shared.q_full), n & 1);
     const auto next = [&] { copy(item + stride); };
     if (shared.item[n % 2].rows > 0) {
-      BlockConsumer consumer(p, n, shared);
+      BlockConsumer<Pass::kSplits> consumer(p, n, shared);
       float greatest[2];
       if constexpr (kShifted) consumer.find_greatest(greatest);
       const bool uncertain = consumer.template sum<kShifted>(greatest, next);
       if (!kShifted && uncertain) atomicMin(&shared.first_shifted, i);
-      consumer.write();
+      if constexpr (Pass::kSplits) {
+        const std::int64_t place = pass.place(item);
+        consumer.write_sums(pass.sums + place * kSplitQuads, pass.states + place * kTileHeads);
+      } else {
+        consumer.write();
+      }
     } else {
       if (shared.item[n % 2].rows == 0) write_block_zeros(p, shared.item[n % 2]);
       named_sync(kBlockConsumersBarrier, kBlockConsumers);
@@ -86,8 +98,8 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.item_empty[n % 2]));
   }
 }
-template <bool kShifted>
-__device__ inline void produce_items(const AttendParams& p, const BlockPass& pass, int begin, int& n, int (&filled)[2],
+template <bool kShifted, class Pass>
+__device__ inline void produce_items(const AttendParams& p, const Pass& pass, int begin, int& n, int (&filled)[2],
                                      BlockShared& shared) {
 #pragma unroll 1
   for (int item = static_cast<int>(blockIdx.x) + begin * static_cast<int>(gridDim.x); item < pass.items();
@@ -96,48 +108,55 @@ __device__ inline void produce_items(const AttendParams& p, const BlockPass& pas
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kBlockConsumers;
     // The places two items before are not looked up any more: their rows are in the slots.
-    const TokenRows rows = place_block_rows(p, pass.token(item), thread, shared.place[n % 2]);
-    const bool dense = rows.is_dense();
+    TokenRows rows;
+    if constexpr (Pass::kSplits) {
+      rows = token_rows(p, pass.token(item));
+      place_window_rows(p, rows, thread, shared.place[n % 2]);
+    } else {
+      rows = place_block_rows(p, pass.token(item), thread, shared.place[n % 2]);
+    }
+    const ItemRows own = pass.rows(rows, item);
     if (thread >= kBlockProducers - 32) {
       if (n >= 2) barrier_wait(shared_address(&shared.item_empty[n % 2]), (n / 2 - 1) & 1);
       const int pair = thread % 32;
       if (pair == 0) {
         shared.item[n % 2] = {.token = pass.token(item),
                               .first_head = pass.first_head(item),
-                              .rows = dense ? -1 : rows.count,
-                              .window = rows.window,
+                              .rows = own.count,
+                              .reference_rows = Pass::kSplits ? 2 * kTileRows : rows.window,
                               .filled = {filled[0], filled[1]}};
       }
-      if (rows.count > 0 && p.output_rope.inverse_frequency != nullptr) {
+      if (!Pass::kSplits && own.count > 0 && p.output_rope.inverse_frequency != nullptr) {
         shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
       }
       __syncwarp();
       if (pair == 0) barrier_arrive(shared_address(&shared.item_full[n % 2]));
     }
     named_sync(kBlockProducersBarrier, kBlockProducers);
-    if (dense || rows.count == 0) continue;
-    BlockProducer producer(p, rows, shared.place[n % 2], thread, shared);
+    if (own.count <= 0) continue;
+    BlockProducer<Pass::kSplits> producer(p, rows, own, shared.place[n % 2], thread, shared);
 #pragma unroll 1
     for (int round = 0; round < (kShifted ? 2 : 1); ++round) producer.run(filled);
   }
 }
 
-// Whether all tokens of this block are the dense kernel's; needs no more than the step's positions.
-__device__ inline bool all_dense(const AttendParams& p, const BlockPass& pass) {
-  bool all = true;
-  for (int item = static_cast<int>(blockIdx.x); all && item < pass.items(); item += static_cast<int>(gridDim.x)) {
-    all = token_rows(p, pass.token(item)).is_dense();
+// Whether this block has anything to do.
+template <class Pass>
+__device__ inline bool any_item(const AttendParams& p, const Pass& pass) {
+  for (int item = static_cast<int>(blockIdx.x); item < pass.items(); item += static_cast<int>(gridDim.x)) {
+    if (pass.takes(token_rows(p, pass.token(item)))) return true;
   }
-  return all;
+  return false;
 }
 
 #endif
 
-// Grid: any number of blocks. `queries`: rows of a head's values, in boxes of 64 x 64. Tokens of the dense kernel are
-// left to it.
+// Grid: any number of blocks. `queries`: rows of a head's values, in boxes of 64 x 64. Pass: BlockPass for tokens of
+// up to kMaximumRows rows or selected ones, DensePass for the others.
+template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                        const __grid_constant__ BlockPass pass) {
+                        const __grid_constant__ Pass pass) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte block_shared[];
   auto& shared = *reinterpret_cast<BlockShared*>(block_shared);
@@ -153,7 +172,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     shared.first_shifted = kNoItem;
   }
   allow_dependents();
-  if (pass.dense && all_dense(p, pass)) {
+  if (!pass.takes_all() && !any_item(p, pass)) {
     wait_for_predecessors();
     return;
   }

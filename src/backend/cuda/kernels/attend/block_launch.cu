@@ -11,11 +11,12 @@ namespace dsv4rt::cuda {
 
 Status launch_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
                      cudaStream_t stream) {
-  DSV4RT_RETURN_IF_ERROR(device.prepare(attend_block_kernel, sizeof(BlockShared)));
+  const auto kernel = attend_block_kernel<BlockPass>;
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, sizeof(BlockShared)));
   CUtensorMap queries;
   DSV4RT_RETURN_IF_ERROR(encode_query_map(params, queries));
   return launch_pdl(
-      attend_block_kernel,
+      kernel,
       {.grid = dim3(static_cast<unsigned>(plan.blocks)), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)},
       stream, params, queries,
       BlockPass{.first_token = static_cast<std::int32_t>(plan.first_token),

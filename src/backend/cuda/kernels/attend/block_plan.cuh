@@ -1,4 +1,5 @@
-// Attention of 64 heads of a token by one block, in one pass over the token's rows, on Hopper.
+// Attention of 64 heads of a token by one block, in one pass over the token's rows, or over a KV split of them
+// (dense_plan.cuh), on Hopper.
 //
 //   warps 0..7   two consumer warpgroups: matrix instructions, weights, outputs
 //   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory
@@ -11,7 +12,8 @@
 //
 // A weight is relative to the greatest score of the window's rows, which are in the first two tiles: it does not wait
 // for the rest (backend/attend_weights.h). Heads that need a shift are rare: where their sums tell, the block goes over
-// its items again, from the first one of these on, and passes over the rows twice, first for the shifts.
+// its items again, from the first one of these on, and passes over the rows twice, first for the shifts. Of a split
+// weights are relative to a power close to the greatest score of its first two tiles, in the second round to that of all.
 #pragma once
 
 #include <climits>
@@ -43,9 +45,18 @@ inline constexpr int kEvenMaximaBarrier = 7;
 inline constexpr int kOddMaximaBarrier = 8;
 inline constexpr int kShiftsBarrier = 9;  // consumers know which items have a head with a shift
 
+// Rows of a token that an item has: [begin, begin + count). None: 0 if the token has none, which gives zeros, -1 if
+// another kernel takes it.
+struct ItemRows {
+  std::int32_t begin;
+  std::int32_t count;
+};
+
 // What a launch takes of the step: items are 64 heads of a token each; item i is group i % groups of token
 // first_token + i / groups.
 struct BlockPass {
+  static constexpr bool kSplits = false;  // whether items are splits of tokens
+
   std::int32_t first_token;
   std::int32_t tokens;
   std::int32_t groups;  // groups of 64 heads
@@ -54,14 +65,21 @@ struct BlockPass {
   [[nodiscard]] __device__ int items() const { return tokens * groups; }
   [[nodiscard]] __device__ int token(int item) const { return first_token + item / groups; }
   [[nodiscard]] __device__ int first_head(int item) const { return item % groups * kTileHeads; }
+
+  [[nodiscard]] __device__ ItemRows rows(const TokenRows& token_rows, int /*item*/) const {
+    return {.begin = 0, .count = token_rows.is_dense() ? -1 : token_rows.count};
+  }
+  // Whether this pass takes all tokens, and whether it takes one; needs no more than the step's positions.
+  [[nodiscard]] __device__ bool takes_all() const { return !dense; }
+  [[nodiscard]] __device__ static bool takes(const TokenRows& token_rows) { return !token_rows.is_dense(); }
 };
 
 struct BlockItem {
   std::int32_t token;
   std::int32_t first_head;
-  std::int32_t rows;       // rows of the token; -1: the dense kernel's
-  std::int32_t window;     // its window's rows, the first ones
-  std::int32_t filled[2];  // fills of the slots before it
+  std::int32_t rows;            // rows of the item, or ItemRows' 0 and -1
+  std::int32_t reference_rows;  // those, the first ones, to whose greatest score weights are relative
+  std::int32_t filled[2];       // fills of the slots before it
 };
 
 struct BlockShared {
@@ -72,7 +90,7 @@ struct BlockShared {
   alignas(1024) std::byte weights[2][kAtomBytes];
   // [item, the next one]: where rows lie, those of the window from the first entry on, compressed rows after them.
   RowSlot place[2][kPlaces];
-  float row_max[2][2][kTileHeads];  // [item][warpgroup] greatest scores of window rows
+  float row_max[2][2][kTileHeads];  // [item][warpgroup] greatest scores that weights are relative to
   float sum[2][4][kTileHeads];      // [item] sums of weights, over every fourth step of 32 rows
   Rotation rotation[2][kRotatedPairs];
   BlockItem item[2];

@@ -12,15 +12,18 @@
 
 namespace dsv4rt::cuda {
 
+// kSplits: of a split only the window's rows have places, others are looked up two tiles before their turn.
+template <bool kSplits>
 class BlockProducer {
  public:
-  // `place`: of the token's rows. `thread`: of the producers.
-  __device__ BlockProducer(const AttendParams& params, const TokenRows& rows, const RowSlot* place, int thread,
-                           BlockShared& shared)
+  // `own`: rows of the item. `place`: of the token's rows. `thread`: of the producers.
+  __device__ BlockProducer(const AttendParams& params, const TokenRows& rows, const ItemRows& own, const RowSlot* place,
+                           int thread, BlockShared& shared)
       : p_(params),
         slot_(rows.place.slot),
         window_(rows.window),
-        count_(rows.count),
+        begin_(own.begin),
+        count_(own.count),
         place_(place),
         shared_(shared),
         row_(thread / 4),
@@ -56,22 +59,27 @@ class BlockProducer {
   }
 
  private:
-  // The thread's row of a tile; the token's last one instead of one that does not exist.
+  // The thread's row of a tile, of the token's; the item's last one instead of one that does not exist.
   [[nodiscard]] __device__ std::int32_t row_of(int tile) const {
-    return min(tile * kTileRows + row_, count_ - 1);
+    return (kSplits ? begin_ : 0) + min(tile * kTileRows + row_, count_ - 1);
   }
-  // Looked up before other accesses are waiting to be served: a look-up queues behind them.
+  // Looked up before other accesses are waiting to be served: a look-up queues behind them. Of a split's compressed
+  // row its block: what is combined with a load is waited for.
   [[nodiscard]] __device__ RowSlot place_of(int tile) const {
     const std::int32_t row = row_of(tile);
-    return place_[row < window_ ? row : kMappedWindow - window_ + row];
+    if (!kSplits || row < window_) return place_[row < window_ ? row : kMappedWindow - window_ + row];
+    return static_cast<RowSlot>(load_index(block_entry(p_, slot_, row - window_)));
   }
   [[nodiscard]] __device__ RowSource source_of(int tile, RowSlot place) const {
-    return row_of(tile) < window_ ? window_source(p_, slot_, place) : compressed_source(p_, place);
+    const std::int32_t row = row_of(tile);
+    if (row < window_) return window_source(p_, slot_, place);
+    return compressed_source(p_, kSplits ? row_in_block(p_, place, row - window_) : place);
   }
 
   const AttendParams& p_;
   std::int32_t slot_;
   std::int32_t window_;
+  std::int32_t begin_;
   std::int32_t count_;
   const RowSlot* place_;
   BlockShared& shared_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
+#include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -17,10 +18,15 @@ inline constexpr int kCombineHeads = 16;  // heads of a block: those of one warp
 // Blocks for 64 heads of a token: each warp of a block takes one quad of every thread of such a warp.
 inline constexpr int kCombineBlocks = kSplitQuads / kCombineThreads;
 
+// 2^exponent for integers up to 0; zero below the normal range.
+__device__ inline float power_of_two(float exponent) {
+  return exponent >= -126.0f ? __int_as_float((127 + static_cast<int>(exponent)) << 23) : 0.0f;
+}
+
 struct CombineShared {
-  float2 state[2][DenseSplits::kMost][kCombineHeads];  // maximum and sum of either warpgroup
-  float factor[DenseSplits::kMost][kCombineHeads];     // factors of the splits' sums
-  float inverse[kCombineHeads];                        // 1 / the sum of all weights
+  float2 state[DenseSplits::kMost][kCombineHeads];  // power and sum of weights
+  float factor[DenseSplits::kMost][kCombineHeads];  // factors of the splits' sums
+  float inverse[kCombineHeads];                     // 1 / the sum of all weights
 };
 inline constexpr int kCombineAtOnce = 16;  // splits whose sums are on their way at the same time
 
@@ -73,23 +79,21 @@ __global__ void __launch_bounds__(kCombineThreads)
   const float sink = sink_head < p.heads ? __ldg(p.sink + sink_head) : 0.0f;
   constexpr int kStep = kCombineThreads / kCombineHeads;
   for (int s = split; s < splits.count; s += kStep) {
-    const float2* states = pass.states + (first + s) * kSplitStates + first_head + head;
-    shared.state[0][s][head] = states[0];
-    shared.state[1][s][head] = states[kTileHeads];
+    shared.state[s][head] = pass.states[(first + s) * kTileHeads + first_head + head];
   }
   __syncthreads();
   float power = kNoPower;
-  for (int s = 0; s < splits.count; ++s) power = fmaxf(power, shared.state[0][s][head].x);
+  for (int s = 0; s < splits.count; ++s) power = fmaxf(power, shared.state[s][head].x);
   for (int s = split; s < splits.count; s += kStep) {
-    shared.factor[s][head] = power_of_two(shared.state[0][s][head].x - power);
+    shared.factor[s][head] = power_of_two(shared.state[s][head].x - power);
   }
   __syncthreads();
   if (split == 0) {
     float total = 0.0f;
     for (int s = 0; s < splits.count; ++s) {
-      total = __fmaf_rn(shared.state[0][s][head].y + shared.state[1][s][head].y, shared.factor[s][head], total);
+      total = __fmaf_rn(shared.state[s][head].y, shared.factor[s][head], total);
     }
-    shared.inverse[head] = __frcp_rn(total + exp2f(__fmaf_rn(sink, kLog2E, -power)));
+    shared.inverse[head] = __frcp_rn(total + PowerReference{power}.unshifted_weight(sink));
   }
   __syncthreads();
   float o[4] = {};

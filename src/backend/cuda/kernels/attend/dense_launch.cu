@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "backend/cuda/kernels/attend/block_kernel.cuh"
 #include "backend/cuda/kernels/attend/dense_combine.cuh"
-#include "backend/cuda/kernels/attend/dense_kernel.cuh"
 #include "backend/cuda/kernels/attend/dense_launch.h"
 #include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
@@ -12,14 +12,13 @@ namespace dsv4rt::cuda {
 
 Status launch_dense_splits(const CudaDevice& device, const AttendParams& p, const DensePass& pass,
                            cudaStream_t stream) {
-  constexpr std::size_t kSharedBytes = sizeof(DenseShared);
-  DSV4RT_RETURN_IF_ERROR(device.prepare(attend_dense_kernel, kSharedBytes));
+  const auto kernel = attend_block_kernel<DensePass>;
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, sizeof(BlockShared)));
   CUtensorMap queries;
   DSV4RT_RETURN_IF_ERROR(encode_query_map(p, queries));
   const int blocks = std::min(pass.items(), device.multiprocessors());
   return launch_pdl(
-      attend_dense_kernel,
-      {.grid = dim3(static_cast<unsigned>(blocks)), .threads = kDenseThreads, .shared_bytes = kSharedBytes}, stream, p,
+      kernel, {.grid = dim3(static_cast<unsigned>(blocks)), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)}, stream, p,
       queries, pass);
 }
 

@@ -5,8 +5,8 @@
 
 namespace dsv4rt::cuda {
 
-// What a split of 64 heads leaves: FP32 sums of values, and two pairs of a power and a sum of weights for each head.
-inline constexpr std::int64_t kSplitBytes = 64 * (512 * 4 + 2 * 8);
+// What a split of 64 heads leaves: FP32 sums of values, a power and a sum of weights for each head.
+inline constexpr std::int64_t kSplitBytes = 64 * (512 * 4 + 8);
 // Scratch for them; a step of more tokens takes them in turn.
 inline constexpr std::int64_t kMostDenseBytes = std::int64_t{256} << 20;
 

@@ -94,14 +94,21 @@ __device__ inline std::uint32_t e4m3_factor(std::uint32_t scale) {
   return (min(scale, kGreatestFactor) + 120) * 0x00800080u;
 }
 
-// The slot of a compressed row of a sequence; blocks have a power of two rows. kEarly: maybe before the kernels in
-// front have ended.
+// Where the block of a compressed row of a sequence is found, and the row's slot in that block; blocks have a power of
+// two rows.
+__device__ inline const std::int32_t* block_entry(const AttendParams& p, std::int32_t slot, std::int32_t row) {
+  const int shift = __ffs(p.rows.shape.rows) - 1;
+  return p.rows.block_table + slot * p.rows.table_stride + (row >> shift);
+}
+__device__ inline RowSlot row_in_block(const AttendParams& p, std::uint32_t block, std::int32_t row) {
+  const int shift = __ffs(p.rows.shape.rows) - 1;
+  return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
+}
+// Both. kEarly: maybe before the kernels in front have ended.
 template <bool kEarly = false>
 __device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std::int32_t row) {
-  const int shift = __ffs(p.rows.shape.rows) - 1;
-  const std::int32_t* entry = p.rows.block_table + slot * p.rows.table_stride + (row >> shift);
-  const auto block = static_cast<std::uint32_t>(kEarly ? load_early(entry) : load_index(entry));
-  return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
+  const std::int32_t* entry = block_entry(p, slot, row);
+  return row_in_block(p, static_cast<std::uint32_t>(kEarly ? load_early(entry) : load_index(entry)), row);
 }
 
 // And of a window row.

@@ -53,6 +53,20 @@ __device__ inline bool needs_shift(float window_max, float max) {
   return weight_exponent(max, window_max) > kUnshiftedExponent;
 }
 
+// Of tokens whose weights are relative to a power of two (weighs_by_power): its exponent, a whole number.
+inline constexpr float kNoPower = -0x1.fffffep+127f;  // below every score
+struct PowerReference {
+  float power;
+
+  [[nodiscard]] __device__ float unshifted_weight(float score) const {
+    return exp2_fast(__fmaf_rn(score, 0x1.715476p+0f, -power));
+  }
+};
+// A power close to a score; no number is below every one.
+__device__ inline PowerReference power_reference(float score) {
+  return {fmaxf(ceilf(score * 0x1.715476p+0f), kNoPower)};
+}
+
 // Weights in place of scores of two heads, of which four values at a time have two each. In a loop, of which registers
 // are in local memory: it takes few instructions, and seldom runs.
 template <int kCount>
