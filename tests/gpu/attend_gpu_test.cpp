@@ -339,6 +339,29 @@ TEST_F(AttendGpuTest, DenseRowsOfScalesFarApart) {
                 dense_position(2500));
 }
 
+// Window rows are the first split's first ones, and what its weights are relative to; other rows' scores are far off.
+TEST_F(AttendGpuTest, DenseRowsFarFromTheFirst) {
+  expect_agrees_far_apart({.heads = 64, .ratio = 4}, 2, {{1, dense_position(1300), 2}, {0, dense_position(2400), 1}},
+                          dense_position(2500));
+}
+
+// A block that goes over its splits again does so for those behind the first one that needs it: these must not change.
+TEST_F(AttendGpuTest, DenseRowsFarFromTheFirstEveryBatchGivesTheSameBytes) {
+  constexpr std::int32_t kTokens = 60;
+  for (const std::int32_t exponent : kFarExponents) {
+    SCOPED_TRACE("exponent " + std::to_string(exponent));
+    const Setup setup({.heads = 64, .ratio = 4, .compressed_exponent = exponent}, kTokens, dense_position(1500));
+    const std::size_t width = std::size_t{64} * kHeadDim;
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < kTokens; ++i) parts.push_back({i, dense_position(1160 + 5 * i), 1});
+    const auto whole = run(gpu(), setup, parts);
+    for (const std::int32_t at : {0, 1, 29, kTokens - 1}) {
+      const auto alone = run(gpu(), setup, {parts[static_cast<std::size_t>(at)]});
+      expect_same(alone, whole, static_cast<std::size_t>(at) * width, "token " + std::to_string(at));
+    }
+  }
+}
+
 // So little work that tools can follow every access: two splits for some of the blocks, of 64 and of 16 heads.
 TEST_F(AttendGpuTest, OneAttendOfDenseRows) {
   const Setup setup({.heads = 80, .ratio = 4}, 14, dense_position(1250));

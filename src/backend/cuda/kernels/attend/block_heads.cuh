@@ -70,16 +70,22 @@ class BlockConsumer {
   // What sum() left, divided, rounded, turned, and out through this warp's part of the weights, 16 heads x 64 values at
   // a time.
   __device__ void write() {
+    // Read here: the addresses that follow from it would otherwise be computed ahead of all tiles, and spilled.
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    const int lane = thread % 32;
+    const int warp = thread / 32 % 4;
+    const int group = BlockConsumer::group();
     const BlockItem& item = shared_.item[at_];
     const bool rotates = p_.output_rope.inverse_frequency != nullptr;
     constexpr int kStagedBytes = 16 * kAtomRowBytes;
     static_assert(sizeof(shared_.weights) == kBlockConsumers / 32 * kStagedBytes);
-    std::byte* staged = shared_.weights[group()] + warp() % 4 * kStagedBytes;
-    const int first_head = item.first_head + warp() % 4 * 16;
-    bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + group() * kColumns;
+    std::byte* staged = shared_.weights[group] + warp * kStagedBytes;
+    const int first_head = item.first_head + warp * 16;
+    bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + group * kColumns;
 #pragma unroll
     for (int atom = 0; atom < kColumns / kAtomValues; ++atom) {
-      const bool turned = rotates && group() * kColumns + atom * kAtomValues == kNopeDim;
+      const bool turned = rotates && group * kColumns + atom * kAtomValues == kNopeDim;
 #pragma unroll
       for (int unit = 0; unit < kAtomValues / kUnitValues; ++unit) {
         const int i = atom * kAtomValues / kUnitValues + unit;
@@ -90,21 +96,21 @@ class BlockConsumer {
           if (turned) {
             float even = low_value(values);
             float odd = high_value(values);
-            rotate_pair(shared_.rotation[at_][unit * 4 + lane() % 4], even, odd);
+            rotate_pair(shared_.rotation[at_][unit * 4 + lane % 4], even, odd);
             values = pack_bf16(even, odd);
           }
-          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane() / 4, unit) + lane() % 4 * 4) =
+          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane / 4, unit) + lane % 4 * 4) =
               values;
         }
       }
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane() / 8;
+        const int row = i * 4 + lane / 8;
         if (first_head + row < p_.heads) {
           bf16* to = out + row * kHeadDim + atom * kAtomValues;
-          reinterpret_cast<uint4*>(to)[lane() % 8] =
-              *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane() % 8));
+          reinterpret_cast<uint4*>(to)[lane % 8] =
+              *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
         }
       }
       __syncwarp();
@@ -112,6 +118,7 @@ class BlockConsumer {
   }
 
   // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights.
+  template <bool kShifted>
   __device__ void write_sums(float4* sums, float2* states) const {
     sums += group() * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
 #pragma unroll
@@ -122,7 +129,7 @@ class BlockConsumer {
     if (group() != 0 || lane() % 4 != 0) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      states[head(half)] = make_float2(reference<false>(half).power, factor_[half]);
+      states[head(half)] = make_float2(reference<kShifted>(half).power, factor_[half]);
     }
   }
 
@@ -221,13 +228,13 @@ class BlockConsumer {
   [[nodiscard]] __device__ auto reference(int half) const {
     const float greatest = fmaxf(shared_.row_max[at_][0][head(half)], shared_.row_max[at_][1][head(half)]);
     if constexpr (kSplits) {
-      return power_reference(greatest);
+      return kShifted ? PowerReference{shift_[half]} : power_reference(greatest);
     } else {
       return WeightReference{.window_max = greatest, .shift = kShifted ? shift_[half] : 0.0f};
     }
   }
 
-  // Weights: unrounded ones to the sums, rounded ones to shared memory.
+  // Weights in place of scores, rounded ones to shared memory.
   template <bool kShifted>
   __device__ void weigh(Scores& s) {
     const decltype(reference<kShifted>(0)) references[2] = {reference<kShifted>(0), reference<kShifted>(1)};
@@ -240,6 +247,15 @@ class BlockConsumer {
         s[i] = own.unshifted_weight(s[i]);
       }
     }
+    const std::uint32_t own = shared_address(shared_.weights[group()]) + lane() % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < kTileRows / 4; ++i) {
+      store_shared(own + atom_offset(head(i % 2), i / 2), pack_bf16(s[2 * i], s[2 * i + 1]));
+    }
+    fence_async_proxy();
+  }
+  // Adds what weigh() left; others do not wait for it.
+  __device__ void add_weights(const Scores& s) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
@@ -249,12 +265,6 @@ class BlockConsumer {
         if (lane() % 4 == 0) shared_.sum[at_][2 * own + step][head(half)] += sum;
       }
     }
-    const std::uint32_t own = shared_address(shared_.weights[group()]) + lane() % 4 * 4;
-#pragma unroll
-    for (int i = 0; i < kTileRows / 4; ++i) {
-      store_shared(own + atom_offset(head(i % 2), i / 2), pack_bf16(s[2 * i], s[2 * i + 1]));
-    }
-    fence_async_proxy();
   }
 
   // --- values ---------------------------------------------------------------------------------------------
@@ -293,16 +303,20 @@ class BlockConsumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane() % 4 != 0) continue;
-      shared_.row_max[at_][kGroup][head(half)] = kSplits && kShifted ? greatest[half] : window_max[half];
+      shared_.row_max[at_][kGroup][head(half)] = window_max[half];
       shared_.sum[at_][2 * kGroup][head(half)] = shared_.sum[at_][2 * kGroup + 1][head(half)] = 0.0f;
     }
     // The warpgroups are at different places of the code, where one barrier of both would look like a mistake.
     named_arrive(kGroup == 0 ? kEvenMaximaBarrier : kOddMaximaBarrier, kBlockConsumers);
     named_sync(kGroup == 0 ? kOddMaximaBarrier : kEvenMaximaBarrier, kBlockConsumers);
-    if constexpr (kShifted && !kSplits) {
+    if constexpr (kShifted) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        shift_[half] = weight_reference(reference<false>(half).window_max, greatest[half]).shift;
+        if constexpr (kSplits) {
+          shift_[half] = second_power(reference<false>(half), greatest[half]).power;
+        } else {
+          shift_[half] = weight_reference(reference<false>(half).window_max, greatest[half]).shift;
+        }
       }
     }
 #pragma unroll
@@ -325,6 +339,7 @@ class BlockConsumer {
     named_arrive(kEvenWeightsBarrier, kBlockConsumers);
     named_sync(kEvenBarrier, kBlockConsumers / 2);
     multiply(0);
+    add_weights(s);
     wgmma_wait<0>();
     release(0);
     if (tile + 1 < tiles()) {
@@ -358,6 +373,7 @@ class BlockConsumer {
       named_sync(kOddBarrier, kBlockConsumers / 2);
     }
     multiply(1);
+    add_weights(s);
     wgmma_wait<0>();
     release(1);
     hold_sums();
@@ -401,7 +417,7 @@ class BlockConsumer {
   int at_;          // where the item is
   int rounds_ = 0;  // passes over the token's rows that are over
   float o_[kParts][kPartValues / 2];
-  float shift_[2] = {0.0f, 0.0f};  // shifts of the thread's heads
+  float shift_[2] = {0.0f, 0.0f};  // of the thread's heads, in the second round: shifts; of splits, powers
   float factor_[2];
 };
 

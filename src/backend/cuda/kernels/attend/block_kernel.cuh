@@ -59,24 +59,31 @@ __device__ inline void write_block_zeros(const AttendParams& p, const BlockItem&
   }
 }
 
-// The block's items from the `begin`-th on: items blockIdx.x, blockIdx.x + gridDim.x, .. of the pass. `n`: items that
+// The block's `i`-th item of a pass. Read anew: a register, or a spilled one, would hold it through the tiles.
+__device__ inline int block_item(int i) {
+  int block;
+  int blocks;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
+  return block + i * blocks;
+}
+
+// The block's items from the `begin`-th on. `n`: items that
 // the block has had before, in either of its rounds, for the phases of barriers. kShifted: heads may have a shift.
 template <bool kShifted, class Pass>
 __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass,
                                      int begin, int& n, BlockShared& shared) {
-  const int stride = static_cast<int>(gridDim.x);
-  const auto copy = [&](int item) {
-    if (threadIdx.x == 0 && item < pass.items()) {
-      copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
-    }
+  const auto copy = [&](int i) {
+    if (threadIdx.x != 0) return;
+    const int item = block_item(i);
+    if (item < pass.items()) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
   };
-  int item = static_cast<int>(blockIdx.x) + begin * stride;
-  copy(item);
+  copy(begin);
 #pragma unroll 1
-  for (int i = begin; item < pass.items(); item += stride, ++i, ++n) {
+  for (int i = begin; block_item(i) < pass.items(); ++i, ++n) {
     barrier_wait(shared_address(&shared.item_full[n % 2]), n / 2 & 1);
     barrier_wait(shared_address(&shared.q_full), n & 1);
-    const auto next = [&] { copy(item + stride); };
+    const auto next = [&] { copy(i + 1); };
     if (shared.item[n % 2].rows > 0) {
       BlockConsumer<Pass::kSplits> consumer(p, n, shared);
       float greatest[2];
@@ -84,8 +91,8 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
       const bool uncertain = consumer.template sum<kShifted>(greatest, next);
       if (!kShifted && uncertain) atomicMin(&shared.first_shifted, i);
       if constexpr (Pass::kSplits) {
-        const std::int64_t place = pass.place(item);
-        consumer.write_sums(pass.sums + place * kSplitQuads, pass.states + place * kTileHeads);
+        const std::int64_t place = pass.place(block_item(i));
+        consumer.template write_sums<kShifted>(pass.sums + place * kSplitQuads, pass.states + place * kTileHeads);
       } else {
         consumer.write();
       }
@@ -102,8 +109,8 @@ template <bool kShifted, class Pass>
 __device__ inline void produce_items(const AttendParams& p, const Pass& pass, int begin, int& n, int (&filled)[2],
                                      BlockShared& shared) {
 #pragma unroll 1
-  for (int item = static_cast<int>(blockIdx.x) + begin * static_cast<int>(gridDim.x); item < pass.items();
-       item += static_cast<int>(gridDim.x), ++n) {
+  for (int i = begin; block_item(i) < pass.items(); ++i, ++n) {
+    const int item = block_item(i);
     int thread = 0;  // read for every item: what follows from it would otherwise be kept in registers, or spilled
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kBlockConsumers;
@@ -134,7 +141,7 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
     }
     named_sync(kBlockProducersBarrier, kBlockProducers);
     if (own.count <= 0) continue;
-    BlockProducer<Pass::kSplits> producer(p, rows, own, shared.place[n % 2], thread, shared);
+    BlockProducer<Pass::kSplits> producer(p, rows, own, shared.place[n % 2], shared);
 #pragma unroll 1
     for (int round = 0; round < (kShifted ? 2 : 1); ++round) producer.run(filled);
   }
@@ -143,8 +150,8 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
 // Whether this block has anything to do.
 template <class Pass>
 __device__ inline bool any_item(const AttendParams& p, const Pass& pass) {
-  for (int item = static_cast<int>(blockIdx.x); item < pass.items(); item += static_cast<int>(gridDim.x)) {
-    if (pass.takes(token_rows(p, pass.token(item)))) return true;
+  for (int i = 0; block_item(i) < pass.items(); ++i) {
+    if (pass.takes(token_rows(p, pass.token(block_item(i))))) return true;
   }
   return false;
 }

@@ -16,18 +16,16 @@ namespace dsv4rt::cuda {
 template <bool kSplits>
 class BlockProducer {
  public:
-  // `own`: rows of the item. `place`: of the token's rows. `thread`: of the producers.
+  // `own`: rows of the item. `place`: of the token's rows.
   __device__ BlockProducer(const AttendParams& params, const TokenRows& rows, const ItemRows& own, const RowSlot* place,
-                           int thread, BlockShared& shared)
+                           BlockShared& shared)
       : p_(params),
         slot_(rows.place.slot),
         window_(rows.window),
         begin_(own.begin),
         count_(own.count),
         place_(place),
-        shared_(shared),
-        row_(thread / 4),
-        unit_(thread % 4) {}
+        shared_(shared) {}
 
   // All rows, a tile in each slot in turn. `filled`: fills of the slots before.
   __device__ void run(int (&filled)[2]) {
@@ -36,20 +34,24 @@ class BlockProducer {
     RowSource source = source_of(0, place);
     const std::byte* data = source.data;  // the row that is in registers
     LoadedCodes loaded;
-    loaded.load(source, unit_);
+    loaded.load(source, producer_thread() % 4);
     place = place_of(1);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
       const int slot = tile % 2;
-      const bool exists = tile * kTileRows + row_ < count_;
+      const int thread = producer_thread();
+      const int row = thread / 4;
+      const int row_unit = thread % 4;
+      const bool exists = tile * kTileRows + row < count_;
       const bool more = tile + 1 < tiles;
       source = source_of(tile + 1, place);
       place = place_of(tile + 2);
+      if (kSplits && more) prefetch_quarter_row(source, row_unit);  // read once the slot is free
       const int fill = (slot == 0 ? filled[0] : filled[1]) + tile / 2;
       if (fill > 0) barrier_wait(shared_address(&shared_.empty[slot]), (fill - 1) & 1);
-      copy_rope_units(data, exists, shared_.slot[slot], row_, unit_);
+      copy_rope_units(data, exists, shared_.slot[slot], row, row_unit);
       arrive_after_copies(shared_address(&shared_.full[slot]));
-      loaded.decode_and_load(exists, shared_.slot[slot], row_, unit_, source, more);
+      loaded.decode_and_load(exists, shared_.slot[slot], row, row_unit, source, more);
       data = source.data;
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared_.full[slot]));
@@ -59,9 +61,16 @@ class BlockProducer {
   }
 
  private:
+  // Four threads for a row of a tile, one for each unit of an atom's 64 codes. Read where it is needed: what follows from
+  // it would otherwise be kept in registers, or spilled, and a local load takes an access to the level-2 cache.
+  [[nodiscard]] __device__ static int producer_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread - kBlockConsumers;
+  }
   // The thread's row of a tile, of the token's; the item's last one instead of one that does not exist.
   [[nodiscard]] __device__ std::int32_t row_of(int tile) const {
-    return (kSplits ? begin_ : 0) + min(tile * kTileRows + row_, count_ - 1);
+    return (kSplits ? begin_ : 0) + min(tile * kTileRows + producer_thread() / 4, count_ - 1);
   }
   // Looked up before other accesses are waiting to be served: a look-up queues behind them. Of a split's compressed
   // row its block: what is combined with a load is waited for.
@@ -83,8 +92,6 @@ class BlockProducer {
   std::int32_t count_;
   const RowSlot* place_;
   BlockShared& shared_;
-  int row_;   // the thread's row of a tile
-  int unit_;  // the thread's unit of an atom's 64 codes
 };
 
 }  // namespace dsv4rt::cuda

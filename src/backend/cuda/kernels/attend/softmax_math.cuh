@@ -62,9 +62,14 @@ struct PowerReference {
     return exp2_fast(__fmaf_rn(score, 0x1.715476p+0f, -power));
   }
 };
-// A power close to a score; no number is below every one.
+// A power close to a score.
 __device__ inline PowerReference power_reference(float score) {
   return {fmaxf(ceilf(score * 0x1.715476p+0f), kNoPower)};
+}
+// What takes the place of `first` where some score, `greatest` among them, lies far above.
+__device__ inline PowerReference second_power(PowerReference first, float greatest) {
+  const PowerReference second = power_reference(greatest);
+  return second.power > first.power + kUnshiftedExponent ? second : first;
 }
 
 // Weights in place of scores of two heads, of which four values at a time have two each. In a loop, of which registers
