@@ -306,9 +306,10 @@ class BlockConsumer {
       shared_.row_max[at_][kGroup][head(half)] = window_max[half];
       shared_.sum[at_][2 * kGroup][head(half)] = shared_.sum[at_][2 * kGroup + 1][head(half)] = 0.0f;
     }
-    // The warpgroups are at different places of the code, where one barrier of both would look like a mistake.
-    named_arrive(kGroup == 0 ? kEvenMaximaBarrier : kOddMaximaBarrier, kBlockConsumers);
-    named_sync(kGroup == 0 ? kOddMaximaBarrier : kEvenMaximaBarrier, kBlockConsumers);
+    // The warpgroups are at different places of the code: hence not one of the barriers by name. Every thread arrives
+    // for itself: racecheck does not see a warp behind one of its lanes, nor behind an arrival at a barrier by name.
+    barrier_arrive(shared_address(&shared_.maxima[at_]));
+    barrier_wait(shared_address(&shared_.maxima[at_]), shared_.item[at_].phase);
     if constexpr (kShifted) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

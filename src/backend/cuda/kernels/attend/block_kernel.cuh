@@ -99,6 +99,7 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     } else {
       if (shared.item[n % 2].rows == 0) write_block_zeros(p, shared.item[n % 2]);
       named_sync(kBlockConsumersBarrier, kBlockConsumers);
+      barrier_arrive(shared_address(&shared.maxima[n % 2]));  // so that its phase goes with the items
       next();
     }
     __syncwarp();
@@ -131,7 +132,8 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
                               .first_head = pass.first_head(item),
                               .rows = own.count,
                               .reference_rows = Pass::kSplits ? 2 * kTileRows : rows.window,
-                              .filled = {filled[0], filled[1]}};
+                              .filled = {filled[0], filled[1]},
+                              .phase = n / 2 & 1};
       }
       if (!Pass::kSplits && own.count > 0 && p.output_rope.inverse_frequency != nullptr) {
         shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
@@ -171,6 +173,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&shared.full[i]), kBlockProducers / 32 + kBlockProducers);
       barrier_init(shared_address(&shared.empty[i]), kBlockConsumers / 32);
+      barrier_init(shared_address(&shared.maxima[i]), kBlockConsumers);
       barrier_init(shared_address(&shared.item_full[i]), 1);
       barrier_init(shared_address(&shared.item_empty[i]), kBlockConsumers / 32);
     }

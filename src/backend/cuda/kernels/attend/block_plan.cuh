@@ -41,9 +41,7 @@ inline constexpr int kEvenBarrier = 3;  // the even warpgroup
 inline constexpr int kOddBarrier = 4;   // the odd one
 inline constexpr int kEvenWeightsBarrier = 5;
 inline constexpr int kOddWeightsBarrier = 6;
-inline constexpr int kEvenMaximaBarrier = 7;
-inline constexpr int kOddMaximaBarrier = 8;
-inline constexpr int kShiftsBarrier = 9;  // consumers know which items have a head with a shift
+inline constexpr int kShiftsBarrier = 7;  // consumers know which items have a head with a shift
 
 // Rows of a token that an item has: [begin, begin + count). None: 0 if the token has none, which gives zeros, -1 if
 // another kernel takes it.
@@ -80,6 +78,7 @@ struct BlockItem {
   std::int32_t rows;            // rows of the item, or ItemRows' 0 and -1
   std::int32_t reference_rows;  // those, the first ones, to whose greatest score weights are relative
   std::int32_t filled[2];       // fills of the slots before it
+  std::int32_t phase;           // parity of its barrier among the consumers
 };
 
 struct BlockShared {
@@ -97,6 +96,7 @@ struct BlockShared {
   std::uint64_t full[2];  // barriers of the slots
   std::uint64_t empty[2];
   std::uint64_t q_full;
+  std::uint64_t maxima[2];     // [item] row_max of both warpgroups
   std::uint64_t item_full[2];  // item and rotation
   std::uint64_t item_empty[2];
   std::int32_t first_shifted;  // the block's first item that has a head with a shift
