@@ -43,9 +43,9 @@ class BlockConsumer {
     rounds_ = 1;
   }
 
-  // Everything up to the sums of values and of weights. kShifted: heads may have a shift, or a greater power, `greatest`
-  // are find_greatest()'s. next() is called when the queries are not needed any more; true: heads without a shift that may
-  // need one.
+  // Everything up to the sums of values and of weights. kShifted: heads may have a shift, or a greater power,
+  // `greatest` are find_greatest()'s. next() is called when the queries are not needed any more; true: heads without a
+  // shift that may need one.
   template <bool kShifted, class Next>
   __device__ bool sum(const float (&greatest)[2], const Next& next) {
     if (group() == 0) {
@@ -99,8 +99,7 @@ class BlockConsumer {
             rotate_pair(shared_.rotation[at_][unit * 4 + lane % 4], even, odd);
             values = pack_bf16(even, odd);
           }
-          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane / 4, unit) + lane % 4 * 4) =
-              values;
+          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane / 4, unit) + lane % 4 * 4) = values;
         }
       }
       __syncwarp();
@@ -109,8 +108,7 @@ class BlockConsumer {
         const int row = i * 4 + lane / 8;
         if (first_head + row < p_.heads) {
           bf16* to = out + row * kHeadDim + atom * kAtomValues;
-          reinterpret_cast<uint4*>(to)[lane % 8] =
-              *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
+          reinterpret_cast<uint4*>(to)[lane % 8] = *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
         }
       }
       __syncwarp();

@@ -71,8 +71,8 @@ __device__ inline int block_item(int i) {
 // The block's items from the `begin`-th on. `n`: items that
 // the block has had before, in either of its rounds, for the phases of barriers. kShifted: heads may have a shift.
 template <bool kShifted, class Pass>
-__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass,
-                                     int begin, int& n, BlockShared& shared) {
+__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass, int begin,
+                                     int& n, BlockShared& shared) {
   const auto copy = [&](int i) {
     if (threadIdx.x != 0) return;
     const int item = block_item(i);

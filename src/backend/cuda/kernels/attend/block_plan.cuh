@@ -13,7 +13,8 @@
 // A weight is relative to the greatest score of the window's rows, which are in the first two tiles: it does not wait
 // for the rest (backend/attend_weights.h). Heads that need a shift are rare: where their sums tell, the block goes over
 // its items again, from the first one of these on, and passes over the rows twice, first for the shifts. Of a split
-// weights are relative to a power close to the greatest score of its first two tiles, or of all where that lies far above.
+// weights are relative to a power close to the greatest score of its first two tiles, or of all where that lies far
+// above.
 #pragma once
 
 #include <climits>

@@ -61,8 +61,8 @@ class BlockProducer {
   }
 
  private:
-  // Four threads for a row of a tile, one for each unit of an atom's 64 codes. Read where it is needed: what follows from
-  // it would otherwise be kept in registers, or spilled, and a local load takes an access to the level-2 cache.
+  // Four threads for a row of a tile, one for each unit of an atom's 64 codes. Read where it is needed: what follows
+  // from it would otherwise be kept in registers, or spilled, and a local load takes an access to the level-2 cache.
   [[nodiscard]] __device__ static int producer_thread() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

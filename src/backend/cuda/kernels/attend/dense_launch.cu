@@ -18,8 +18,9 @@ Status launch_dense_splits(const CudaDevice& device, const AttendParams& p, cons
   DSV4RT_RETURN_IF_ERROR(encode_query_map(p, queries));
   const int blocks = std::min(pass.items(), device.multiprocessors());
   return launch_pdl(
-      kernel, {.grid = dim3(static_cast<unsigned>(blocks)), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)}, stream, p,
-      queries, pass);
+      kernel,
+      {.grid = dim3(static_cast<unsigned>(blocks)), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)},
+      stream, p, queries, pass);
 }
 
 Status launch_dense_outputs(const AttendParams& p, const DensePass& pass, cudaStream_t stream) {
