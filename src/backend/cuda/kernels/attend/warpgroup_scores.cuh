@@ -25,6 +25,8 @@ class ScoreConsumer {
   static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
   using TileScores = float[32];
   using Scores = TileScores[kWarpgroupTiles];
+  static constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+  static_assert(kHeadDim == 512);
 
   __device__ ScoreConsumer(const AttendParams& params, Shared& shared) : p_(params), shared_(shared) {}
 
@@ -35,11 +37,8 @@ class ScoreConsumer {
     {
       Scores s;
       score(s);
-      if (agree_on_max(s)) {
-        weigh<true>(s);
-      } else {
-        weigh<false>(s);
-      }
+      const bool shifted = agree_on_max(s);
+      weigh(s, shifted);
     }
     publish_weights();
   }
@@ -87,8 +86,6 @@ class ScoreConsumer {
     wgmma_wait<0>();
     wgmma_hold(product);
     release(shared_.empty[group_], 2);
-    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
-    static_assert(kHeadDim == 512);
     const int rows = split.end() - split.begin() - tile * kTileRows - lane_ % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -99,29 +96,22 @@ class ScoreConsumer {
     return true;
   }
 
-  // The greatest of the thread's scores of window rows, of one of its heads. Such rows are in the last tiles that a
-  // warpgroup scores. Apart from the scores: between products there are no registers to spare.
-  __device__ float find_window_max(const Scores& s, int half) {
+  // The greatest of the thread's scores of window rows, of each of its heads. Such rows, 128 at most and the token's
+  // first, are in the two tiles that the warpgroups score last: what is left of the last product tells, which is in s's
+  // last tile still. Apart from the scores: between products there are no registers to spare.
+  __device__ void find_window_max(const Scores& s, float (&largest)[2]) const {
     const KvSplit<kBlocks> split = this->split();
-    const int last = tile_of(split, 0);
-    const int window = shared_.work.window - split.begin() - last * kTileRows;  // from that tile on
-    float largest = -INFINITY;
-#pragma unroll
-    for (int j = 0; j < kWarpgroupTiles; ++j) {
-      const int before = 2 * j;
-      if (before > last || window + before * kTileRows <= 0) continue;
-      raise_window_max(s[j], window + before * kTileRows, half, largest);
-    }
-    return largest;
-  }
-
-  // The first `window` rows of the tile are the window's.
-  __device__ void raise_window_max(const TileScores& scores, int window, int half, float& largest) const {
-    window -= lane_ % 4 * 2;
+    const int tile = (split.tiles() - 1 - group_) & 1;
+    const int window =
+        split.tiles() > group_ ? shared_.work.window - split.begin() - tile * kTileRows - lane_ % 4 * 2 : 0;
+    const bool scaled = tile_of(split, kWarpgroupTiles - 1) >= 0;
+    largest[0] = largest[1] = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      if (i % 4 / 2 == half && i / 4 * 8 + i % 2 < window) largest = fmaxf(largest, scores[i]);
+      if (i / 4 * 8 + i % 2 < window) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], s[kWarpgroupTiles - 1][i]);
     }
+#pragma unroll
+    for (float& value : largest) value = scaled ? value : __fmul_rn(value, kScale);
   }
 
   // This warp arrives: `arrivals` of the eight that free a slot.
@@ -142,7 +132,9 @@ class ScoreConsumer {
 
   // Finds what the token's weights are relative to. Whether some of the warp's heads have a shift.
   __device__ bool agree_on_max(const Scores& s) {
-    float4 max = make_float4(greatest_of_lanes(find_window_max(s, 0)), greatest_of_lanes(find_window_max(s, 1)),
+    float window_max[2];
+    find_window_max(s, window_max);
+    float4 max = make_float4(greatest_of_lanes(window_max[0]), greatest_of_lanes(window_max[1]),
                              greatest_of_lanes(max_[0]), greatest_of_lanes(max_[1]));
     const int heads = warp_ % 4 * 8 + lane_ / 4;
     if (group_ == 1 && lane_ % 4 == 0) shared_.group_max[heads] = max;
@@ -171,32 +163,32 @@ class ScoreConsumer {
 
   // p = weights of s: sums of steps unrounded, weights rounded and in the layout of a register operand: 16
   // bytes for each (16 rows, thread). In place of the queries.
-  template <bool kShifted>
-  __device__ void weigh(Scores& s) {
+  __device__ void weigh(Scores& s, bool shifted) {
 #pragma unroll
     for (int j = 0; j < kWarpgroupTiles; ++j) {
       if (tile_of(split(), j) < 0) break;
-      weigh_tile<kShifted>(j, s[j]);
+      weigh_tile(j, s[j], shifted);
     }
   }
 
-  template <bool kShifted>
-  __device__ void weigh_tile(int j, TileScores& s) {
+  __device__ void weigh_tile(int j, TileScores& s, bool shifted) {
     const auto split = this->split();
     const int tile = tile_of(split, j);
-    if constexpr (kShifted) {
+    if (shifted) [[unlikely]] {
       weigh_shifted(reference_[0], reference_[1], s);
     } else {
 #pragma unroll
       for (int i = 0; i < 32; ++i) s[i] = reference_[i % 4 / 2].unshifted_weight(s[i]);
     }
+    int lane = lane_;
+    asm volatile("" : "+r"(lane));  // what follows from it would otherwise be kept, and spilled
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float sum = step_sum(s, step, half);
         const int at = 2 * tile + step;
-        if (lane_ % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
+        if (lane % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
       }
     }
 #pragma unroll
