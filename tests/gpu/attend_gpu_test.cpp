@@ -191,11 +191,10 @@ TEST_P(OneAttendLaunch, AgreesWithTheCpu) {
                     launch.first + launch.tokens * 10);
   expect_agrees(setup, parts());
 }
-constexpr Launch kWarpgroupLaunches[] = {{"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},
-                                         {"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 700},
-                                         {"TwoBlocks", RowFormat::kFp8DsMla, 16, 50, 700},
-                                         {"TokensAlone", RowFormat::kFp8DsMla, 80, 40, 3000},
-                                         {"TokensInTurn", RowFormat::kFp8DsMla, 16, 140, 600}};
+constexpr Launch kWarpgroupLaunches[] = {
+    {"EightBlocks", RowFormat::kFp8DsMla, 16, 2, 700},   {"FourBlocks", RowFormat::kFp8DsMla, 16, 20, 1500},
+    {"TwoBlocks", RowFormat::kFp8DsMla, 16, 50, 700},    {"TwoBlocksOfEightyHeads", RowFormat::kFp8DsMla, 80, 33, 700},
+    {"TokensAlone", RowFormat::kFp8DsMla, 80, 40, 3000}, {"TokensInTurn", RowFormat::kFp8DsMla, 16, 140, 600}};
 INSTANTIATE_TEST_SUITE_P(Warpgroups, OneAttendLaunch, testing::ValuesIn(kWarpgroupLaunches),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Portable, OneAttendLaunch,
@@ -237,9 +236,12 @@ INSTANTIATE_TEST_SUITE_P(Portable, LaunchFarFromTheWindow,
 TEST_F(AttendGpuTest, FarFromShortWindows) {
   for (const std::int32_t window : {1, 37, 128}) {
     SCOPED_TRACE("window " + std::to_string(window));
-    std::vector<AttendPart> parts;
-    for (std::int32_t i = 0; i < 24; ++i) parts.push_back({i, i < 12 ? 3 + i * 11 : i * 100, 1});
-    expect_agrees_far_apart({.heads = 16, .ratio = 4, .top_k = 512, .window = window}, 24, parts, 2500);
+    for (const std::int32_t tokens : {24, 48}) {
+      SCOPED_TRACE("tokens " + std::to_string(tokens));
+      std::vector<AttendPart> parts;
+      for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, i < tokens / 2 ? 3 + i * 11 : i * 100, 1});
+      expect_agrees_far_apart({.heads = 16, .ratio = 4, .top_k = 512, .window = window}, tokens, parts, 100 * tokens);
+    }
     expect_agrees_far_apart({.heads = 64, .ratio = 4, .top_k = 64, .window = window}, 1, {{0, 0, 200}}, 250);
   }
 }

@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(EarlyAttend{"one sequence", 1, 255, 1, 0, 4},
                     EarlyAttend{"one sequence, a block's first row", 1, 259, 1, 0, 4},
                     EarlyAttend{"one sequence, 8K", 1, 8191, 1, 0, 128}, EarlyAttend{"few sequences", 7, 300, 1, 0, 4},
-                    EarlyAttend{"clusters of four", 20, 1000, 1, 0, 4},
+                    EarlyAttend{"clusters of four", 20, 2000, 1, 0, 4},
                     EarlyAttend{"clusters of two", 50, 1400, 1, 0, 4}, EarlyAttend{"blocks alone", 140, 2800, 1, 0, 4},
                     EarlyAttend{"window alone", 3, 500, 1, 0, 0}, EarlyAttend{"drafts", 2, 606, 6, 0, 4},
                     EarlyAttend{"a piece behind others of the step", 1, 606, 12, 9, 4},

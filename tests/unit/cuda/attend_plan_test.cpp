@@ -79,9 +79,9 @@ WarpgroupPlan h200_launch(const Case& c, std::int64_t tokens, std::int64_t most_
   const auto clusters = [](int blocks) { return blocks == 8 ? 14 : blocks == 4 ? 30 : 66; };
   const std::int64_t groups = (c.heads + 63) / 64;
   const std::int64_t items = tokens * groups;
-  const std::int64_t useful = (most_rows + 31) / 32;
+  const auto fewest_rows = [&](int blocks) { return blocks == 8 ? 225 : blocks == 2 ? 1 : items <= 15 ? 129 : 481; };
   for (const int blocks : {8, 4, 2}) {
-    if (useful < blocks || items > clusters(blocks)) continue;
+    if (most_rows < fewest_rows(blocks) || items > clusters(blocks)) continue;
     int heads = 64;
     while (blocks == 8 && heads > 16 && tokens * ((c.heads + heads / 2 - 1) / (heads / 2)) <= 14) heads /= 2;
     const int head_groups = (c.heads + heads - 1) / heads;
@@ -186,6 +186,32 @@ TEST(AttendPlan, TheLastTokensOfAnH200ShareTheMachine) {
   EXPECT_EQ(pro.rest->tokens, 2);
   // A block alone takes as many rows as any token has.
   EXPECT_EQ(plans(128, 128, 1152).most.cluster_blocks, 1);
+}
+
+// Up to 66 items are a pair's each where larger clusters have no place or take longer: those of four need many rows, or
+// few tokens.
+TEST(AttendPlan, PairsOfBlocksTakeFewRows) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  const auto blocks = [&](std::int32_t tokens, std::int32_t heads, std::int32_t context, std::int64_t top_k) {
+    const Case c{.tokens = tokens, .heads = heads, .context = context, .ratio = top_k < 0 ? 0 : 128, .top_k = 0};
+    const Case selected{.tokens = tokens, .heads = heads, .context = context, .ratio = 4, .top_k = top_k};
+    return planned(driver, top_k > 0 ? selected : c).warpgroup->most.cluster_blocks;
+  };
+  constexpr std::int64_t kWindow = -1;
+  constexpr std::int64_t kDense = 0;
+  EXPECT_EQ(blocks(1, 64, 9000, kWindow), 2);
+  EXPECT_EQ(blocks(66, 64, 9000, kWindow), 2);
+  EXPECT_EQ(blocks(67, 64, 9000, kWindow), 1);
+  EXPECT_EQ(blocks(1, 64, 8192, kDense), 4);
+  EXPECT_EQ(blocks(15, 64, 8192, kDense), 4);
+  EXPECT_EQ(blocks(16, 64, 8192, kDense), 2);
+  EXPECT_EQ(blocks(14, 64, 9000, 512), 8);
+  EXPECT_EQ(blocks(16, 64, 9000, 512), 4);
+  EXPECT_EQ(blocks(30, 64, 9000, 512), 4);
+  EXPECT_EQ(blocks(31, 64, 9000, 512), 2);
+  EXPECT_EQ(blocks(66, 64, 9000, 512), 2);
+  EXPECT_EQ(blocks(33, 128, 9000, 1024), 2);
+  EXPECT_EQ(blocks(34, 128, 9000, 1024), 1);
 }
 
 // Tokens of a step that come in runs divide among the multiprocessors, evenly; every token is in one block of a group.

@@ -12,7 +12,8 @@
 
 namespace dsv4rt::cuda {
 
-// The Hopper kernels: a cluster's blocks share a token, or a block takes 64 heads of one alone.
+// The Hopper kernels: a cluster's blocks share a token, four and eight in one way, a pair in another, or a block takes
+// 64 heads of one alone.
 struct WarpgroupPlan {
   std::int64_t first_token = 0;
   std::int64_t tokens = 0;

@@ -38,8 +38,7 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
   // Values of the output that a warpgroup sums.
   static constexpr int kColumns = KvSplit<kBlocks>::kSliceValues / 2;
   static constexpr int kOutputStride = KvSplit<kBlocks>::kSliceValues * 2 + 16;  // bytes: no bank conflicts
-  // Whether a piece has several tiles: then the products of one run while the next one's are issued.
-  static constexpr bool kOverlaps = KvSplit<kBlocks>::kPieceTiles > 1;
+  static_assert(KvSplit<kBlocks>::kPieceTiles > 1, "the products of a tile run while the next one's are issued");
 
   using Base::Base;
 
@@ -149,51 +148,32 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
     uint4 even[kProducts];  // weights of the tile whose products run, and of the next one
     uint4 odd[kProducts];
     load_weights(split, 0, even);
-    float factor[2];
     Sums o;
 #pragma unroll
     for (float& value : o.values) value = 0.0f;
     float sum[2] = {0.0f, 0.0f};
-    const auto scale_sums = [&] {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-        factor[half] = reciprocal(sum[half] + reference_[half].sink_weight(sink[half]));
-      }
-    };
+    float factor[2];
     const int tiles = (split.count + kTileRows - 1) / kTileRows;
-    if constexpr (kOverlaps) {
-      wgmma_hold(o.values);
+    wgmma_hold(o.values);
 #pragma unroll 1
-      for (int tile = 0; tile < tiles; tile += 2) {
-        multiply_tile(tile, even, o);
-        add_step_sums(split, tile / 2, sum);
-        finish_tile_before(split, tile, odd);
-        if (tile + 1 < tiles) {
-          multiply_tile(tile + 1, odd, o);
-          finish_tile_before(split, tile + 1, even);
-        }
+    for (int tile = 0; tile < tiles; tile += 2) {
+      multiply_tile(tile, even, o);
+      add_step_sums(split, tile / 2, sum);
+      finish_tile_before(split, tile, odd);
+      if (tile + 1 < tiles) {
+        multiply_tile(tile + 1, odd, o);
+        finish_tile_before(split, tile + 1, even);
       }
-      scale_sums();
-      wgmma_wait<0>();
-      hold_weights(even);
-      hold_weights(odd);
-    } else {
-#pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < kProducts; ++i) odd[i] = even[i];
-        hold_weights(odd);
-        load_weights(split, tile + 1, even);
-        wgmma_hold(o.values);
-        multiply_tile(tile, odd, o);
-        if (tile % 2 == 0) add_step_sums(split, tile / 2, sum);
-        wgmma_wait<0>();
-        release_values(tile);
-      }
-      scale_sums();
     }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+      factor[half] = reciprocal(sum[half] + reference_[half].sink_weight(sink[half]));
+    }
+    wgmma_wait<0>();
+    hold_weights(even);
+    hold_weights(odd);
     wgmma_hold(o.values);
     write_slice(o, factor);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/place_rows.cuh"
 #include "backend/cuda/kernels/attend/query_copy.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_heads.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_rows.cuh"
@@ -22,42 +23,6 @@ struct WarpgroupPass {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// Places of window rows and of the first compressed rows. Selected rows are read before position_of() tells the token's
-// place.
-template <class PositionOf>
-__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, RowSlot* shared_slots,
-                                       const PositionOf& position_of) {
-  constexpr int kPerThread = (kMappedRows + kWarpgroupThreads - 1) / kWarpgroupThreads;
-  const int thread = static_cast<int>(threadIdx.x);
-  std::int32_t row[kPerThread];
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int index = thread + i * kWarpgroupThreads;
-    row[i] = index;
-    if (p.topk_indices != nullptr && index < p.topk_stride) {
-      row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
-    }
-  }
-  const TokenRows rows = token_rows(p, token, position_of);
-  const int compressed = min(rows.count - rows.window, kMappedRows);
-  if (thread < rows.window) {
-    const std::int32_t position = rows.place.position - rows.window + 1 + thread;
-    shared_slots[thread] = window_slot(p, rows.place, position);
-  }
-  RowSlot place[kPerThread] = {};
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kWarpgroupThreads < compressed) place[i] = row_slot<true>(p, rows.place.slot, row[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kWarpgroupThreads < compressed) {
-      shared_slots[kMappedWindow + thread + i * kWarpgroupThreads] = place[i];
-    }
-  }
-  return rows;
-}
 
 // Zeros for this block's slice of the outputs of a token without rows.
 template <int kBlocks>
@@ -85,7 +50,7 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   const TokenPosition place = token_position(p.step, token);
   const bool selected = p.topk_indices != nullptr;
   if (selected) take_turn();
-  const TokenRows rows = place_rows(p, token, shared.place, [&] { return place; });
+  const TokenRows rows = place_rows<kWarpgroupThreads>(p, token, shared.place, [&] { return place; });
   if (threadIdx.x == 0) {
     shared.work = {.token = static_cast<std::int32_t>(token),
                    .first_head = first_head,
@@ -102,11 +67,11 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
     return;
   }
   if (consumes) {
-    take_registers<consumer_registers<kBlocks>()>();
+    take_registers<kConsumerRegisters>();
     if (!selected) take_turn();
     HeadConsumer<kBlocks>(p, shared).run();
   } else {
-    give_registers<producer_registers<kBlocks>()>();
+    give_registers<kProducerRegisters>();
     const KvSplit<kBlocks> split(rows.count, rank);
     RowProducer<kBlocks>(p, rows, split, shared).run();
     if (threadIdx.x < kConsumers + kRotatedPairs) {

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_launch.h"
+#include "backend/cuda/kernels/attend/pair_launch.h"
 #include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_kernel.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
@@ -15,6 +16,14 @@ namespace {
 
 constexpr int kFewestGroupHeads = 16;  // heads that one warp takes
 constexpr int kMostRounds = 4;         // after more of them another launch costs what it saves
+
+// Steps of rows from which clusters of so many blocks are faster than smaller ones. `few`: they take half of their
+// places at most.
+constexpr std::int64_t fewest_steps(int blocks, bool few) {
+  if (blocks == 8) return 8;
+  if (blocks == 4) return few ? 5 : 16;
+  return 1;
+}
 
 template <int kBlocks>
 Result<int> clusters_at_once(const CudaDevice& device) {
@@ -44,7 +53,7 @@ Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, co
                         cudaStream_t stream) {
   if (plan.cluster_blocks == 8) return launch<8>(device, params, plan, stream);
   if (plan.cluster_blocks == 4) return launch<4>(device, params, plan, stream);
-  if (plan.cluster_blocks == 2) return launch<2>(device, params, plan, stream);
+  if (plan.cluster_blocks == 2) return launch_pairs(device, params, plan, stream);
   return launch_blocks(device, params, plan, stream);
 }
 
@@ -53,7 +62,7 @@ Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, co
 Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks) {
   switch (cluster_blocks) {
     case 2:
-      return clusters_at_once<2>(device);
+      return pairs_at_once(device);
     case 4:
       return clusters_at_once<4>(device);
     case 8:
@@ -65,15 +74,16 @@ Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blo
 
 namespace {
 
-// A token gets as many blocks as the machine holds at once and as have rows.
+// A token gets as many blocks as the machine holds at once and as are of use.
 Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t tokens,
                                      std::int64_t most_rows) {
   const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };
   WarpgroupPlan plan{.tokens = tokens, .group_heads = kTileHeads, .groups = groups_of(kTileHeads)};
-  const std::int64_t useful = (most_rows + kStepRows - 1) / kStepRows;
+  const std::int64_t steps = (most_rows + kStepRows - 1) / kStepRows;
+  const std::int64_t items = tokens * plan.groups;
   for (const int blocks : {8, 4, 2}) {
     DSV4RT_ASSIGN_OR_RETURN(const std::int64_t at_once, warpgroup_clusters_at_once(device, blocks));
-    if (useful < blocks || tokens * plan.groups > at_once) continue;
+    if (items > at_once || steps < fewest_steps(blocks, 2 * items <= at_once)) continue;
     plan.cluster_blocks = blocks;
     // Fewer heads for a cluster as long as the machine has room for all clusters.
     while (blocks == kMostClusterBlocks && plan.group_heads > kFewestGroupHeads &&
@@ -84,7 +94,7 @@ Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParam
     plan.blocks = tokens * blocks;
     return plan;
   }
-  plan.blocks = std::min<std::int64_t>(tokens * plan.groups, device.multiprocessors());
+  plan.blocks = std::min<std::int64_t>(items, device.multiprocessors());
   return plan;
 }
 

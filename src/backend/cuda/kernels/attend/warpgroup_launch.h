@@ -1,4 +1,5 @@
-// The Hopper kernel of attention: how many of its clusters a device runs at once, and its launch.
+// The Hopper kernels of attention for tokens by themselves: how many of their clusters a device runs at once, and their
+// launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +8,7 @@
 
 namespace dsv4rt::cuda {
 
-// cluster_blocks: 2, 4 or 8.
+// cluster_blocks: 2 (pairs), 4 or 8.
 Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks);
 
 // Leaves tokens of the dense kernels alone. Precondition: the device has code for sm_90a.

@@ -1,4 +1,5 @@
-// How one token's attention divides among the blocks of a cluster and the warps of a block, on Hopper.
+// How one token's attention divides among the blocks of a cluster of four or eight and the warps of a block, on Hopper.
+// A pair of blocks divides it otherwise: pair_plan.cuh.
 //
 // Every block of the cluster scores one KV split against all heads, the cluster agrees on the greatest scores,
 // every block turns its scores into weights, then every block sums weights times values over all rows for its
@@ -40,17 +41,11 @@ constexpr int warpgroup_tiles() {
   constexpr int kMostSteps = ((kMappedWindow + kMappedRows) / kStepRows + kBlocks - 1) / kBlocks;
   return (kMostSteps * kStepRows + 2 * kTileRows - 1) / (2 * kTileRows);
 }
-static_assert(warpgroup_tiles<2>() == 5 && warpgroup_tiles<4>() == 3 && warpgroup_tiles<8>() == 2);
+static_assert(warpgroup_tiles<4>() == 3 && warpgroup_tiles<8>() == 2);
 
 // Registers of a consumer's and of a producer's threads.
-template <int kBlocks>
-constexpr int consumer_registers() {
-  return kBlocks > 2 ? 144 : 176;
-}
-template <int kBlocks>
-constexpr int producer_registers() {
-  return 256 - consumer_registers<kBlocks>();
-}
+inline constexpr int kConsumerRegisters = 144;
+inline constexpr int kProducerRegisters = 112;
 
 // Heads of a token, at most 64. Consumers read it again where they need it: their registers are full of scores.
 struct WorkItem {

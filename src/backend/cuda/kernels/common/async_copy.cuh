@@ -189,6 +189,13 @@ __device__ inline void store_cluster(std::uint32_t address, float4 v, std::uint3
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }
+// The same with 8 bytes.
+__device__ inline void store_cluster(std::uint32_t address, float2 v, std::uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];\n" ::"r"(address),
+      "f"(v.x), "f"(v.y), "r"(barrier)
+      : "memory");
+}
 // Arrives at a barrier of any block of the cluster, releasing this thread's earlier accesses and those ordered
 // before it.
 __device__ inline void barrier_arrive_cluster(std::uint32_t barrier) {
