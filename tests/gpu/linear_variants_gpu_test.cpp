@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -57,8 +58,43 @@ class LinearVariants : public GpuTest {
     scratch_ = cuda::Scratch(memory_.data(), memory_.size());
   }
 
+  // What every variant runs as one launch.
+  struct Launch {
+    std::string name;
+    std::int32_t tokens;
+    std::int64_t values;                                     // of all outputs, as floats
+    std::function<std::vector<LinearCall>(float* y)> calls;  // that write them
+    std::vector<cuda::LinearVariant> certain;                // variants that must run it
+  };
+
   // Their bytes are the first one's, which is the gemv kernel's for few tokens. Variants of family `but` are left out.
-  // padding: of rows of y.
+  void expect_same_bytes(const Launch& launch, std::optional<cuda::LinearFamily> but = {}) {
+    std::vector<float> expected;
+    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      if (variant.family == but) continue;
+      SCOPED_TRACE(launch.name + " T " + std::to_string(launch.tokens) + " " + name_of(variant));
+      const std::vector<float> poison(static_cast<std::size_t>(launch.values), std::nanf(""));
+      const DeviceArray<float> y(gpu(), poison);
+      ASSERT_OK(gpu().synchronize());
+      cuda::LinearLauncher launcher(*device_, launch.tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
+                                    variant);
+      const std::vector<LinearCall> calls = launch.calls(y.data());
+      for (const LinearCall& call : calls) ASSERT_OK(launcher.add(call));
+      if (const Status status = launcher.flush(); !status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
+        EXPECT_EQ(std::ranges::count(launch.certain, variant), 0);
+        continue;
+      }
+      ASSERT_OK(gpu().synchronize());
+      seen_.insert(name_of(variant));
+      const std::vector<float> values = y.download();
+      if (expected.empty()) expected = values;
+      EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0);
+    }
+    EXPECT_FALSE(expected.empty());
+  }
+
+  // One problem. padding: of rows of y.
   void expect_same(const Weights& weights, std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type,
                    std::optional<cuda::LinearFamily> but = {}, const std::vector<bf16>& inputs = {},
                    std::int64_t padding = 0) {
@@ -66,28 +102,16 @@ class LinearVariants : public GpuTest {
     fill_matrix(matrix, weights.encoding, weights.activation, out, in, 91);
     const auto weight = pack(gpu(), matrix.host);
     const DeviceArray<bf16> x(gpu(), inputs.empty() ? random_inputs(tokens * in) : inputs);
-    std::vector<float> expected;
-    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-      if (variant.family == but) continue;
-      const std::int64_t stride = out + padding;
-      const DeviceArray<float> y(gpu(), std::vector<float>(static_cast<std::size_t>(tokens * stride), std::nanf("")));
-      ASSERT_OK(gpu().synchronize());
-      const LinearCall call{x.data(), in, weight.get(), y.data(), stride, type};
-      cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
-                                    variant);
-      ASSERT_OK(launcher.add(call));
-      if (const Status status = launcher.flush(); !status.ok()) {
-        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
-        continue;
-      }
-      ASSERT_OK(gpu().synchronize());
-      seen_.insert(name_of(variant));
-      const std::vector<float> values = y.download();
-      if (expected.empty()) expected = values;
-      EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
-          << weights.name << " [" << out << ", " << in << "] T " << tokens << " " << name_of(variant);
-    }
-    EXPECT_FALSE(expected.empty());
+    const std::int64_t stride = out + padding;
+    expect_same_bytes({.name = std::string(weights.name) + " [" + std::to_string(out) + ", " + std::to_string(in) + "]",
+                       .tokens = tokens,
+                       .values = tokens * stride,
+                       .calls =
+                           [&](float* y) {
+                             return std::vector{LinearCall{x.data(), in, weight.get(), y, stride, type}};
+                           },
+                       .certain = {}},
+                      but);
   }
 
   // Outputs of a problem behind one of `outputs` in the same launch, an odd number of row tiles, so that `variants`
@@ -136,30 +160,17 @@ class LinearVariants : public GpuTest {
     }
     const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
     for (const OutputType last : {OutputType::kF32, OutputType::kBf16}) {
-      std::vector<float> expected;
-      for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-        const std::vector<float> poison(static_cast<std::size_t>(tokens * (outs[0] + outs[1])), std::nanf(""));
-        const DeviceArray<float> y(gpu(), poison);
-        ASSERT_OK(gpu().synchronize());
-        const std::array<LinearCall, 2> calls{
-            LinearCall{x.data(), in, weights[0].get(), y.data(), outs[0], OutputType::kBf16},
-            LinearCall{x.data(), in, weights[1].get(), y.data() + tokens * outs[0], outs[1], last}};
-        cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(gpu().native_stream()),
-                                      variant);
-        for (const LinearCall& call : calls) ASSERT_OK(launcher.add(call));
-        if (const Status status = launcher.flush(); !status.ok()) {
-          EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
-          EXPECT_EQ(std::ranges::count(single, variant), 0) << name_of(variant);
-          continue;
-        }
-        ASSERT_OK(gpu().synchronize());
-        seen_.insert(name_of(variant));
-        const std::vector<float> values = y.download();
-        if (expected.empty()) expected = values;
-        EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
-            << kind.name << " [" << outs[0] << " + " << outs[1] << ", " << in << "] T " << tokens << " "
-            << name_of(variant) << (last == OutputType::kF32 ? " float" : " bf16");
-      }
+      const auto calls = [&](float* y) {
+        return std::vector{LinearCall{x.data(), in, weights[0].get(), y, outs[0], OutputType::kBf16},
+                           LinearCall{x.data(), in, weights[1].get(), y + tokens * outs[0], outs[1], last}};
+      };
+      expect_same_bytes({.name = std::string(kind.name) + " [" + std::to_string(outs[0]) + " + " +
+                                 std::to_string(outs[1]) + ", " + std::to_string(in) + "]" +
+                                 (last == OutputType::kF32 ? " float" : " bf16"),
+                         .tokens = tokens,
+                         .values = tokens * (outs[0] + outs[1]),
+                         .calls = calls,
+                         .certain = single});
     }
   }
 

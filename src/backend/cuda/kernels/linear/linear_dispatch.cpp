@@ -195,8 +195,6 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
   const int shares = variant.cluster_blocks * variant.parts;
   if (segments % shares != 0 || any_products(shapes)) return does_not_fit(plan.variant);
   if (!variant.adds_segments && segments > 1) return does_not_fit(plan.variant);
-  // Parts keep their segments' sums, all but the first part one by one, in registers for two.
-  if (variant.parts > 1 && segments > 2 * shares) return does_not_fit(plan.variant);
   plan.sum_bytes = variant.parts > 1 ? kPassSlots * pass_chunk_bytes(variant.tokens)
                                      : tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
   const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);

@@ -1,6 +1,7 @@
 // Sizes of the tile kernel that host and device agree on.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
@@ -67,5 +68,10 @@ constexpr TileVariant tile_variant(int cluster_blocks) {
 // Numbered as LinearVariant does.
 inline constexpr std::array kTileVariants = {tile_variant<128, 1, 2>(2), tile_variant<128, 2>(1),
                                              tile_variant<128, 2>(2), tile_variant<128, 2>(4), tile_variant<256, 2>(1)};
+
+// Parts keep their segments' sums, all but the first part one by one, in registers for two.
+static_assert(std::ranges::all_of(kTileVariants, [](const TileVariant& variant) {
+  return variant.parts == 1 || kMaxSegments <= 2 * variant.cluster_blocks * variant.parts;
+}));
 
 }  // namespace dsv4rt::cuda
