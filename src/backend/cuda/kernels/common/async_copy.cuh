@@ -53,6 +53,20 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       : "memory");
 }
 
+// True in one lane of a warp, all of whose lanes call it. Copies of a lane that is found so need no loop over the lanes
+// that may be active.
+__device__ inline bool elected_lane() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // `bytes` contiguous bytes, all three multiples of 16.
 __device__ inline void copy_bulk(std::uint32_t target, const void* source, std::uint32_t bytes, std::uint32_t barrier,
                                  std::uint64_t cache_policy) {

@@ -131,15 +131,15 @@ struct TileConsumer {
   // The segment's first scales, fetched ahead of time: they come from memory that nothing else touched.
   __device__ __forceinline__ float first_scales(const Segment s) const {
     if (s.q->kind == TileKind::kBf16 || !present(s)) return 0.0F;
-    const int first = s.q->scale_blocks * s.number / p.segments;
-    const int blocks = s.q->scale_blocks * (s.number + 1) / p.segments - first;
+    const int first = segment_block(p, *s.q, s.number);
+    const int blocks = segment_block(p, *s.q, s.number + 1) - first;
     return lane_scales(s.q->scales + std::int64_t{s.row_tile} * s.q->scale_blocks + first, 0, blocks);
   }
 
   __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const Segment s, float first_scales) {
     const LinearProblem& q = *s.q;
-    const int first = q.scale_blocks * s.number / p.segments;
-    const int blocks = q.scale_blocks * (s.number + 1) / p.segments - first;
+    const int first = segment_block(p, q, s.number);
+    const int blocks = segment_block(p, q, s.number + 1) - first;
     const float* scales = q.scales + std::int64_t{s.row_tile} * q.scale_blocks + first;
     if (q.kind == TileKind::kBf16) {
       sum_bf16(sum, 2 * blocks);

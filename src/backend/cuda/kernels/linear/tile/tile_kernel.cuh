@@ -81,14 +81,13 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
   m.empty += part * kMaxStages * 8;
   if (warp >= kConsumerWarps) {
     if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
-    if (warp < kConsumerWarps + kParts && lane == 0) {
+    if (warp < kConsumerWarps + kParts && elected_lane()) {
       const int share = p.segments / (blocks * kParts);
       const int first = (static_cast<int>(rank) * kParts + part) * share;
-      StageCursor cursor{&p, cluster, clusters, first, first + share};
-      cursor.load_item();
       const TileProducer<kTokens, kRowTiles, kParts> producer{
-          p, m, blocks, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
-      producer.run(cursor);
+          p,        m,     blocks,        cluster,
+          clusters, first, first + share, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
+      producer.run();
     } else {
       if (blocks > 1) cluster_wait();
       wait_for_predecessors();

@@ -11,29 +11,18 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Walks the stages of this block's items.
-struct StageCursor {
-  const LinearParams* p;
-  int cluster, clusters, first_segment, end_segment;
+// The stages that a producer fetches, its segments of item after item. A stage takes a few instructions: consumers wait
+// for every one more of this thread.
+struct TileStages {
   int round = 0;
-  LinearItem item{};
-  int stage = 0, end = 0;
-  bool valid = false;
-
-  __device__ __forceinline__ void load_item() {
-    const int index = item_of_round(round, cluster, clusters);
-    valid = index < p->items;
-    if (!valid) return;
-    item = linear_item(*p, index);
-    const LinearProblem& q = p->problems[item.problem];
-    stage = segment_stage(*p, q, first_segment);
-    end = segment_stage(*p, q, end_segment);
-  }
-  __device__ __forceinline__ void next() {
-    if (++stage < end) return;
-    ++round;
-    load_item();
-  }
+  int left = 0;                        // stages of the item, this one included; 0 after the last item
+  const std::byte* weights = nullptr;  // the next stage, in the first row tile
+  std::uint32_t second_tile = 0;       // bytes from there to the second row tile
+  std::uint32_t tile_bytes = 0;
+  int tiles = 0;  // row tiles of the item
+  const CUtensorMap* inputs = nullptr;
+  int column = 0;
+  int token = 0;
 };
 
 template <int kTokens, int kRowTiles, int kParts>
@@ -42,54 +31,72 @@ struct TileProducer {
   const LinearParams& p;
   const TileMemory& m;
   int blocks;  // number of blocks in the cluster
+  int cluster, clusters;
+  int first_segment, end_segment;
   std::uint64_t weight_policy;
 
-  __device__ __forceinline__ void load_weights(const StageCursor& at, int stage) const {
-    const LinearProblem& q = p.problems[at.item.problem];
-    const int tile_bytes = stage_tile_bytes(q.kind);
-    const int first_tile = at.item.row_group * q.item_tiles;
-    const int tiles = min(q.item_tiles, q.row_tiles - first_tile);
+  __device__ __forceinline__ void begin_item(TileStages& at) const {
+    const int index = item_of_round(at.round, cluster, clusters);
+    at.left = 0;
+    if (index >= p.items) return;
+    const LinearItem item = linear_item(p, index);
+    const LinearProblem& q = p.problems[item.problem];
+    const int first_tile = item.row_group * q.item_tiles;
+    const int first_stage = segment_stage(p, q, first_segment);
+    at.left = segment_stage(p, q, end_segment) - first_stage;
+    at.tile_bytes = static_cast<std::uint32_t>(stage_tile_bytes(q.kind));
+    at.second_tile = static_cast<std::uint32_t>(q.scale_blocks * kStagesPerScale) * at.tile_bytes;
+    at.weights = q.codes + std::int64_t{first_tile} * at.second_tile + first_stage * at.tile_bytes;
+    at.tiles = kRowTiles > 1 ? min(q.item_tiles, q.row_tiles - first_tile) : 1;
+    at.inputs = &p.inputs[q.input];
+    at.column = first_stage * kStageInputs;
+    at.token = item.token_tile * kTokens;
+  }
+  __device__ __forceinline__ void next(TileStages& at) const {
+    at.weights += at.tile_bytes;
+    at.column += kStageInputs;
+    if (--at.left > 0) return;
+    ++at.round;
+    begin_item(at);
+  }
+
+  // Announces the inputs too.
+  __device__ __forceinline__ void load_weights(const TileStages& at, int stage) const {
     const std::uint32_t barrier = m.full + stage * 8;
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(tiles * tile_bytes + Shape::kInputBytes));
-    const int stages = segment_stage(p, q, p.segments);
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      if (t >= tiles) break;
-      const std::int64_t offset = (std::int64_t{first_tile + t} * stages + at.stage) * tile_bytes;
-      copy_bulk(m.stages + stage * p.stage_bytes + t * tile_bytes, q.codes + offset,
-                static_cast<std::uint32_t>(tile_bytes), barrier, weight_policy);
+    const std::uint32_t to = m.stages + stage * p.stage_bytes;
+    barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + Shape::kInputBytes);
+    copy_bulk(to, at.weights, at.tile_bytes, barrier, weight_policy);
+    if (kRowTiles > 1 && at.tiles > 1) {
+      copy_bulk(to + at.tile_bytes, at.weights + at.second_tile, at.tile_bytes, barrier, weight_policy);
     }
   }
-
-  __device__ __forceinline__ void load_inputs(const StageCursor& at, int stage) const {
-    const LinearProblem& q = p.problems[at.item.problem];
-    const std::uint32_t barrier = m.full + stage * 8;
-    const int first_token = at.item.token_tile * kTokens;
-    copy_box(m.stages + stage * p.stage_bytes + p.input_offset, &p.inputs[q.input], at.stage * kStageInputs,
-             first_token, barrier);
+  __device__ __forceinline__ void load_inputs(const TileStages& at, int stage) const {
+    copy_box(m.stages + stage * p.stage_bytes + p.input_offset, at.inputs, at.column, at.token, m.full + stage * 8);
   }
 
-  __device__ __forceinline__ void run(StageCursor cursor) const {
+  __device__ __forceinline__ void run() const {
     // The first stages: weights at once, inputs when the kernels before have written them. Nothing here concerns other
     // blocks; it waits for them all the same before it waits for consumers: racecheck lets nobody past a barrier of the
     // cluster before all threads wait there.
-    StageCursor ahead = cursor;
+    TileStages at;
+    begin_item(at);
+    TileStages ahead = at;
     int filled = 0;
-    for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.valid; ++filled, ahead.next())
+    for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead))
       load_weights(ahead, filled);
     if (blocks > 1) cluster_wait();
     wait_for_predecessors();
-    for (int i = 0; i < filled; ++i, cursor.next()) load_inputs(cursor, i);
-    for (int i = filled; i < p.stages && cursor.valid; ++i, cursor.next()) {
-      load_weights(cursor, i);
-      load_inputs(cursor, i);
+    for (int i = 0; i < filled; ++i, next(at)) load_inputs(at, i);
+    for (int i = filled; i < p.stages && at.left > 0; ++i, next(at)) {
+      load_weights(at, i);
+      load_inputs(at, i);
     }
     Ring ring;
-    while (cursor.valid) {
+    while (at.left > 0) {
       barrier_wait(m.empty + ring.stage * 8, ring.parity);
-      load_weights(cursor, ring.stage);
-      load_inputs(cursor, ring.stage);
-      cursor.next();
+      load_weights(at, ring.stage);
+      load_inputs(at, ring.stage);
+      next(at);
       ring.advance(p.stages);
     }
   }

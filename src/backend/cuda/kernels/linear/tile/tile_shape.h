@@ -21,8 +21,8 @@ struct TileShape {
   static constexpr int kConsumers = kRowTiles * kParts * kWarpgroup;
   // Two warpgroups need more registers than an even share: a whole producer warpgroup gives its own away.
   static constexpr bool kMovesRegisters = kRowTiles * kParts > 1;
-  static constexpr int kProducerRegisters = kParts > 1 ? 40 : 24;
-  static constexpr int kConsumerRegisters = kParts > 1 ? 232 : 240;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
   // With more tokens there are no registers for a sum of segments: the one segment's is stored.
