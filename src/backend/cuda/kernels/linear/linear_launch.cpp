@@ -147,6 +147,25 @@ void split_last_problem(LinearParams& params, int row_tiles) {
   rest.y = static_cast<std::byte*>(rest.y) + first_bytes;
 }
 
+// kTile: lets the copy engine store what it can, so that warpgroups go on with the next item.
+Status box_outputs(LinearParams& params, const LinearPlan& plan) {
+  if (plan.cluster_blocks > 1) return {};
+  for (int i = 0; i < std::min(params.problem_count, kMaxBoxedOutputs); ++i) {
+    LinearProblem& problem = params.problems[i];
+    if (problem.float_output || !problem.wide_stores) continue;
+    problem.boxed_output = true;
+    DSV4RT_RETURN_IF_ERROR(encode_row_map({.data = problem.y,
+                                           .value_bytes = 2,
+                                           .columns = std::int64_t{problem.row_tiles} * kRowTile,
+                                           .rows = params.tokens,
+                                           .row_bytes = problem.y_stride * 2,
+                                           .box_columns = kRowTile,
+                                           .box_rows = plan.item_tokens},
+                                          params.outputs[i]));
+  }
+  return {};
+}
+
 // Inputs as they are, for blocks that bring and round them themselves.
 void set_rows(LinearParams& params, std::span<const LinearCall* const> calls) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -228,6 +247,7 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   params.stages = planned.stages;
   params.sum_bytes = planned.sum_bytes;
   split_last_problem(params, planned.single_tiles);
+  DSV4RT_RETURN_IF_ERROR(box_outputs(params, planned));
   return launch_tiles(device_, params, planned, stream_);
 }
 

@@ -32,6 +32,7 @@ inline constexpr int kScaleBlockInputs = 128;  // inputs that share a scale
 inline constexpr int kStagesPerScale = kScaleBlockInputs / kStageInputs;
 inline constexpr int kTileStepInputs = 16;  // inputs of a matrix instruction on BF16
 inline constexpr int kMaxProblems = 16;     // most problems of a launch
+inline constexpr int kMaxBoxedOutputs = 3;  // kTile: problems whose outputs may leave through the copy engine
 inline constexpr int kMaxStages = 24;       // most stages of a ring
 inline constexpr int kMaxSegments = 8;
 
@@ -85,7 +86,8 @@ struct LinearProblem {
   std::int16_t input = 0;  // index into LinearParams::inputs or rows
   TileKind kind = TileKind::kBf16;
   bool float_output = false;
-  bool wide_stores = false;  // y and its rows are 16-byte aligned
+  bool wide_stores = false;   // y and its rows are 16-byte aligned
+  bool boxed_output = false;  // kTile: LinearParams::outputs has a map of y, at the problem's number
 };
 
 // What a problem multiplies with, for kernels that read it without a tensor map.
@@ -102,11 +104,12 @@ struct InputNorm {
 };
 
 struct LinearParams {
-  CUtensorMap inputs[kMaxProblems];     // [T][K]; boxes of 128 bytes x an item's tokens, 128-byte swizzle
-  InputRows rows[kMaxProblems];         // instead of `inputs` where the blocks bring inputs themselves
-  InputNorm norm;                       // RMS norm of `rows` before the products
-  const float* input_scales = nullptr;  // kFp8Products: [K / 128][T], rows input_scale_stride apart, 16-byte aligned
-  std::int32_t input_scale_stride = 0;  // holds whole items of tokens
+  CUtensorMap inputs[kMaxProblems];       // [T][K]; boxes of 128 bytes x an item's tokens, 128-byte swizzle
+  CUtensorMap outputs[kMaxBoxedOutputs];  // y as BF16; boxes of 64 outputs x an item's tokens, 128-byte swizzle
+  InputRows rows[kMaxProblems];           // instead of `inputs` where the blocks bring inputs themselves
+  InputNorm norm;                         // RMS norm of `rows` before the products
+  const float* input_scales = nullptr;    // kFp8Products: [K / 128][T], rows input_scale_stride apart, 16-byte aligned
+  std::int32_t input_scale_stride = 0;    // holds whole items of tokens
   LinearProblem problems[kMaxProblems];
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;

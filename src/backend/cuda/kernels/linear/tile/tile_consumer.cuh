@@ -208,12 +208,26 @@ struct TileConsumer {
   __device__ __forceinline__ void store_tile_staged(const LinearProblem& q, int row_tile, int first_token,
                                                     const float (&sum)[kValues]) const {
     const std::uint32_t staged = m.sums + tile * p.sum_bytes;
+    const bool stores = warp == 0 && lane == 0;
+    if (q.boxed_output) {
+      if (stores) wait_stores_read<0>();  // of the item before
+      sync_warpgroup();
+    }
 #pragma unroll
     for (int j = 0; j < kTokens / 8; j += 2) {
       const int token = 8 * (j + lane / 16) + lane % 8;
       const int unit = 2 * warp + (lane / 8) % 2;
       const std::uint32_t at = staged + token * 128 + ((unit ^ (token & 7)) << 4);
       store_transposed(at, quad(sum, j), quad(sum, j + 1));
+    }
+    if (q.boxed_output) {
+      fence_async_proxy();
+      sync_warpgroup();
+      if (stores) {
+        store_box(&p.outputs[&q - p.problems], row_tile * kRowTile, first_token, staged);
+        commit_stores();
+      }
+      return;
     }
     sync_warpgroup();
     const int unit = lane % 8;
@@ -389,7 +403,7 @@ struct TileConsumer {
                          [&](int j) { return quad(total, j); });
       __syncwarp();
       if (!last_item && lane < blocks) {
-        barrier_arrive_cluster(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
+        barrier_arrive_readers(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
       }
     } else if (rank == 0) {
       wait_taken();
@@ -575,11 +589,12 @@ struct TileConsumer {
         next.number = first;
         scales_ahead = first_scales(next);
       }
-      if (last_item) return;
+      if (last_item) break;
       item = next_item;
       const int index = item_of_round(round + 1, cluster, clusters);
       if (index < p.items) next_item = linear_item(p, index);
     }
+    if (warp == 0 && lane == 0) wait_stores_read<0>();  // shared memory ends with the block
   }
 };
 
