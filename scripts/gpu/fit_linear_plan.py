@@ -81,10 +81,10 @@ def tile_shape(shape):
 
 def competes(variant, parts, tokens):
     """Split-K of exact products and more than 64 tokens runs launches of one item of tokens alone, items of 256 tokens
-    of the tile kernel up to 512."""
+    of the tile kernel up to 1024."""
     family, shape = variant.split()
     if family == "tile":
-        return tokens <= 512 or tile_shape(shape)[3] == 128
+        return tokens <= 1024 or tile_shape(shape)[3] == 128
     if family != "splitk" or all(p[2] is CODES for p in parts):
         return True
     item_tokens = splitk_shape(shape)[0]

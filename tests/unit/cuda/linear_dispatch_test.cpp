@@ -120,6 +120,11 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
   EXPECT_EQ(served(device, 256, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 512, wq_b_and_index), "tile 2c1t256");
+  EXPECT_EQ(served(device, 192, wq_b_and_index), "prefill 192");  // its items have no tokens in vain there
+  EXPECT_EQ(served(device, 576, wq_b_and_index), "prefill 192");
+  EXPECT_EQ(served(device, 768, wq_b_and_index), "tile 2c1t256");
+  EXPECT_EQ(served(device, 1024, wq_b_and_index), "tile 2c1t256");
+  EXPECT_EQ(served(device, 1025, wq_b_and_index), "prefill 192");
   EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "prefill 192");
 }
 

@@ -71,7 +71,7 @@ inline constexpr std::array kLinearCosts = {
     LinearCost{tile_of(1, 2, 2), 2.377, 0, 3.472, 0.2852, 0.2814, 0},
     LinearCost{tile_of(2, 1), 0, 2.113, 1.807, 0.4213, 0.338, 0},
     LinearCost{tile_of(2, 2), 0, 1.608, 1.793, 0.5373, 0.5389, 0},
-    LinearCost{tile_of(2, 1, 1, 256), 10.76, 0, 2, 0.42, 0.42, 0},
+    LinearCost{tile_of(2, 1, 1, 256), 3.3, 0, 2, 0.629, 0.629, 0},
     LinearCost{tile_of(2, 4), 2, 2.727, 3.234, 0.5168, 0.5231, 0},
     LinearCost{prefill_of(128), 0.3807, 3.095, 1.732, 0.4002, 0.3368, 0},
     LinearCost{prefill_of(192), 0.5553, 3.588, 2.802, 0.4364, 0.4814, 0},

@@ -20,7 +20,7 @@ constexpr std::int32_t kMostGemvTokens = 4;
 constexpr std::int32_t kMostSplitKTokens = 64;
 // Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
 constexpr std::int32_t kMostMixedTokens = 128;
-constexpr std::int32_t kMostLongItemTokens = 512;
+constexpr std::int32_t kMostLongItemTokens = 1024;
 // From these tokens on the prefill kernel, which takes few problems at a time, is the fastest.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
