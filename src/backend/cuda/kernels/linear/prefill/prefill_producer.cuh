@@ -6,23 +6,11 @@
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/linear/prefill/prefill_shape.cuh"
+#include "backend/cuda/kernels/linear/shared/item_stages.cuh"
 
 namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// The stages of a block's items, one after the other.
-struct PrefillStages {
-  int round = 0;
-  int left = 0;                        // stages of the item, this one included; 0 after the last item
-  const std::byte* weights = nullptr;  // the next stage, in the block's first row tile
-  std::uint32_t second_tile = 0;       // bytes from there to the second row tile
-  std::uint32_t tile_bytes = 0;
-  int tiles = 0;  // row tiles of the block that the problem has
-  const CUtensorMap* inputs = nullptr;
-  int column = 0;
-  int token = 0;  // the first that this block fetches
-};
 
 template <int kTokens>
 struct PrefillProducer {
@@ -34,7 +22,7 @@ struct PrefillProducer {
   int pair, pairs;
   std::uint64_t weight_policy;
 
-  __device__ __forceinline__ void begin_item(PrefillStages& at) const {
+  __device__ __forceinline__ void begin_item(ItemStages& at) const {
     const int index = item_of_round(at.round, pair, pairs);
     at.left = 0;
     if (index >= p.items) return;
@@ -50,16 +38,14 @@ struct PrefillProducer {
     at.column = 0;
     at.token = item.token_tile * kTokens + rank * Shape::kShareTokens;
   }
-  __device__ __forceinline__ void next(PrefillStages& at) const {
-    at.weights += at.tile_bytes;
-    at.column += kStageInputs;
-    if (--at.left > 0) return;
+  __device__ __forceinline__ void next(ItemStages& at) const {
+    if (at.next_of_item()) return;
     ++at.round;
     begin_item(at);
   }
 
   // The block's own row tiles; announces the inputs too.
-  __device__ __forceinline__ void load_weights(const PrefillStages& at, int stage) const {
+  __device__ __forceinline__ void load_weights(const ItemStages& at, int stage) const {
     const std::uint32_t barrier = m.full + stage * 8;
     const std::uint32_t to = m.stages + stage * p.stage_bytes;
     barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + Shape::kInputBytes);
@@ -68,7 +54,7 @@ struct PrefillProducer {
   }
 
   // Half of the item's tokens, to both blocks.
-  __device__ __forceinline__ void load_inputs(const PrefillStages& at, int stage) const {
+  __device__ __forceinline__ void load_inputs(const ItemStages& at, int stage) const {
     copy_box_multicast(
         m.stages + stage * p.stage_bytes + p.input_offset + rank * (Shape::kShareTokens * kStageBytesOfInput),
         at.inputs, at.column, at.token, m.full + stage * 8, (1U << kPrefillBlocks) - 1);
@@ -76,9 +62,9 @@ struct PrefillProducer {
 
   __device__ __forceinline__ void run() const {
     // The first ring: weights at once, inputs when the other block listens and the kernels before have written them.
-    PrefillStages at;
+    ItemStages at;
     begin_item(at);
-    PrefillStages ahead = at;
+    ItemStages ahead = at;
     int filled = 0;
     for (; filled < p.stages && ahead.left > 0; ++filled, next(ahead)) load_weights(ahead, filled);
     cluster_wait();

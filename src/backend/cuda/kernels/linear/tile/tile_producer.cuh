@@ -5,25 +5,12 @@
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
+#include "backend/cuda/kernels/linear/shared/item_stages.cuh"
 #include "backend/cuda/kernels/linear/tile/tile_memory.cuh"
 
 namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// The stages that a producer fetches, its segments of item after item. A stage takes a few instructions: consumers wait
-// for every one more of this thread.
-struct TileStages {
-  int round = 0;
-  int left = 0;                        // stages of the item, this one included; 0 after the last item
-  const std::byte* weights = nullptr;  // the next stage, in the first row tile
-  std::uint32_t second_tile = 0;       // bytes from there to the second row tile
-  std::uint32_t tile_bytes = 0;
-  int tiles = 0;  // row tiles of the item
-  const CUtensorMap* inputs = nullptr;
-  int column = 0;
-  int token = 0;
-};
 
 template <int kTokens, int kRowTiles, int kParts>
 struct TileProducer {
@@ -35,7 +22,7 @@ struct TileProducer {
   int first_segment, end_segment;
   std::uint64_t weight_policy;
 
-  __device__ __forceinline__ void begin_item(TileStages& at) const {
+  __device__ __forceinline__ void begin_item(ItemStages& at) const {
     const int index = item_of_round(at.round, cluster, clusters);
     at.left = 0;
     if (index >= p.items) return;
@@ -52,16 +39,14 @@ struct TileProducer {
     at.column = first_stage * kStageInputs;
     at.token = item.token_tile * kTokens;
   }
-  __device__ __forceinline__ void next(TileStages& at) const {
-    at.weights += at.tile_bytes;
-    at.column += kStageInputs;
-    if (--at.left > 0) return;
+  __device__ __forceinline__ void next(ItemStages& at) const {
+    if (at.next_of_item()) return;
     ++at.round;
     begin_item(at);
   }
 
   // Announces the inputs too.
-  __device__ __forceinline__ void load_weights(const TileStages& at, int stage) const {
+  __device__ __forceinline__ void load_weights(const ItemStages& at, int stage) const {
     const std::uint32_t barrier = m.full + stage * 8;
     const std::uint32_t to = m.stages + stage * p.stage_bytes;
     barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + Shape::kInputBytes);
@@ -70,7 +55,7 @@ struct TileProducer {
       copy_bulk(to + at.tile_bytes, at.weights + at.second_tile, at.tile_bytes, barrier, weight_policy);
     }
   }
-  __device__ __forceinline__ void load_inputs(const TileStages& at, int stage) const {
+  __device__ __forceinline__ void load_inputs(const ItemStages& at, int stage) const {
     copy_box(m.stages + stage * p.stage_bytes + p.input_offset, at.inputs, at.column, at.token, m.full + stage * 8);
   }
 
@@ -78,9 +63,9 @@ struct TileProducer {
     // The first stages: weights at once, inputs when the kernels before have written them. Nothing here concerns other
     // blocks; it waits for them all the same before it waits for consumers: racecheck lets nobody past a barrier of the
     // cluster before all threads wait there.
-    TileStages at;
+    ItemStages at;
     begin_item(at);
-    TileStages ahead = at;
+    ItemStages ahead = at;
     int filled = 0;
     for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead))
       load_weights(ahead, filled);
