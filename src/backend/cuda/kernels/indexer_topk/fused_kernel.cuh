@@ -66,25 +66,29 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const auto index = static_cast<std::int32_t>(blockIdx.x) / blocks;
   const std::int64_t token = batch.first_token + index;
   const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
+  const std::int32_t tiles = rows <= p.top_k ? 0 : (rows + kTileKeys - 1) / kTileKeys;
+  const std::int32_t share = (tiles + blocks - 1) / blocks;
+  const std::int32_t first = min(rank * share, tiles);
+  const std::int32_t end = min(first + share, tiles);
+  const ScoreRuns runs(p, batch);
+  const ScoreRun run{
+      .first = index, .end = index + 1, .tiles = tiles, .sequence = tiles > 0 ? p.step.token_sequence[token] : 0};
+  TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});
+  TilePlace place{};
+  if (thread >= kScoreWorkers && end > first) place = finder.find(min(thread % 32, end - first - 1));
   wait_for_predecessors();
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (rank == 0 && thread == 0) p.topk_count[token] = min(rows, p.top_k);
-  if (rows <= p.top_k) {
+  if (tiles == 0) {
     select_all(rows, p.top_k, kWgmmaScoreThreads, chosen);
     return;
   }
   __syncthreads();
-  const std::int32_t tiles = (rows + kTileKeys - 1) / kTileKeys;
-  const std::int32_t share = (tiles + blocks - 1) / blocks;
-  const std::int32_t first = min(rank * share, tiles);
-  const std::int32_t end = min(first + share, tiles);
   if (thread >= kScoreWorkers) {
     give_registers<32>();
     if constexpr (kAllSelect) sync_scores();
     if (thread < kScoreWorkers + 32) {
-      const ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = p.step.token_sequence[token]};
-      produce_tiles<kFormat>(p, ScoreRuns(p, batch), {.tiles = end - first, .first_tile = first, .run = run}, shape,
-                             shared_address(memory.ring), control.score);
+      produce_tiles<kFormat>(p, finder, place, end - first, shape, shared_address(memory.ring), control.score);
     }
     if constexpr (!kAllSelect) return;
   } else {

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/early_reads.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/indexer_topk/index_mma.cuh"
 #include "backend/cuda/kernels/indexer_topk/key_operand.cuh"
@@ -165,46 +166,33 @@ __device__ inline void init_score_barriers(ScoreControl& control, const ScoreSha
 class RingReader {
  public:
   __device__ RingReader(const ScoreMemory& memory, const ScoreShape& shape)
-      : first_(memory.ring + group() * shape.stage_bytes),
-        keys_(first_),
-        first_full_(shared_address(memory.control->full + group())),
-        full_(first_full_),
-        turns_(shape.stages / kScoreGroups),
-        step_bytes_(kScoreGroups * shape.stage_bytes),
-        left_(turns_) {}
+      : memory_(memory), shape_(shape), stage_(static_cast<int>(threadIdx.x) / 128) {}
 
   // The warpgroup's next tile.
   __device__ const std::byte* wait() const {
-    barrier_wait(full_, phase_);
-    return keys_;
+    barrier_wait(full(), phase_);
+    return memory_.ring + stage_ * shape_.stage_bytes;
   }
   // Gives the tile's memory back and moves on. The fence lets this lane's reads end before the copy engine writes
   // there: the compiler starts them before the arrival but does not wait for them. Every lane arrives, since race
   // checkers do not see an arrival after __syncwarp() as that of the other lanes too.
   __device__ void release() {
     fence_async_proxy();
-    barrier_arrive(full_ + kFullToEmpty);
-    keys_ += step_bytes_;
-    full_ += 8 * kScoreGroups;
-    if (--left_ == 0) {
-      keys_ = first_;
-      full_ = first_full_;
-      left_ = turns_;
+    barrier_arrive(full() + kFullToEmpty);
+    stage_ += kScoreGroups;
+    if (stage_ >= shape_.stages) {
+      stage_ -= shape_.stages;
       phase_ ^= 1;
     }
   }
 
  private:
   static constexpr std::uint32_t kFullToEmpty = offsetof(ScoreControl, empty) - offsetof(ScoreControl, full);
-  static __device__ int group() { return static_cast<int>(threadIdx.x) / 128; }
+  [[nodiscard]] __device__ std::uint32_t full() const { return shared_address(memory_.control->full + stage_); }
 
-  const std::byte* first_;
-  const std::byte* keys_;
-  std::uint32_t first_full_;
-  std::uint32_t full_;
-  int turns_;
-  int step_bytes_;
-  int left_;
+  const ScoreMemory& memory_;
+  const ScoreShape& shape_;
+  int stage_;
   std::uint32_t phase_ = 0;
 };
 
@@ -345,36 +333,72 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
   }
 }
 
-// Fills the ring with the part's tiles. One warp: its lanes look up where 32 tiles lie, then copy them in turn.
+// Where the keys of a tile lie: a block of the cache, and the row in it.
+struct TilePlace {
+  const std::byte* block;
+  std::int32_t row;
+};
+
+// Finds the places of a part's tiles, which a lane asks for in ascending order. What it reads is known before the
+// step's first kernel (early_reads.cuh).
+class TileFinder {
+ public:
+  __device__ TileFinder(const IndexerTopkParams& params, const ScoreRuns& runs, const ScorePart& part)
+      : p_(params),
+        runs_(runs),
+        run_(part.run),
+        number_(-part.first_tile),
+        tiles_of_block_(static_cast<std::uint32_t>(params.keys.shape.rows) / kTileKeys) {
+    find_table();
+  }
+
+  // The tile of this number in the part.
+  __device__ TilePlace find(std::int32_t number) {
+#pragma unroll 1
+    while (number >= number_ + run_.tiles) {
+      number_ += run_.tiles;
+      run_ = runs_.run_after(run_);
+      find_table();
+    }
+    const auto tile = static_cast<std::uint32_t>(number - number_);
+    const std::uint32_t column = tile / tiles_of_block_;
+    return {.block = p_.keys.blocks + load_early(p_.keys.block_table + table_ + column) * p_.keys.shape.block_bytes,
+            .row = static_cast<std::int32_t>((tile - column * tiles_of_block_) * kTileKeys)};
+  }
+  [[nodiscard]] __device__ bool whole_blocks() const {
+    return tiles_of_block_ == 1;
+  }
+
+ private:
+  __device__ void find_table() {
+    table_ = load_early(p_.step.sequence_slot + run_.sequence) * p_.keys.table_stride;
+  }
+
+  const IndexerTopkParams& p_;
+  const ScoreRuns& runs_;
+  ScoreRun run_;
+  std::int32_t number_;  // number in the part of the run's tile 0
+  std::uint32_t tiles_of_block_;
+  std::int64_t table_ = 0;
+};
+
+// Fills the ring with a part's tiles, of which `mine` is the one whose number is the lane's, if there is one. One warp:
+// its lanes look up where 32 tiles lie, then copy them in turn.
 template <IndexKeyFormat kFormat>
-__device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns& runs, const ScorePart& part,
+__device__ inline void produce_tiles(const IndexerTopkParams& p, TileFinder& finder, TilePlace mine, std::int32_t tiles,
                                      const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
   using Layout = typename KeyOperand<kFormat>::Layout;
   constexpr std::uint32_t kCodeBytes = kTileKeys * Layout::kDataBytes;
   constexpr std::uint32_t kScaleBytes = kTileKeys * Layout::kScaleBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint64_t policy = evict_first_policy();
-  const auto tiles_of_block = static_cast<std::uint32_t>(p.keys.shape.rows) / kTileKeys;
-  const bool together = tiles_of_block == 1;  // codes and scales lie side by side
-  ScoreRun run = part.run;
-  std::int32_t number = -part.first_tile;  // number in the block's part of the run's tile 0
-  std::int64_t table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
+  const bool together = finder.whole_blocks();  // codes and scales lie side by side
   int stage = 0;
   std::uint32_t phase = 1;  // the ring starts empty
 #pragma unroll 1
-  for (std::int32_t first = 0; first < part.tiles; first += 32) {
-    const std::int32_t mine = min(first + lane, part.tiles - 1);
-#pragma unroll 1
-    while (mine >= number + run.tiles) {
-      number += run.tiles;
-      run = runs.run_after(run);
-      table = p.step.sequence_slot[run.sequence] * p.keys.table_stride;
-    }
-    const auto tile = static_cast<std::uint32_t>(mine - number);
-    const std::uint32_t column = tile / tiles_of_block;
-    const auto row = static_cast<std::int32_t>((tile - column * tiles_of_block) * kTileKeys);
-    const std::byte* const block = p.keys.blocks + p.keys.block_table[table + column] * p.keys.shape.block_bytes;
-    const std::int32_t count = min(part.tiles - first, 32);
+  for (std::int32_t first = 0; first < tiles; first += 32) {
+    if (first > 0) mine = finder.find(min(first + lane, tiles - 1));
+    const std::int32_t count = min(tiles - first, 32);
 #pragma unroll 1
     for (std::int32_t i = 0; i < count; ++i) {
       const std::uint32_t full = shared_address(control.full + stage);
@@ -382,10 +406,10 @@ __device__ inline void produce_tiles(const IndexerTopkParams& p, const ScoreRuns
       if (lane == i) {
         const std::uint32_t target = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
         barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
-        copy_bulk(target, block + p.keys.shape.data_offset(row), together ? kCodeBytes + kScaleBytes : kCodeBytes, full,
-                  policy);
+        copy_bulk(target, mine.block + p.keys.shape.data_offset(mine.row),
+                  together ? kCodeBytes + kScaleBytes : kCodeBytes, full, policy);
         if (kScaleBytes > 0 && !together) {
-          copy_bulk(target + kCodeBytes, block + p.keys.shape.scale_offset(row), kScaleBytes, full, policy);
+          copy_bulk(target + kCodeBytes, mine.block + p.keys.shape.scale_offset(mine.row), kScaleBytes, full, policy);
         }
       }
       __syncwarp();

@@ -95,7 +95,7 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
       .run(state, p.top_k, p.topk_indices + (batch.first_token + run.first) * p.top_k);
 }
 
-// The tokens with nothing to choose, divided among the blocks, and all tokens' counts.
+// The tokens with nothing to choose, divided among the blocks, and all tokens' counts. By the workers.
 __device__ inline void select_short_tokens(const IndexerTopkParams& p, const ScoreBatch& batch) {
 #pragma unroll 1
   for (auto index = static_cast<std::int32_t>(blockIdx.x); index < batch.tokens;
@@ -103,7 +103,7 @@ __device__ inline void select_short_tokens(const IndexerTopkParams& p, const Sco
     const std::int64_t token = batch.first_token + index;
     const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
     if (threadIdx.x == 0) p.topk_count[token] = min(rows, p.top_k);
-    if (rows <= p.top_k) select_all(rows, p.top_k, kWgmmaScoreThreads, p.topk_indices + token * p.top_k);
+    if (rows <= p.top_k) select_all(rows, p.top_k, kScoreWorkers, p.topk_indices + token * p.top_k);
   }
 }
 
@@ -127,18 +127,21 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   SelectorShared& selector = *reinterpret_cast<SelectorShared*>(memory.control + 1);
   if constexpr (kUse == ScoreUse::kSelect) clear_selector(selector, kWgmmaScoreThreads);
   find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
-  wait_for_predecessors();
-  if constexpr (kUse == ScoreUse::kSelect) select_short_tokens(p, batch);
   __syncthreads();
-  const ScorePart part = control.part;
-  if (part.tiles == 0) return;
   if (thread >= kScoreWorkers) {
     give_registers<32>();
-    if (thread < kScoreWorkers + 32) {
-      produce_tiles<kFormat>(p, runs, part, shape, shared_address(memory.ring), control);
-    }
+    const std::int32_t tiles = control.part.tiles;
+    if (thread >= kScoreWorkers + 32 || tiles == 0) return;
+    TileFinder finder(p, runs, control.part);
+    const TilePlace first = finder.find(min(thread % 32, tiles - 1));
+    wait_for_predecessors();
+    produce_tiles<kFormat>(p, finder, first, tiles, shape, shared_address(memory.ring), control);
     return;
   }
+  wait_for_predecessors();
+  if constexpr (kUse == ScoreUse::kSelect) select_short_tokens(p, batch);
+  const ScorePart part = control.part;
+  if (part.tiles == 0) return;
   take_registers<160>();
   RingReader ring(memory, shape);
   const QueryLoader<kFormat> loader(p, shape.head_tiles);
