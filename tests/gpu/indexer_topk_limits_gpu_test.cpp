@@ -185,6 +185,55 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
   }
 }
 
+// So few rows that one kernel scores and selects, around the groups of rows that its threads keep: scores of which each
+// has its own, or a few tie at the limit, or so many that they are counted digit by digit, or the limit is far below
+// the highest.
+TEST_F(IndexerTopkLimitsGpuTest, FewRowsInEveryWay) {
+  constexpr std::int32_t kWays = 5;
+  for (const std::int32_t rows : {700, 1535, 1536, 1537, 3071, 3072, 3073, 4607, 4608}) {
+    Keys keys(1, rows, IndexKeyFormat::kBf16);
+    Random random(945);
+    std::array<float, kIndexHeadDim> key{};
+    for (std::int32_t row = 0; row < rows; ++row) {
+      const std::int32_t number = row * 11 % rows;  // each once: 11 divides none of these lengths
+      const float own = static_cast<float>(number % 128) / 128.0F;
+      key[0] = std::abs(Keys::uniform(random));
+      key[1] = number < 500 ? 2.0F : number < 520 ? 1.0F : own * 0.5F;
+      key[2] = number < 500 ? 2.0F : number < 560 ? 1.0F : own * 0.5F;
+      key[3] = number == 7 ? 4096.0F : 1.0F + own;
+      key[4] = number == 7 ? 4096.0F : number < 400 ? 2.0F : 0.0F;
+      keys.set(0, row, key.data());
+    }
+    const Order order(keys, rows, kWays);
+    const TestStep step = single_tokens(kWays, rows);
+    for (const std::int32_t top_k : {1, 501, 512, 520, 600}) {
+      EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kWays, top_k), keys), order.selection(step, top_k))
+          << rows << " rows, top " << top_k;
+    }
+  }
+}
+
+// Blocks that score the last rows of several tokens, some of them whole tokens, select for all of these.
+TEST_F(IndexerTopkLimitsGpuTest, BlocksSelectForSeveralTokens) {
+  constexpr std::int32_t kRows = 60000;
+  constexpr std::int32_t kShortTokens = 110;
+  Keys keys(1, kRows, IndexKeyFormat::kBf16);
+  keys.fill_random(1, kRows);
+  for (const std::int32_t place : {0, 70, kShortTokens}) {  // where the long token is
+    std::vector<Part> parts;
+    for (std::int32_t t = 0; t < kShortTokens; ++t) parts.push_back({0, (520 + 7 * t) * kRatio - 1, 1});
+    parts.insert(parts.begin() + place, {0, kRows * kRatio - 1, 1});
+    const TestStep step(parts);
+    ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+    OnGpu on_gpu(step, coordinate_call(step, kShortTokens + 1, 512), keys);
+    const Selection expected = Order(keys, kRows, kShortTokens + 1).selection(step, 512);
+    for (int i = 0; i < 3; ++i) {  // nothing is left of the launch before
+      on_gpu.run();
+      EXPECT_EQ(on_gpu.take(), expected) << place << ", " << i;
+    }
+  }
+}
+
 // So many tokens that blocks of few threads select, from scores of one value, two and nine, with more rows at the limit
 // than they list and fewer; and from scores so close that all share the leading digit, and more than they list.
 TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfFewValues) {

@@ -14,8 +14,7 @@
 namespace dsv4rt::cuda {
 namespace {
 
-// With more rows, counting them as they are scored by all blocks is faster.
-constexpr std::int32_t kMostFusedRows = 2560;
+constexpr std::int32_t kMostFusedBlocks = 8;  // for a token
 
 struct FusedLaunch {
   void (*kernel)(IndexerTopkParams, ScoreBatch, ScoreShape) = nullptr;
@@ -56,9 +55,8 @@ Result<FusedLaunch> launch_for(const CudaDevice& device, IndexKeyFormat format) 
 }  // namespace
 
 Result<std::int32_t> fused_blocks(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch) {
-  if (batch.group_tokens > 1 || p.heads > kTileHeads || batch.most_rows > kMostFusedRows) return 0;
-  for (std::int32_t blocks = kMostTopKBlocks; blocks >= 1; blocks /= 2) {
-    if (batch.most_rows > blocks * kMostFusedTiles * kTileKeys) return 0;
+  if (batch.group_tokens > 1 || p.heads > kTileHeads || batch.most_rows > kMostFewRows) return 0;
+  for (std::int32_t blocks = kMostFusedBlocks; blocks >= 1; blocks /= 2) {
     if (std::int64_t{batch.tokens} * blocks > device.multiprocessors()) continue;
     if (blocks == 1) return 1;
     // Clusters do not fill every group of processors.

@@ -1,43 +1,47 @@
 // Scores and selection in one kernel, for tokens with few rows: a cluster of blocks takes a token, each block scores
-// its share of the key tiles into its shared memory, as wgmma_score_kernel does, and the cluster selects from there, as
-// top_k_rows_kernel does.
+// its share of the key tiles, as wgmma_score_kernel does, into the shared memory of the first one, which selects.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/indexer_topk/few_rows.cuh"
 #include "backend/cuda/kernels/indexer_topk/score_tiles.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_all.cuh"
-#include "backend/cuda/kernels/indexer_topk/top_k_kernel.cuh"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kMostFusedTiles = 40;  // tiles of keys that a block takes
 // Threads that select: some of the scores' workers. In builds for racecheck all threads do, and take part in every
 // barrier: it stalls at a barrier of a cluster when warps have ended before, and reports hazards across a barrier of
 // the block when some of its threads have met at others before.
 inline constexpr bool kAllSelect = kFixedRegisters;
-inline constexpr int kFusedTopKThreads = kAllSelect ? kWgmmaScoreThreads : 256;
+inline constexpr int kFusedTopKThreads = kAllSelect ? kWgmmaScoreThreads : kScoreWorkers;
 
 // What lies in shared memory beside the queries, the ring and the weights.
 struct FusedControl {
   ScoreControl score;
-  TopKShared<kFusedTopKThreads> top_k;
-  alignas(16) float scores[kMostFusedTiles * kTileKeys];
-};
-
-// Scores of rows from `first` on in shared memory.
-struct ReadSharedScores {
-  const float* scores;
-  std::int32_t first;
-  __device__ float4 operator()(std::int32_t row) const {
-    return *reinterpret_cast<const float4*>(scores + (row - first));
-  }
+  DigitCounts counts;
+  alignas(16) float scores[kMostFewRows];  // the token's, in the first block of its cluster
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Stores a lane's scores in the first block of the cluster.
+class SendScores {
+ public:
+  __device__ SendScores(float* scores, int row) : out_(block_address(shared_address(scores + row), 0)) {}
+  __device__ void operator()(float score) const {
+    asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(out_), "f"(score) : "memory");
+  }
+  __device__ void advance() { out_ += kScoreGroups * kTileKeys * std::uint32_t{sizeof(float)}; }
+
+ private:
+  std::uint32_t out_;
+};
+
 // Between the threads that score.
 __device__ inline void sync_scores() {
   if constexpr (kAllSelect) {
@@ -48,8 +52,8 @@ __device__ inline void sync_scores() {
 }
 #endif
 
-// Grid: a cluster for every token of the batch, as many blocks as have no token with more than kMostFusedTiles each;
-// one token a run, heads fit one tile.
+// Grid: a cluster for every token of the batch, none of which has more than kMostFewRows rows; one token a run, heads
+// fit one tile.
 template <IndexKeyFormat kFormat>
 __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     fused_select_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch,
@@ -60,7 +64,9 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   FusedControl& control = *reinterpret_cast<FusedControl*>(memory.control);
   const int thread = static_cast<int>(threadIdx.x);
   init_score_barriers(control.score, shape);
+  clear_counts(control.counts, kWgmmaScoreThreads);
   allow_dependents();
+  cluster_arrive_relaxed();  // all blocks have begun, or there is nowhere to send scores
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const auto rank = static_cast<std::int32_t>(cluster_rank());
   const auto index = static_cast<std::int32_t>(blockIdx.x) / blocks;
@@ -77,6 +83,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   TilePlace place{};
   if (thread >= kScoreWorkers && end > first) place = finder.find(min(thread % 32, end - first - 1));
   wait_for_predecessors();
+  cluster_wait();
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (rank == 0 && thread == 0) p.topk_count[token] = min(rows, p.top_k);
   if (tiles == 0) {
@@ -98,15 +105,13 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     fence_async_proxy();
     sync_scores();
     score_single<kFormat>(memory, ring, first + thread / 128, end,
-                          [&](int row) { return StoreScores(control.scores - first * kTileKeys, row); });
+                          [&](int row) { return SendScores(control.scores, row); });
   }
-  sync_scores();
-  if (thread >= kFusedTopKThreads) return;
-  const TopKRows own{
-      .begin = min(first * kTileKeys, rows), .end = min(end * kTileKeys, rows), .most = share * kTileKeys};
-  TopKBlock<kFusedTopKThreads, 0, ReadSharedScores>(ReadSharedScores{control.scores, first * kTileKeys}, own,
-                                                    control.top_k)
-      .run(p.top_k, chosen);
+  cluster_arrive();
+  cluster_wait();
+  if (rank != 0) return;
+  const auto sync = [] { sync_scores(); };
+  FewRowSelector<kFusedTopKThreads, decltype(sync)>(control.counts, sync).run(control.scores, rows, p.top_k, chosen);
 #else
   __trap();  // chosen for this architecture alone
 #endif

@@ -12,6 +12,10 @@ namespace dsv4rt::cuda {
 inline constexpr int kKeyTileRows = 256;  // keys that a block scores at a time
 inline constexpr int kMostIndexHeads = 128;
 
+// Rows of a token that one kernel scores and selects from (fused_kernel.cuh); with more, counting them as they are
+// scored by all blocks is faster.
+inline constexpr std::int32_t kMostFewRows = 2560;  // in whole tiles
+
 // The tokens whose scores are held at the same time.
 struct ScoreBatch {
   std::int64_t first_token = 0;

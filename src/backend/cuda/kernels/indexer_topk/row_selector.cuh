@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cpu/top_k.h"
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
+#include "backend/cuda/kernels/indexer_topk/score_rank.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 
 namespace dsv4rt::cuda {
@@ -52,14 +52,6 @@ __device__ inline void clear_selector(SelectorShared& shared, int threads) {
        i += threads) {
     units[i] = uint4{};
   }
-}
-
-// NaN takes 1, which no number has.
-__device__ inline std::uint32_t rank_of(float score) {
-  return max(cpu::score_rank(score), 1U);
-}
-__device__ inline std::uint32_t first_digit(std::uint32_t rank) {
-  return rank >> (32 - kRankDigitBits);
 }
 
 // kThreads threads, the first of their block, whose barrier is sync(); kCluster: all threads of the blocks of a

@@ -84,15 +84,15 @@ struct TopKRows {
   std::int32_t most;
 };
 
-// The first kThreads threads of every block of a cluster. Scores [row] are read by `Read`; a lane keeps kHeldQuads
-// times four ranks, none where reading is cheap.
-template <int kThreads, int kHeldQuads, class Read>
+// The kThreads threads of every block of a cluster; a lane keeps kHeldQuads times four ranks.
+template <int kThreads, int kHeldQuads>
 class TopKBlock {
  public:
   using Shared = TopKShared<kThreads>;
 
-  __device__ TopKBlock(const Read& read, const TopKRows& rows, Shared& shared)
-      : read_(read), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
+  // scores [row] in global memory.
+  __device__ TopKBlock(const float* scores, const TopKRows& rows, Shared& shared)
+      : scores_(scores), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
     const std::int32_t warp_rows = (rows.most + kWarps * kQuadRows - 1) / (kWarps * kQuadRows) * kQuadRows;
     begin_ = min(rows.begin + warp_ * warp_rows, rows.end);
     end_ = min(begin_ + warp_rows, rows.end);
@@ -131,7 +131,7 @@ class TopKBlock {
   // and more precede it.
   __device__ void load_quad(std::int32_t row, std::uint32_t (&rank)[4]) const {
     float4 value{};
-    if (row < end_) value = read_(row);
+    if (row < end_) value = __ldg(reinterpret_cast<const float4*>(scores_ + row));
     rank[0] = row < end_ ? max(cpu::score_rank(value.x), 1U) : 0;
     rank[1] = row + 1 < end_ ? max(cpu::score_rank(value.y), 1U) : 0;
     rank[2] = row + 2 < end_ ? max(cpu::score_rank(value.z), 1U) : 0;
@@ -403,7 +403,7 @@ class TopKBlock {
     });
   }
 
-  Read read_;  // (row): the scores of four rows, a multiple of four
+  const float* scores_;
   Shared& shared_;
   int blocks_;          // number of blocks in the cluster
   std::int32_t begin_;  // the warp's rows [begin_, end_)
@@ -411,13 +411,7 @@ class TopKBlock {
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = thread_ / 32;
   int lane_ = thread_ % 32;
-  std::uint32_t held_[kHeldQuads > 0 ? kHeldQuads : 1][4];
-};
-
-// Scores in global memory.
-struct ReadGlobalScores {
-  const float* scores;
-  __device__ float4 operator()(std::int32_t row) const { return __ldg(reinterpret_cast<const float4*>(scores + row)); }
+  std::uint32_t held_[kHeldQuads][4];
 };
 
 // Grid: a cluster for every token of the batch.
@@ -439,9 +433,9 @@ __global__ void __launch_bounds__(kThreads, kHeldQuads <= 8 ? 1024 / kThreads : 
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const std::int32_t most = ((rows + blocks - 1) / blocks + 3) / 4 * 4;
   const std::int32_t begin = min(static_cast<std::int32_t>(cluster_rank()) * most, rows);
-  TopKBlock<kThreads, kHeldQuads, ReadGlobalScores>(ReadGlobalScores{batch.scores + index * batch.stride},
-                                                    {.begin = begin, .end = min(begin + most, rows), .most = most},
-                                                    *reinterpret_cast<TopKShared<kThreads>*>(top_k_shared))
+  TopKBlock<kThreads, kHeldQuads>(batch.scores + index * batch.stride,
+                                  {.begin = begin, .end = min(begin + most, rows), .most = most},
+                                  *reinterpret_cast<TopKShared<kThreads>*>(top_k_shared))
       .run(p.top_k, chosen);
 }
 
