@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/attend/block_plan.cuh"
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
+#include "backend/cuda/kernels/attend/half_outputs.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -77,42 +78,12 @@ class BlockConsumer {
     const int warp = thread / 32 % 4;
     const int group = BlockConsumer::group();
     const BlockItem& item = shared_.item[at_];
-    const bool rotates = p_.output_rope.inverse_frequency != nullptr;
-    constexpr int kStagedBytes = 16 * kAtomRowBytes;
-    static_assert(sizeof(shared_.weights) == kBlockConsumers / 32 * kStagedBytes);
-    std::byte* staged = shared_.weights[group] + warp * kStagedBytes;
+    static_assert(sizeof(shared_.weights) == kBlockConsumers / 32 * kStagedOutputBytes);
+    std::byte* staged = shared_.weights[group] + warp * kStagedOutputBytes;
     const int first_head = item.first_head + warp * 16;
     bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + group * kColumns;
-#pragma unroll
-    for (int atom = 0; atom < kColumns / kAtomValues; ++atom) {
-      const bool turned = rotates && group * kColumns + atom * kAtomValues == kNopeDim;
-#pragma unroll
-      for (int unit = 0; unit < kAtomValues / kUnitValues; ++unit) {
-        const int i = atom * kAtomValues / kUnitValues + unit;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* pair = &o_[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
-          std::uint32_t values = pack_bf16(pair[0] * factor_[half], pair[1] * factor_[half]);
-          if (turned) {
-            float even = low_value(values);
-            float odd = high_value(values);
-            rotate_pair(shared_.rotation[at_][unit * 4 + lane % 4], even, odd);
-            values = pack_bf16(even, odd);
-          }
-          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane / 4, unit) + lane % 4 * 4) = values;
-        }
-      }
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane / 8;
-        if (first_head + row < p_.heads) {
-          bf16* to = out + row * kHeadDim + atom * kAtomValues;
-          reinterpret_cast<uint4*>(to)[lane % 8] = *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
-        }
-      }
-      __syncwarp();
-    }
+    write_half_outputs(o_, factor_, staged, out, p_.heads - first_head,
+                       group == 1 && p_.output_rope.inverse_frequency != nullptr, shared_.rotation[at_], lane);
   }
 
   // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights.
@@ -133,10 +104,9 @@ class BlockConsumer {
 
  private:
   static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
-  static constexpr int kColumns = kHeadDim / 2;     // a warpgroup sums
-  static constexpr int kParts = 2;                  // products that these take
+  static constexpr int kColumns = kHalfValues;      // a warpgroup sums
+  static constexpr int kParts = kHalfParts;         // products that these take
   static constexpr int kPartValues = kColumns / kParts;
-  static constexpr int kPartTiles = kPartValues / 8;
   static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
   using Scores = float[kTileRows / 2];
 
@@ -415,7 +385,7 @@ class BlockConsumer {
   BlockShared& shared_;
   int at_;          // where the item is
   int rounds_ = 0;  // passes over the token's rows that are over
-  float o_[kParts][kPartValues / 2];
+  HalfSums o_;
   float shift_[2] = {0.0f, 0.0f};  // of the thread's heads, in the second round: shifts; of splits, powers
   float factor_[2];
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/half_outputs.cuh"
 #include "backend/cuda/kernels/attend/pair_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
@@ -288,52 +289,19 @@ class PairSummer {
   // at a time by each warp.
   __device__ void write() {
     const PairItem& item = shared_.item;
-    const bool rotates = p_.output_rope.inverse_frequency != nullptr;
-    constexpr int kStagedBytes = 16 * kAtomRowBytes;
-    static_assert(sizeof(shared_.q) >= kPairSummers / 32 * kStagedBytes);
-    std::byte* staged = shared_.q + warp() * kStagedBytes;
+    static_assert(sizeof(shared_.q) >= kPairSummers / 32 * kStagedOutputBytes);
+    std::byte* staged = shared_.q + warp() * kStagedOutputBytes;
     const int first_head = item.first_head + warp() * 16;
     bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + rank_ * kHalfValues;
     const float2* factors = shared_.factor[pass_ - 1] + warp() * 16 + lane() / 4;
     const float factor[2] = {factors[0].x, factors[8].x};
-#pragma unroll
-    for (int atom = 0; atom < kHalfAtoms; ++atom) {
-      const bool turned = rotates && rank_ * kHalfValues + atom * kAtomValues == kNopeDim;
-#pragma unroll
-      for (int unit = 0; unit < kAtomValues / kUnitValues; ++unit) {
-        const int i = atom * kAtomValues / kUnitValues + unit;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* pair = &o_[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
-          std::uint32_t values = pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
-          if (turned) {
-            float even = low_value(values);
-            float odd = high_value(values);
-            rotate_pair(shared_.rotation[unit * 4 + lane() % 4], even, odd);
-            values = pack_bf16(even, odd);
-          }
-          *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane() / 4, unit) + lane() % 4 * 4) =
-              values;
-        }
-      }
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane() / 8;
-        if (first_head + row < p_.heads) {
-          bf16* to = out + row * kHeadDim + atom * kAtomValues;
-          reinterpret_cast<uint4*>(to)[lane() % 8] =
-              *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane() % 8));
-        }
-      }
-      __syncwarp();
-    }
+    write_half_outputs(o_, factor, staged, out, p_.heads - first_head,
+                       rank_ == 1 && p_.output_rope.inverse_frequency != nullptr, shared_.rotation, lane());
   }
 
  private:
-  static constexpr int kParts = 2;  // products that the block's columns take
+  static constexpr int kParts = kHalfParts;  // products that the block's columns take
   static constexpr int kPartValues = kHalfValues / kParts;
-  static constexpr int kPartTiles = kPartValues / 8;
   static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
 
   __device__ static int lane() {
@@ -378,7 +346,7 @@ class PairSummer {
   PairShared& shared_;
   int rank_;
   int pass_ = 0;  // passes that are over
-  float o_[kParts][kPartValues / 2];
+  HalfSums o_;
 };
 
 #endif

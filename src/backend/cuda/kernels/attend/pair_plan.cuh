@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/half_outputs.cuh"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
@@ -38,7 +39,6 @@ static_assert(kPairScorers * kPairScorerRegisters + kPairSummers * kPairSummerRe
 
 inline constexpr int kPairSlots = 4;
 inline constexpr int kHalfAtoms = kAtoms / 2;
-inline constexpr int kHalfValues = kHeadDim / 2;
 inline constexpr int kHalfBytes = kSlotBytes / 2;
 inline constexpr int kPartialBytes = kTileHeads * kTileRows * 4;
 

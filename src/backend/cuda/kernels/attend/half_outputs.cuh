@@ -1,0 +1,57 @@
+// A warp's way out with sums of 256 values: of a block alone and of a pair's block.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
+#include "backend/cuda/kernels/common/rope.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
+
+namespace dsv4rt::cuda {
+
+inline constexpr int kHalfValues = kHeadDim / 2;
+inline constexpr int kHalfParts = 2;  // products that sum them
+// A thread's sums, as wgmma leaves them: of two heads, eight apart.
+using HalfSums = float[kHalfParts][kHalfValues / kHalfParts / 2];
+inline constexpr int kStagedOutputBytes = 16 * kAtomRowBytes;  // 16 heads x 64 values
+
+// Times the heads' factors, rounded, turned, and out through `staged`, kStagedOutputBytes of this warp. `out`: the
+// first of the values of the warp's first head, of which `heads` exist. `rotation`: of the last 64 values, if `turns`,
+// which says that these are among them. `lane`: of this thread.
+__device__ inline void write_half_outputs(const HalfSums& sums, const float (&factor)[2], std::byte* staged, bf16* out,
+                                          int heads, bool turns, const Rotation* rotation, int lane) {
+  constexpr int kPartTiles = kHalfValues / kHalfParts / 8;
+#pragma unroll
+  for (int atom = 0; atom < kHalfValues / kAtomValues; ++atom) {
+    const bool turned = turns && atom == kHalfValues / kAtomValues - 1;
+#pragma unroll
+    for (int unit = 0; unit < kAtomValues / kUnitValues; ++unit) {
+      const int i = atom * kAtomValues / kUnitValues + unit;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* pair = &sums[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
+        std::uint32_t values = pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
+        if (turned) {
+          float even = low_value(values);
+          float odd = high_value(values);
+          rotate_pair(rotation[unit * 4 + lane % 4], even, odd);
+          values = pack_bf16(even, odd);
+        }
+        *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane / 4, unit) + lane % 4 * 4) = values;
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = i * 4 + lane / 8;
+      if (row < heads) {
+        bf16* to = out + row * kHeadDim + atom * kAtomValues;
+        reinterpret_cast<uint4*>(to)[lane % 8] = *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
+      }
+    }
+    __syncwarp();
+  }
+}
+
+}  // namespace dsv4rt::cuda
