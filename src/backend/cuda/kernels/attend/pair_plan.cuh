@@ -73,7 +73,7 @@ struct PairShared {
   float4 partial[2][kTileRows / 8][128];
   RowSlot place[kMappedWindow + kMappedRows];
   float window_max[2][kTileHeads];  // [warpgroup] greatest scores of window rows
-  float greatest[2][kTileHeads];    // of all rows
+  float greatest[2][kTileHeads];    // [warpgroup] greatest scores of all rows
   float sum[4][kTileHeads];         // sums of weights, over every fourth step of 32 rows
   // [plain pass, shifted one] What outputs are multiplied by; not 0: some head may need a shift.
   float2 factor[2][kTileHeads];

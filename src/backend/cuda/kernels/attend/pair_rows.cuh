@@ -56,7 +56,7 @@ class PairProducer {
   struct Loaded {
     uint4 raw[kCodeAtoms];
     uint4 rope[kHasRope ? 2 : 1];
-    std::uint32_t scales;  // of the half
+    std::uint32_t scales;  // four of the row's, of this half's groups
   };
 
   // The thread's row of a tile; the token's last one instead of one that does not exist.
