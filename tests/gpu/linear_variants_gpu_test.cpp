@@ -62,8 +62,8 @@ class LinearVariants : public GpuTest {
   struct Launch {
     std::string name;
     std::int32_t tokens;
-    std::int64_t values;                                     // of all outputs, as floats
-    std::function<std::vector<LinearCall>(float* y)> calls;  // that write them
+    std::int64_t values;                                     // floats that all outputs take
+    std::function<std::vector<LinearCall>(float* y)> calls;  // the launch's, with outputs in y
     std::vector<cuda::LinearVariant> certain;                // variants that must run it
   };
 

@@ -56,7 +56,6 @@ struct TileConsumer {
     return first + lane < blocks ? __ldg(scales + first + lane) : 0.0F;
   }
 
-  // The stage `back` stages before the current one.
   __device__ __forceinline__ int earlier_stage(int back) const {
     return ring.stage >= back ? ring.stage - back : ring.stage - back + p.stages;
   }
@@ -176,7 +175,6 @@ struct TileConsumer {
     put(row + 8, token + 1, v.w);
   }
 
-  // A whole row tile from its accumulators.
   __device__ __forceinline__ void store_tile(const LinearProblem& q, int row_tile, int first_token,
                                              const float (&sum)[kValues]) const {
     if (!q.float_output && q.wide_stores) {
@@ -210,7 +208,7 @@ struct TileConsumer {
     const std::uint32_t staged = m.sums + tile * p.sum_bytes;
     const bool stores = warp == 0 && lane == 0;
     if (q.boxed_output) {
-      if (stores) wait_stores_read<0>();  // of the item before
+      if (stores) wait_stores_read<0>();  // the item before's box
       sync_warpgroup();
     }
 #pragma unroll
@@ -261,7 +259,6 @@ struct TileConsumer {
   __device__ __forceinline__ int share() const {
     return p.segments / (blocks * kParts);
   }
-  // This warpgroup's first segment.
   __device__ __forceinline__ int own_segment() const {
     return (static_cast<int>(rank) * kParts + part) * share();
   }
