@@ -386,7 +386,7 @@ class BlockConsumer {
   int at_;          // where the item is
   int rounds_ = 0;  // passes over the token's rows that are over
   HalfSums o_;
-  float shift_[2] = {0.0f, 0.0f};  // of the thread's heads, in the second round: shifts; of splits, powers
+  float shift_[2] = {0.0f, 0.0f};  // shifts of the thread's heads, in the second round; powers where items are splits
   float factor_[2];
 };
 
