@@ -7,7 +7,7 @@
 #include "backend/cuda/kernels/attend/block_plan.cuh"
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
-#include "backend/cuda/kernels/attend/half_outputs.cuh"
+#include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -92,7 +92,7 @@ class BlockConsumer {
     sums += group() * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
 #pragma unroll
     for (int i = 0; i < kSumQuads; ++i) {
-      const float* quad = &o_[i / (kSumQuads / kParts)][i % (kSumQuads / kParts) * 4];
+      const float* quad = &o_[i / (kSumQuads / kHalfParts)][i % (kSumQuads / kHalfParts) * 4];
       sums[i * 128] = make_float4(quad[0], quad[1], quad[2], quad[3]);
     }
     if (group() != 0 || lane() % 4 != 0) return;
@@ -103,11 +103,7 @@ class BlockConsumer {
   }
 
  private:
-  static constexpr int kProducts = kTileRows / 16;  // matrix products over a tile's values, 16 rows each
-  static constexpr int kColumns = kHalfValues;      // a warpgroup sums
-  static constexpr int kParts = kHalfParts;         // products that these take
-  static constexpr int kPartValues = kColumns / kParts;
-  static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
+  static constexpr int kColumns = kHalfValues;  // a warpgroup sums
   using Scores = float[kTileRows / 2];
 
   // Computed or read where they are needed: registers are full of sums and scores.
@@ -240,26 +236,11 @@ class BlockConsumer {
   [[nodiscard]] __device__ std::uint32_t values(int slot) const {
     return atom_word(shared_address(shared_.slot[slot]) + group() * (kAtoms / 2) * kAtomBytes, kAtomBytes);
   }
-  __device__ void hold_sums() {
-#pragma unroll
-    for (auto& part : o_) wgmma_hold(part);
-  }
   // Starts the products of a slot's values with its weights.
   __device__ void multiply(int slot) {
     const std::uint32_t v = values(slot);
     const std::uint32_t weights = atom_word(shared_address(shared_.weights[slot]), 16);
-    hold_sums();
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kProducts; ++i) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        Wgmma<kPartValues>::template bf16<1>(o_[part], atom_descriptor(weights + i * 32 / 16),
-                                             atom_descriptor(v + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16),
-                                             true);
-      }
-    }
-    wgmma_commit();
+    start_half_products(o_, weights, v);
   }
 
   // What weights are relative to, and sums to begin with. `s`: scores of tile kGroup, if there is one.
@@ -318,7 +299,7 @@ class BlockConsumer {
       wgmma_wait<0>();
       release(1);
     }
-    hold_sums();
+    hold_half_sums(o_);
   }
   // The odd one, `tile` and the one before it, whose values come first: its slot is then free for the next tile.
   template <bool kShifted, bool kFirst>
@@ -345,7 +326,7 @@ class BlockConsumer {
     add_weights(s);
     wgmma_wait<0>();
     release(1);
-    hold_sums();
+    hold_half_sums(o_);
   }
   // Values of a tile of the even warpgroup's. What this warpgroup has stored before is there after it, too.
   __device__ void follow_even(int tile) {
@@ -354,7 +335,7 @@ class BlockConsumer {
     multiply(0);
     wgmma_wait<0>();
     release(0);
-    hold_sums();
+    hold_half_sums(o_);
   }
 
   // What outputs are multiplied by, of a split the sums of weights; true: these are so great that a head may need a

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
-#include "backend/cuda/kernels/attend/half_outputs.cuh"
+#include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/pair_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
@@ -281,7 +281,7 @@ class PairSummer {
     }
     wgmma_wait<0>();
     release(filled + tiles - 1, (tiles - 1) % 2);
-    hold_sums();
+    hold_half_sums(o_);
     ++pass_;
   }
 
@@ -300,19 +300,11 @@ class PairSummer {
   }
 
  private:
-  static constexpr int kParts = kHalfParts;  // products that the block's columns take
-  static constexpr int kPartValues = kHalfValues / kParts;
-  static constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
-
   __device__ static int lane() {
     return static_cast<int>(threadIdx.x) % 32;
   }
   __device__ static int warp() {
     return static_cast<int>(threadIdx.x) / 32 % 4;
-  }
-  __device__ void hold_sums() {
-#pragma unroll
-    for (auto& part : o_) wgmma_hold(part);
   }
 
   // Starts the products of a tile's values with the `use`-th weights that come to its place.
@@ -323,18 +315,7 @@ class PairSummer {
     wait_pair_tile(shared_, fill);
     const std::uint32_t v = atom_word(shared_address(shared_.slot[fill % kPairSlots]), kAtomBytes);
     const std::uint32_t weights = atom_word(shared_address(shared_.weights[place]), 16);
-    hold_sums();
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kTileRows / 16; ++i) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        Wgmma<kPartValues>::template bf16<1>(o_[part], atom_descriptor(weights + i * 32 / 16),
-                                             atom_descriptor(v + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16),
-                                             true);
-      }
-    }
-    wgmma_commit();
+    start_half_products(o_, weights, v);
   }
   __device__ void release(int fill, int place) const {
     if (lane() != 0) return;

@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cuda/kernels/attend/half_outputs.cuh"
+#include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"

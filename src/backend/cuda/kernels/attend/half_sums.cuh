@@ -1,4 +1,5 @@
-// A warp's way out with sums of 256 values: of a block alone and of a pair's block.
+// Sums of 256 values, a half, of 64 heads by a warpgroup: their products and a warp's way out with them, of a block
+// alone and of a pair's block.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -14,6 +16,35 @@ inline constexpr int kHalfValues = kHeadDim / 2;
 inline constexpr int kHalfParts = 2;  // products that sum them
 // A thread's sums, as wgmma leaves them: of two heads, eight apart.
 using HalfSums = float[kHalfParts][kHalfValues / kHalfParts / 2];
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ inline void hold_half_sums(HalfSums& sums) {
+#pragma unroll
+  for (auto& part : sums) wgmma_hold(part);
+}
+
+// Starts the products of a tile's values with its weights; atom_word()s of an atom of weights, whose rows are heads,
+// and of the half's atoms.
+__device__ inline void start_half_products(HalfSums& sums, std::uint32_t weights, std::uint32_t values) {
+  constexpr int kPartValues = kHalfValues / kHalfParts;
+  constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
+  hold_half_sums(sums);
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kTileRows / 16; ++i) {
+#pragma unroll
+    for (int part = 0; part < kHalfParts; ++part) {
+      Wgmma<kPartValues>::template bf16<1>(sums[part], atom_descriptor(weights + i * 32 / 16),
+                                           atom_descriptor(values + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16),
+                                           true);
+    }
+  }
+  wgmma_commit();
+}
+
+#endif
+
 inline constexpr int kStagedOutputBytes = 16 * kAtomRowBytes;  // 16 heads x 64 values
 
 // Times the heads' factors, rounded, turned, and out through `staged`, kStagedOutputBytes of this warp. `out`: the

@@ -1,0 +1,25 @@
+// The launch of attend_block_kernel, for either kind of pass.
+#pragma once
+
+#include "backend/cuda/device/cuda_error.h"
+#include "backend/cuda/kernels/attend/block_kernel.cuh"
+#include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/attend/query_map.cuh"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "base/try.h"
+
+namespace dsv4rt::cuda {
+
+// Precondition: the device has code for sm_90a.
+template <class Pass>
+Status launch_block_pass(const CudaDevice& device, const AttendParams& params, const Pass& pass, unsigned blocks,
+                         cudaStream_t stream) {
+  const auto kernel = attend_block_kernel<Pass>;
+  DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, sizeof(BlockShared)));
+  CUtensorMap queries;
+  DSV4RT_RETURN_IF_ERROR(encode_query_map(params, queries));
+  return launch_pdl(kernel, {.grid = dim3(blocks), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)},
+                    stream, params, queries, pass);
+}
+
+}  // namespace dsv4rt::cuda
