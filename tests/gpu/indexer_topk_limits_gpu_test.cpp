@@ -185,9 +185,9 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
   }
 }
 
-// So few rows that one kernel scores and selects, around the groups of rows that its threads keep: scores of which each
-// has its own, or a few tie at the limit, or so many that they are counted digit by digit, or the limit is far below
-// the highest.
+// Few rows, around the groups that threads keep where one kernel scores and selects, and some more: scores of which
+// each row has its own, or a few tie at the limit, or so many that they are counted digit by digit, or the limit is far
+// below the highest.
 TEST_F(IndexerTopkLimitsGpuTest, FewRowsInEveryWay) {
   constexpr std::int32_t kWays = 5;
   for (const std::int32_t rows : {700, 1535, 1536, 1537, 3071, 3072, 3073, 4607, 4608}) {

@@ -56,8 +56,8 @@ TEST(SelectionPlan, HopperCountsRowsWhereTokensHaveKeysOfTheirOwn) {
     EXPECT_EQ(plan.counted_blocks, blocks);
     EXPECT_EQ(plan.slow, SlowPath::kNone);
   };
-  expect(selection(), batch_of(4, cuda::kMostFewRows), 0);  // in one kernel
-  expect(selection(), batch_of(4, cuda::kMostFewRows + 1), 1);
+  expect(selection(), batch_of(4, 2560), 0);  // in one kernel
+  expect(selection(), batch_of(4, 2561), 1);
   expect(selection(), batch_of(1, 65536), 1);
   expect(selection(), batch_of(1, 65537), 8);
   expect(selection(), batch_of(16, 1 << 18), 8);
@@ -69,11 +69,11 @@ TEST(SelectionPlan, HopperCountsRowsWhereTokensHaveKeysOfTheirOwn) {
   expect(selection(), batch_of(132, (1 << 18) + 1), 0);  // the selection has no mark for the last row
   IndexerTopkParams params = selection();
   params.heads = 65;
-  expect(params, batch_of(4, 20000), 0);
-  ScoreBatch batch = batch_of(4, 20000);
+  expect(params, batch_of(4, 3000), 0);
+  ScoreBatch batch = batch_of(4, 3000);
   batch.group_tokens = 2;
   expect(selection(), batch, 0);
-  batch = batch_of(4, 20000);
+  batch = batch_of(4, 3000);
   batch.state = nullptr;
   expect(selection(), batch, 0);
   EXPECT_EQ(planned(driver, selection(), ScoreBatch{.tokens = 4}).scores, ScoreKernel::kNone);
@@ -84,9 +84,9 @@ TEST(SelectionPlan, HopperScoresAndSelectsFewRowsInOneKernel) {
   const SelectionPlan few = planned(driver, selection(), batch_of(4, 2000));
   EXPECT_EQ(few.scores, ScoreKernel::kWgmma);
   EXPECT_GT(few.fused_blocks, 0);
-  EXPECT_GT(planned(driver, selection(), batch_of(132, cuda::kMostFewRows)).fused_blocks, 0);
-  EXPECT_EQ(planned(driver, selection(), batch_of(1, cuda::kMostFewRows + 1)).fused_blocks, 0);
-  EXPECT_EQ(planned(driver, selection(), batch_of(133, cuda::kMostFewRows)).fused_blocks, 0);
+  EXPECT_GT(planned(driver, selection(), batch_of(132, 2560)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(1, 2561)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(133, 2560)).fused_blocks, 0);
 }
 
 // Blocks of one token run together or wait for each other without end.

@@ -87,8 +87,8 @@ struct PairShared {
   std::uint64_t weights_full[2];
   std::uint64_t weights_free[2];  // second block: both have summed
   std::uint64_t factors;
-  std::uint64_t
-      maxima;  // greatest scores of either warpgroup, of the window in the first phase, of all rows in the second
+  // Greatest scores of either warpgroup are there: of window rows in the first phase, of all rows in the second.
+  std::uint64_t maxima;
 };
 static_assert(sizeof(PairShared) <= 227 * 1024);
 
