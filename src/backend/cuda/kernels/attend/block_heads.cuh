@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
+#include "backend/cuda/kernels/attend/tile_scores.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
@@ -31,14 +32,14 @@ class BlockConsumer {
   // them.
   __device__ void find_greatest(float (&greatest)[2]) {
     greatest[0] = greatest[1] = -INFINITY;
-    Scores s;
+    TileScores s;
 #pragma unroll 1
     for (int tile = 0; tile < tiles(); ++tile) {
       start_scores(tile, s);
       wgmma_wait<0>();
       finish_scores(tile, s);
       release(tile % 2);
-      raise(s, kTileRows, greatest);
+      raise_maxima(s, kTileRows, greatest);
     }
     agree(greatest);
     rounds_ = 1;
@@ -104,7 +105,6 @@ class BlockConsumer {
 
  private:
   static constexpr int kColumns = kHalfValues;  // a warpgroup sums
-  using Scores = float[kTileRows / 2];
 
   // Computed or read where they are needed: registers are full of sums and scores.
   __device__ static int lane() {
@@ -143,7 +143,7 @@ class BlockConsumer {
 
   // --- scores ---------------------------------------------------------------------------------------------
 
-  __device__ void start_scores(int tile, Scores& s) const {
+  __device__ void start_scores(int tile, TileScores& s) const {
     wait_full(tile);
     const std::uint32_t q = atom_word(shared_address(shared_.q), 16);
     const std::uint32_t k = atom_word(shared_address(shared_.slot[tile % 2]), 16);
@@ -156,34 +156,13 @@ class BlockConsumer {
     }
     wgmma_commit();
   }
-  // Scaled scores, -infinity past the token's end, once the products have ended.
-  __device__ void finish_scores(int tile, Scores& s) const {
-    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
-    static_assert(kHeadDim == 512);
-    wgmma_hold(s);
-#pragma unroll
-    for (float& value : s) value = __fmul_rn(value, kScale);
-    const int left = rows() - tile * kTileRows;
-    if (left >= kTileRows) return;
-#pragma unroll
-    for (int i = 0; i < kTileRows / 2; ++i) {
-      if (i / 4 * 8 + lane() % 4 * 2 + i % 2 >= left) s[i] = -INFINITY;
-    }
-  }
-  // Maxima of the tile's first `rows` rows.
-  __device__ void raise(const Scores& s, int rows, float (&greatest)[2]) const {
-#pragma unroll
-    for (int i = 0; i < kTileRows / 2; ++i) {
-      if (i / 4 * 8 + lane() % 4 * 2 + i % 2 < rows) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
-    }
+  __device__ void finish_scores(int tile, TileScores& s) const {
+    scale_scores(s, [&] { return rows() - tile * kTileRows; });
   }
   // Turns the threads' maxima into those of heads.
   __device__ static void agree(float (&greatest)[2]) {
 #pragma unroll
-    for (float& value : greatest) {
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-    }
+    for (float& value : greatest) value = head_maximum(value);
   }
 
   // --- weights --------------------------------------------------------------------------------------------
@@ -200,7 +179,7 @@ class BlockConsumer {
 
   // Weights in place of scores, rounded ones to shared memory.
   template <bool kShifted>
-  __device__ void weigh(Scores& s) {
+  __device__ void weigh(TileScores& s) {
     const decltype(reference<kShifted>(0)) references[2] = {reference<kShifted>(0), reference<kShifted>(1)};
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
@@ -219,7 +198,7 @@ class BlockConsumer {
     fence_async_proxy();
   }
   // Adds what weigh() left; others do not wait for it.
-  __device__ void add_weights(const Scores& s) {
+  __device__ void add_weights(const TileScores& s) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
@@ -244,10 +223,10 @@ class BlockConsumer {
   }
 
   // What weights are relative to, and sums to begin with. `s`: scores of tile kGroup, if there is one.
-  template <int kGroup, bool kShifted, class... TileScores>
-  __device__ void begin(const float (&greatest)[2], const TileScores&... s) {
+  template <int kGroup, bool kShifted, class... Tiles>
+  __device__ void begin(const float (&greatest)[2], const Tiles&... s) {
     float window_max[2] = {-INFINITY, -INFINITY};
-    (raise(s, shared_.item[at_].reference_rows - kGroup * kTileRows, window_max), ...);
+    (raise_maxima(s, shared_.item[at_].reference_rows - kGroup * kTileRows, window_max), ...);
     agree(window_max);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -280,7 +259,7 @@ class BlockConsumer {
   // its values are summed, before the other's weights are there.
   template <bool kShifted, bool kFirst>
   __device__ void lead(int tile, const float (&greatest)[2]) {
-    Scores s;
+    TileScores s;
     start_scores(tile, s);
     wgmma_wait<0>();
     finish_scores(tile, s);
@@ -304,7 +283,7 @@ class BlockConsumer {
   // The odd one, `tile` and the one before it, whose values come first: its slot is then free for the next tile.
   template <bool kShifted, bool kFirst>
   __device__ void follow(int tile, const float (&greatest)[2]) {
-    Scores s;
+    TileScores s;
     if constexpr (kFirst) {
       start_scores(tile, s);
       wgmma_wait<0>();

@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/pair_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
+#include "backend/cuda/kernels/attend/tile_scores.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
@@ -36,7 +37,7 @@ class PairScorer {
     for (auto& step : sum_) step[0] = step[1] = 0.0f;
 #pragma unroll 1
     for (int tile = group_; tile < tiles; tile += 2, ++done_) {
-      Scores s;
+      TileScores s;
       if (rank_ == 0) {
         multiply<false>(filled + tile, s);
         wgmma_wait<0>();
@@ -49,14 +50,14 @@ class PairScorer {
       multiply<true>(filled + tile, s);
       if (lane() == 0) barrier_arrive_readers(block_address(shared_address(&shared_.partial_free[group_]), 0));
       wgmma_wait<0>();
-      scale(tile, s);
+      scale_scores(s, [&] { return rows_ - tile * kTileRows; });
       if (pass == PairPass::kGreatest) {
         release(filled + tile);
-        raise(s, kTileRows, greatest_);
+        raise_maxima(s, kTileRows, greatest_);
         continue;
       }
       if (pass == PairPass::kPlain && tile == group_) {
-        raise(s, shared_.item.window - tile * kTileRows, window_max_);
+        raise_maxima(s, shared_.item.window - tile * kTileRows, window_max_);
         agree_on_window();
       }
       weigh(s, pass == PairPass::kShifted);
@@ -79,8 +80,6 @@ class PairScorer {
   }
 
  private:
-  using Scores = float[kTileRows / 2];
-
   __device__ static int lane() {
     return static_cast<int>(threadIdx.x) % 32;
   }
@@ -98,7 +97,7 @@ class PairScorer {
 
   // Starts the products of the block's half of the values.
   template <bool kAdds>
-  __device__ void multiply(int fill, Scores& s) const {
+  __device__ void multiply(int fill, TileScores& s) const {
     wait_pair_tile(shared_, fill);
     const std::uint32_t q = atom_word(shared_address(shared_.q), 16);
     const std::uint32_t k = atom_word(shared_address(shared_.slot[fill % kPairSlots]), 16);
@@ -113,7 +112,7 @@ class PairScorer {
   }
 
   // The first block's part to the second one, and there.
-  __device__ void send(const Scores& s) {
+  __device__ void send(const TileScores& s) {
     if (done_ > 0) barrier_wait_cluster(shared_address(&shared_.partial_free[group_]), (done_ - 1) & 1);
     const std::uint32_t to = block_address(shared_address(&shared_.partial[group_][0][thread()]), 1);
     const std::uint32_t full = block_address(shared_address(&shared_.partial_full[group_]), 1);
@@ -123,7 +122,7 @@ class PairScorer {
                     make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]), full);
     }
   }
-  __device__ void take(Scores& s) {
+  __device__ void take(TileScores& s) {
     const std::uint32_t full = shared_address(&shared_.partial_full[group_]);
     if (thread() == 0) barrier_arrive_expect(full, kPartialBytes);
     barrier_wait_cluster(full, done_ & 1);
@@ -134,35 +133,13 @@ class PairScorer {
     }
   }
 
-  // Scaled scores, -infinity past the token's end.
-  __device__ void scale(int tile, Scores& s) const {
-    constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
-    static_assert(kHeadDim == 512);
-    wgmma_hold(s);
-#pragma unroll
-    for (float& value : s) value = __fmul_rn(value, kScale);
-    const int left = rows_ - tile * kTileRows;
-    if (left >= kTileRows) return;
-#pragma unroll
-    for (int i = 0; i < kTileRows / 2; ++i) {
-      if (i / 4 * 8 + lane() % 4 * 2 + i % 2 >= left) s[i] = -INFINITY;
-    }
-  }
-  // Maxima of the tile's first `rows` rows.
-  __device__ static void raise(const Scores& s, int rows, float (&greatest)[2]) {
-#pragma unroll
-    for (int i = 0; i < kTileRows / 2; ++i) {
-      if (i / 4 * 8 + lane() % 4 * 2 + i % 2 < rows) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
-    }
-  }
   // Turns a thread's maxima into those of its heads, over both warpgroups, which may be at different places of the
   // code: hence not one of the barriers by name. Every thread arrives for itself: racecheck does not see a warp behind
   // one of its lanes.
   __device__ void agree(float (&value)[2], float (&shared)[2][kTileHeads], int phase) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      value[half] = fmaxf(value[half], __shfl_xor_sync(0xffffffffu, value[half], 1));
-      value[half] = fmaxf(value[half], __shfl_xor_sync(0xffffffffu, value[half], 2));
+      value[half] = head_maximum(value[half]);
       if (lane() % 4 == 0) shared[group_][head(half)] = value[half];
     }
     const std::uint32_t maxima = shared_address(&shared_.maxima);
@@ -184,7 +161,7 @@ class PairScorer {
   }
 
   // Weights: unrounded ones to the sums, rounded ones to both blocks' shared memory.
-  __device__ void weigh(Scores& s, bool shifted) {
+  __device__ void weigh(TileScores& s, bool shifted) {
     if (shifted) [[unlikely]] {
       weigh_shifted(reference(0), reference(1), s);
     } else {

@@ -1,0 +1,54 @@
+// A thread's scores of a tile of 64 rows, as wgmma leaves them: of two heads, eight apart, four values at a time have
+// two each.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
+
+namespace dsv4rt::cuda {
+
+using TileScores = float[kTileRows / 2];
+
+// The row of the tile that a thread's `i`-th score is of.
+__device__ inline int score_row(int i) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return i / 4 * 8 + lane % 4 * 2 + i % 2;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Once the products have ended: scaled scores, -infinity from row left() of the tile on.
+template <class Left>
+__device__ inline void scale_scores(TileScores& s, const Left& left) {
+  constexpr float kScale = 0x1.6a09e6p-5f;  // 512^-0.5
+  static_assert(kHeadDim == 512);
+  wgmma_hold(s);
+#pragma unroll
+  for (float& value : s) value = __fmul_rn(value, kScale);
+  const int rows = left();
+  if (rows >= kTileRows) return;
+#pragma unroll
+  for (int i = 0; i < kTileRows / 2; ++i) {
+    if (score_row(i) >= rows) s[i] = -INFINITY;
+  }
+}
+
+#endif
+
+// Maxima of the two heads over the tile's first `rows` rows.
+__device__ inline void raise_maxima(const TileScores& s, int rows, float (&greatest)[2]) {
+#pragma unroll
+  for (int i = 0; i < kTileRows / 2; ++i) {
+    if (score_row(i) < rows) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
+  }
+}
+// Turns the maxima of a head's four threads into the head's.
+__device__ inline float head_maximum(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+}  // namespace dsv4rt::cuda
