@@ -33,14 +33,17 @@ Status encode_row_map(const RowMap& rows, CUtensorMap& map) {
     found_encoder.store(encode, std::memory_order_relaxed);
   }
   if (encode == nullptr) return {StatusCode::kUnsupported, "the CUDA driver offers no cuTensorMapEncodeTiled"};
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(rows.columns), static_cast<cuuint64_t>(rows.rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.row_bytes)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(rows.box_columns), static_cast<cuuint32_t>(rows.box_rows)};
-  const cuuint32_t element_strides[2] = {1, 1};
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(rows.columns), static_cast<cuuint64_t>(rows.rows),
+                               static_cast<cuuint64_t>(rows.matrices)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(rows.row_bytes),
+                                 static_cast<cuuint64_t>(rows.row_bytes * rows.rows)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(rows.box_columns), static_cast<cuuint32_t>(rows.box_rows), 1};
+  const cuuint32_t element_strides[3] = {1, 1, 1};
   const CUresult result =
-      encode(&map, rows.value_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-             const_cast<void*>(rows.data), sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, rows.value_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             rows.matrices > 0 ? 3 : 2, const_cast<void*>(rows.data), sizes, strides, box, element_strides,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   return {StatusCode::kInvalidArgument, "tensor map of [" + std::to_string(rows.rows) + ", " +
                                             std::to_string(rows.columns) + "] rows " + std::to_string(rows.row_bytes) +

@@ -18,6 +18,8 @@ struct RowMap {
   std::int64_t row_bytes = 0;  // distance between rows; a multiple of 16
   int box_columns = 0;         // 128 / value_bytes
   int box_rows = 0;            // 256 or fewer
+  // Not 0: so many matrices, one behind the other; a box is of one of them, and its place has three numbers.
+  std::int64_t matrices = 0;
 };
 
 // Runs on the host alone. kUnsupported when the driver has no tensor maps, kInvalidArgument for what it refuses.

@@ -19,6 +19,14 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// Where all consumers meet, twice an item: `time` 0 and 1. They come from different places of the code: hence not one
+// of the barriers by name. Every thread arrives for itself: racecheck does not see a warp behind one of its lanes, nor
+// behind an arrival at a barrier by name.
+__device__ inline void meet_consumers(BlockShared& shared, int time) {
+  barrier_arrive(shared_address(&shared.meeting));
+  barrier_wait(shared_address(&shared.meeting), time);
+}
+
 // kSplits: an item is a split of a token, and sums are what is left of it.
 template <bool kSplits>
 class BlockConsumer {
@@ -46,14 +54,12 @@ class BlockConsumer {
   }
 
   // Everything up to the sums of values and of weights. kShifted: heads may have a shift, or a greater power,
-  // `greatest` are find_greatest()'s. next() is called when the queries are not needed any more; true: heads without a
-  // shift that may need one.
+  // `greatest` are find_greatest()'s. The even warpgroup calls next() when the queries are not needed any more; true:
+  // heads without a shift that may need one.
   template <bool kShifted, class Next>
   __device__ bool sum(const float (&greatest)[2], const Next& next) {
     if (group() == 0) {
-      lead<kShifted, true>(0, greatest);
-#pragma unroll 1
-      for (int tile = 2; tile < tiles(); tile += 2) lead<kShifted, false>(tile, greatest);
+      lead<kShifted>(greatest, next);
     } else {
       if (tiles() > 1) {
         follow<kShifted, true>(1, greatest);
@@ -64,27 +70,36 @@ class BlockConsumer {
       for (int tile = 3; tile < tiles(); tile += 2) follow<kShifted, false>(tile, greatest);
       if (tiles() % 2 == 1) follow_even(tiles() - 1);
     }
-    const bool uncertain = end_sums<kShifted>();
-    next();
-    return uncertain;
+    return end_sums<kShifted>();
   }
 
-  // What sum() left, divided, rounded, turned, and out through this warp's part of the weights, 16 heads x 64 values at
-  // a time.
-  __device__ void write() {
+  // What sum() left, divided, rounded, turned, and out through the slot of the last tile, which is then free.
+  __device__ void write(const CUtensorMap& outputs) {
     // Read here: the addresses that follow from it would otherwise be computed ahead of all tiles, and spilled.
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     const int lane = thread % 32;
-    const int warp = thread / 32 % 4;
+    const int first_row = thread / 32 % 4 * 16;
     const int group = BlockConsumer::group();
-    const BlockItem& item = shared_.item[at_];
-    static_assert(sizeof(shared_.weights) == kBlockConsumers / 32 * kStagedOutputBytes);
-    std::byte* staged = shared_.weights[group] + warp * kStagedOutputBytes;
-    const int first_head = item.first_head + warp * 16;
-    bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + group * kColumns;
-    write_half_outputs(o_, factor_, staged, out, p_.heads - first_head,
-                       group == 1 && p_.output_rope.inverse_frequency != nullptr, shared_.rotation[at_], lane);
+    const int slot = (tiles() - 1) % 2;
+    const std::uint32_t half = shared_address(shared_.slot[slot]) + group * kHalfAtoms * kAtomBytes;
+    const bool turns = group == 1 && p_.output_rope.inverse_frequency != nullptr;
+#pragma unroll
+    for (int atom = 0; atom < kHalfAtoms; ++atom) {
+      stage_outputs(o_, factor_, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at_],
+                    fragment_address(half + atom * kAtomBytes, first_row, lane), lane);
+      fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) {
+        store_box_of_matrix(&outputs, (group * kHalfAtoms + atom) * kAtomValues,
+                            shared_.item[at_].first_head + first_row, shared_.item[at_].token,
+                            half + atom * kAtomBytes + first_row * kAtomRowBytes);
+      }
+    }
+    if (lane != 0) return;
+    commit_stores();
+    wait_stores_read<0>();
+    release(slot);
   }
 
   // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights.
@@ -104,8 +119,6 @@ class BlockConsumer {
   }
 
  private:
-  static constexpr int kColumns = kHalfValues;  // a warpgroup sums
-
   // Computed or read where they are needed: registers are full of sums and scores.
   __device__ static int lane() {
     return static_cast<int>(threadIdx.x) % 32;
@@ -139,6 +152,10 @@ class BlockConsumer {
   // This warp arrives, one of the eight that free a slot.
   __device__ void release(int slot) const {
     if (lane() == 0) barrier_arrive(shared_address(&shared_.empty[slot]));
+  }
+  // The same behind a tile's values; outputs of tokens pass through the last tile's slot first.
+  __device__ void release_values(int tile) const {
+    if (kSplits || tile + 1 < tiles()) release(tile % 2);
   }
 
   // --- scores ---------------------------------------------------------------------------------------------
@@ -190,10 +207,12 @@ class BlockConsumer {
         s[i] = own.unshifted_weight(s[i]);
       }
     }
-    const std::uint32_t own = shared_address(shared_.weights[group()]) + lane() % 4 * 4;
+    const std::uint32_t to = fragment_address(shared_address(shared_.weights[group()]), warp() % 4 * 16, lane());
 #pragma unroll
-    for (int i = 0; i < kTileRows / 4; ++i) {
-      store_shared(own + atom_offset(head(i % 2), i / 2), pack_bf16(s[2 * i], s[2 * i + 1]));
+    for (int unit = 0; unit < kTileRows / kUnitValues; unit += 2) {
+      const float* v = &s[4 * unit];
+      store_fragments(to ^ (unit * kUnitBytes), pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
+                      pack_bf16(v[6], v[7]));
     }
     fence_async_proxy();
   }
@@ -234,10 +253,7 @@ class BlockConsumer {
       shared_.row_max[at_][kGroup][head(half)] = window_max[half];
       shared_.sum[at_][2 * kGroup][head(half)] = shared_.sum[at_][2 * kGroup + 1][head(half)] = 0.0f;
     }
-    // The warpgroups are at different places of the code: hence not one of the barriers by name. Every thread arrives
-    // for itself: racecheck does not see a warp behind one of its lanes, nor behind an arrival at a barrier by name.
-    barrier_arrive(shared_address(&shared_.maxima[at_]));
-    barrier_wait(shared_address(&shared_.maxima[at_]), shared_.item[at_].phase);
+    meet_consumers(shared_, 0);
     if constexpr (kShifted) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -255,29 +271,54 @@ class BlockConsumer {
     }
   }
 
-  // The even warpgroup, a pair of tiles: `tile` and the one behind it, if there is one. Its own slot is free as soon as
-  // its values are summed, before the other's weights are there.
-  template <bool kShifted, bool kFirst>
-  __device__ void lead(int tile, const float (&greatest)[2]) {
+  // The even warpgroup: tiles 0, 2, .. and the values of all. The scores of its next tile are behind the odd tile's
+  // values in the matrix units. A slot is free as soon as its values are summed.
+  template <bool kShifted, class Next>
+  __device__ void lead(const float (&greatest)[2], const Next& next) {
     TileScores s;
-    start_scores(tile, s);
+    start_scores(0, s);
     wgmma_wait<0>();
-    finish_scores(tile, s);
-    if constexpr (kFirst) begin<0, kShifted>(greatest, s);
+    finish_scores(0, s);
+    begin<0, kShifted>(greatest, s);
     weigh<kShifted>(s);
     named_arrive(kEvenWeightsBarrier, kBlockConsumers);
+    int tile = 0;
+#pragma unroll 1
+    for (; tile + 2 < tiles(); tile += 2) {
+      lead_own(tile, s);
+      start_odd(tile + 1);
+      start_scores(tile + 2, s);
+      wgmma_wait<1>();
+      release(1);
+      wgmma_wait<0>();
+      hold_half_sums(o_);
+      finish_scores(tile + 2, s);
+      weigh<kShifted>(s);
+      named_arrive(kEvenWeightsBarrier, kBlockConsumers);
+    }
+    if (tile + 1 == tiles()) next();
+    lead_own(tile, s);
+    if (tile + 1 < tiles()) {
+      start_odd(tile + 1);
+      next();
+      wgmma_wait<0>();
+      release_values(tile + 1);
+      hold_half_sums(o_);
+    }
+  }
+  // Starts the products of an odd tile's values, once its weights are there: the other warpgroup has scored it.
+  __device__ void start_odd(int tile) {
+    named_sync(kOddWeightsBarrier, kBlockConsumers);
+    wait_full(tile);
+    multiply(1);
+  }
+  // Values of an even tile, whose weights are `s`.
+  __device__ void lead_own(int tile, const TileScores& s) {
     named_sync(kEvenBarrier, kBlockConsumers / 2);
     multiply(0);
     add_weights(s);
     wgmma_wait<0>();
-    release(0);
-    if (tile + 1 < tiles()) {
-      named_sync(kOddWeightsBarrier, kBlockConsumers);
-      wait_full(tile + 1);
-      multiply(1);
-      wgmma_wait<0>();
-      release(1);
-    }
+    release_values(tile);
     hold_half_sums(o_);
   }
   // The odd one, `tile` and the one before it, whose values come first: its slot is then free for the next tile.
@@ -304,7 +345,7 @@ class BlockConsumer {
     multiply(1);
     add_weights(s);
     wgmma_wait<0>();
-    release(1);
+    release_values(tile);
     hold_half_sums(o_);
   }
   // Values of a tile of the even warpgroup's. What this warpgroup has stored before is there after it, too.
@@ -313,7 +354,7 @@ class BlockConsumer {
     wait_full(tile);
     multiply(0);
     wgmma_wait<0>();
-    release(0);
+    release_values(tile);
     hold_half_sums(o_);
   }
 
@@ -322,7 +363,7 @@ class BlockConsumer {
   template <bool kShifted>
   __device__ bool end_sums() {
     bool uncertain = false;
-    named_sync(kBlockConsumersBarrier, kBlockConsumers);
+    meet_consumers(shared_, 1);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float chain[4];

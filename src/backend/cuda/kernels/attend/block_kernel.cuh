@@ -16,36 +16,48 @@ namespace dsv4rt::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Places of the window's rows, by the producers.
-__device__ inline void place_window_rows(const AttendParams& p, const TokenRows& rows, int thread, RowSlot* places) {
-  if (thread < rows.window) {
-    places[thread] = window_slot(p, rows.place, rows.place.position - rows.window + 1 + thread);
-  }
+__device__ inline void place_window_rows(const AttendParams& p, const TokenPosition& place, int thread,
+                                         RowSlot* places) {
+  const int window = window_rows(p, place);
+  if (thread < window) places[thread] = window_slot(p, place, place.position - window + 1 + thread);
 }
 
-// Places of all rows of a token.
-__device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t token, int thread, RowSlot* places) {
+// Starts to bring those of them that the step does not write to the level-2 cache.
+__device__ inline void prefetch_window_rows(const AttendParams& p, const TokenPosition& place, int thread,
+                                            const RowSlot* places) {
+  if (thread >= window_rows(p, place) || places[thread] >= kStagedRow) return;
+  const RowSource source = window_source(p, place.slot, places[thread]);
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) prefetch_quarter_row(source, quarter);
+}
+
+// Places of a token's compressed rows. wait(): for the kernels in front; selected rows are theirs, and what is looked
+// up before is not.
+template <class Wait>
+__device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t token, const TokenPosition& position,
+                                             int thread, RowSlot* places, const Wait& wait) {
   constexpr int kPerThread = (kMappedRows + kBlockProducers - 1) / kBlockProducers;
+  const bool selected = p.topk_indices != nullptr;
+  if (selected) wait();
   std::int32_t row[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const int index = thread + i * kBlockProducers;
     row[i] = index;
-    if (p.topk_indices != nullptr && index < p.topk_stride) {
-      row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
-    }
+    if (selected && index < p.topk_stride) row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
   }
-  const TokenRows rows = token_rows(p, token);
+  const TokenRows rows = token_rows(p, token, [&] { return position; });
   const int compressed = min(rows.count - rows.window, kMappedRows);
-  place_window_rows(p, rows, thread, places);
   RowSlot place[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kBlockProducers < compressed) place[i] = row_slot(p, rows.place.slot, row[i]);
+    if (thread + i * kBlockProducers < compressed) place[i] = row_slot<true>(p, rows.place.slot, row[i]);
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (thread + i * kBlockProducers < compressed) places[kMappedWindow + thread + i * kBlockProducers] = place[i];
   }
+  if (!selected) wait();
   return rows;
 }
 
@@ -68,11 +80,11 @@ __device__ inline int block_item(int i) {
   return block + i * blocks;
 }
 
-// The block's items from the `begin`-th on. `n`: items that
-// the block has had before, in either of its rounds, for the phases of barriers. kShifted: heads may have a shift.
+// The block's items from the `begin`-th on. `n`: items that the block has had before, in either of its rounds, for the
+// phases of barriers. kShifted: heads may have a shift.
 template <bool kShifted, class Pass>
-__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass, int begin,
-                                     int& n, BlockShared& shared) {
+__device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const CUtensorMap& outputs,
+                                     const Pass& pass, int begin, int& n, BlockShared& shared) {
   const auto copy = [&](int i) {
     if (threadIdx.x != 0) return;
     const int item = block_item(i);
@@ -94,16 +106,16 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
         const std::int64_t place = pass.place(block_item(i));
         consumer.template write_sums<kShifted>(pass.sums + place * kSplitQuads, pass.states + place * kTileHeads);
       } else {
-        consumer.write();
+        consumer.write(outputs);
       }
     } else {
       if (shared.item[n % 2].rows == 0) write_block_zeros(p, shared.item[n % 2]);
-      named_sync(kBlockConsumersBarrier, kBlockConsumers);
-      barrier_arrive(shared_address(&shared.maxima[n % 2]));  // so that its phase goes with the items
+      meet_consumers(shared, 0);
       next();
+      meet_consumers(shared, 1);
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.item_empty[n % 2]));
+    // Every thread for itself, as it has read the item: racecheck does not see a warp behind one of its lanes.
+    barrier_arrive(shared_address(&shared.item_empty[n % 2]));
   }
 }
 template <bool kShifted, class Pass>
@@ -116,14 +128,21 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kBlockConsumers;
     // The places two items before are not looked up any more: their rows are in the slots.
+    RowSlot* places = shared.place[n % 2];
+    const TokenPosition position = token_position(p.step, pass.token(item));
+    place_window_rows(p, position, thread, places);
     TokenRows rows;
     if constexpr (Pass::kSplits) {
-      rows = token_rows(p, pass.token(item));
-      place_window_rows(p, rows, thread, shared.place[n % 2]);
+      rows = token_rows(p, pass.token(item), [&] { return position; });
     } else {
-      rows = place_block_rows(p, pass.token(item), thread, shared.place[n % 2]);
+      if (n == 0) prefetch_window_rows(p, position, thread, places);
+      rows = place_block_rows(p, pass.token(item), position, thread, places, [] { wait_for_predecessors(); });
     }
     const ItemRows own = pass.rows(rows, item);
+    if (Pass::kSplits && n == 0) {
+      if (own.begin == 0 && own.count > 0) prefetch_window_rows(p, position, thread, places);
+      wait_for_predecessors();
+    }
     if (thread >= kBlockProducers - 32) {
       if (n >= 2) barrier_wait(shared_address(&shared.item_empty[n % 2]), (n / 2 - 1) & 1);
       const int pair = thread % 32;
@@ -132,8 +151,7 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
                               .first_head = pass.first_head(item),
                               .rows = own.count,
                               .reference_rows = Pass::kSplits ? 2 * kTileRows : rows.window,
-                              .filled = {filled[0], filled[1]},
-                              .phase = n / 2 & 1};
+                              .filled = {filled[0], filled[1]}};
       }
       if (!Pass::kSplits && own.count > 0 && p.output_rope.inverse_frequency != nullptr) {
         shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
@@ -143,10 +161,18 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
     }
     named_sync(kBlockProducersBarrier, kBlockProducers);
     if (own.count <= 0) continue;
-    BlockProducer<Pass::kSplits> producer(p, rows, own, shared.place[n % 2], shared);
+    BlockProducer<Pass::kSplits> producer(p, rows, own, places, shared);
 #pragma unroll 1
     for (int round = 0; round < (kShifted ? 2 : 1); ++round) producer.run(filled);
   }
+}
+
+// Where all threads meet when the first round is over: the item from which on there is another one, or kNoItem. As
+// meet_consumers(): synccheck takes a barrier by name that the block's threads reach at two places for a mistake.
+__device__ inline int end_first_round(BlockShared& shared) {
+  barrier_arrive(shared_address(&shared.first_round));
+  barrier_wait(shared_address(&shared.first_round), 0);
+  return shared.first_shifted;
 }
 
 // Whether this block has anything to do.
@@ -160,12 +186,12 @@ __device__ inline bool any_item(const AttendParams& p, const Pass& pass) {
 
 #endif
 
-// Grid: any number of blocks. `queries`: rows of a head's values, in boxes of 64 x 64. Pass: BlockPass for tokens of
-// up to kMaximumRows rows or selected ones, DensePass for the others.
+// Grid: any number of blocks. `queries`, `outputs`: encode_query_map()'s and encode_output_map()'s. Pass: BlockPass for
+// tokens of up to kMaximumRows rows or selected ones, DensePass for the others.
 template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                        const __grid_constant__ Pass pass) {
+                        const __grid_constant__ CUtensorMap outputs, const __grid_constant__ Pass pass) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte block_shared[];
   auto& shared = *reinterpret_cast<BlockShared*>(block_shared);
@@ -173,10 +199,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&shared.full[i]), kBlockProducers / 32 + kBlockProducers);
       barrier_init(shared_address(&shared.empty[i]), kBlockConsumers / 32);
-      barrier_init(shared_address(&shared.maxima[i]), kBlockConsumers);
       barrier_init(shared_address(&shared.item_full[i]), 1);
-      barrier_init(shared_address(&shared.item_empty[i]), kBlockConsumers / 32);
+      barrier_init(shared_address(&shared.item_empty[i]), kBlockConsumers);
     }
+    barrier_init(shared_address(&shared.meeting), kBlockConsumers);
+    barrier_init(shared_address(&shared.first_round), kBlockThreads);
     barrier_init(shared_address(&shared.q_full), 1);
     barrier_init_fence();
     shared.first_shifted = kNoItem;
@@ -186,22 +213,22 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     wait_for_predecessors();
     return;
   }
-  wait_for_predecessors();
   __syncthreads();
   int n = 0;
   if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kBlockConsumers / 32) {
     take_registers<kBlockConsumerRegisters>();
-    consume_items<false>(p, queries, pass, 0, n, shared);
-    named_sync(kBlockConsumersBarrier, kBlockConsumers);
-    named_arrive(kShiftsBarrier, kBlockThreads);
-    const int again = shared.first_shifted;
-    if (again != kNoItem) consume_items<true>(p, queries, pass, again, n, shared);
+    wait_for_predecessors();
+    consume_items<false>(p, queries, outputs, pass, 0, n, shared);
+    const int again = end_first_round(shared);
+    if (again != kNoItem) {
+      wait_stores_written();  // the second round's outputs come after the first one's
+      consume_items<true>(p, queries, outputs, pass, again, n, shared);
+    }
   } else {
     give_registers<kBlockProducerRegisters>();
     int filled[2] = {0, 0};
     produce_items<false>(p, pass, 0, n, filled, shared);
-    named_sync(kShiftsBarrier, kBlockThreads);
-    const int again = shared.first_shifted;
+    const int again = end_first_round(shared);
     if (again != kNoItem) produce_items<true>(p, pass, again, n, filled, shared);
   }
 #endif

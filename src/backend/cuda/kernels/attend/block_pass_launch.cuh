@@ -18,8 +18,10 @@ Status launch_block_pass(const CudaDevice& device, const AttendParams& params, c
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, sizeof(BlockShared)));
   CUtensorMap queries;
   DSV4RT_RETURN_IF_ERROR(encode_query_map(params, queries));
+  CUtensorMap outputs;
+  DSV4RT_RETURN_IF_ERROR(encode_output_map(params, outputs));
   return launch_pdl(kernel, {.grid = dim3(blocks), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)},
-                    stream, params, queries, pass);
+                    stream, params, queries, outputs, pass);
 }
 
 }  // namespace dsv4rt::cuda

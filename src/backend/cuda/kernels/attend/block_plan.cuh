@@ -6,9 +6,8 @@
 //
 // Rows come in tiles of 64, in two slots; tile t is in slot t % 2. Warpgroup t % 2 scores a tile and weighs its rows.
 // Both sum its values, each for half of the 512 columns, tile after tile: an output is one chain over the rows, in
-// order, as in every kernel of attention. A warpgroup has the weights of its own tiles in registers and the other's in
-// shared memory. The even one is half a pair of tiles ahead: it weighs while the other one scores, so that the matrix
-// units have work.
+// order, as in every kernel of attention. The even warpgroup is half a pair of tiles ahead: the scores of its next tile
+// follow the odd tile's values in the matrix units without a gap. Outputs leave through the slot of the last tile.
 //
 // A weight is relative to the greatest score of the window's rows, which are in the first two tiles: it does not wait
 // for the rest (backend/attend_weights.h). Heads that need a shift are rare: where their sums tell, the block goes over
@@ -36,13 +35,11 @@ inline constexpr int kBlockProducerRegisters = 64;
 static_assert(kBlockConsumerRegisters * kBlockConsumers + kBlockProducerRegisters * kBlockProducers <= 65536);
 
 // Barriers by name: of roles; of what some store, which arrive, and others wait for.
-inline constexpr int kBlockConsumersBarrier = 1;
-inline constexpr int kBlockProducersBarrier = 2;
-inline constexpr int kEvenBarrier = 3;  // the even warpgroup
-inline constexpr int kOddBarrier = 4;   // the odd one
-inline constexpr int kEvenWeightsBarrier = 5;
-inline constexpr int kOddWeightsBarrier = 6;
-inline constexpr int kShiftsBarrier = 7;  // consumers know which items have a head with a shift
+inline constexpr int kBlockProducersBarrier = 1;
+inline constexpr int kEvenBarrier = 2;  // the even warpgroup
+inline constexpr int kOddBarrier = 3;   // the odd one
+inline constexpr int kEvenWeightsBarrier = 4;
+inline constexpr int kOddWeightsBarrier = 5;
 
 // Rows of a token that an item has: [begin, begin + count). None: 0 if the token has none, which gives zeros, -1 if
 // another kernel takes it.
@@ -79,14 +76,13 @@ struct BlockItem {
   std::int32_t rows;            // rows of the item, or ItemRows' 0 and -1
   std::int32_t reference_rows;  // those, the first ones, to whose greatest score weights are relative
   std::int32_t filled[2];       // fills of the slots before it
-  std::int32_t phase;           // parity of its barrier among the consumers
 };
 
 struct BlockShared {
   static constexpr int kPlaces = kMappedWindow + kMappedRows;
   alignas(1024) std::byte q[kAtoms * kAtomBytes];
   alignas(1024) std::byte slot[2][kSlotBytes];
-  // Weights of the tile in a slot, an atom: heads are its rows. At the end outputs pass through them.
+  // Weights of the tile in a slot, an atom: heads are its rows.
   alignas(1024) std::byte weights[2][kAtomBytes];
   // [item, the next one]: where rows lie, those of the window from the first entry on, compressed rows after them.
   RowSlot place[2][kPlaces];
@@ -97,7 +93,8 @@ struct BlockShared {
   std::uint64_t full[2];  // barriers of the slots
   std::uint64_t empty[2];
   std::uint64_t q_full;
-  std::uint64_t maxima[2];     // [item] row_max of both warpgroups
+  std::uint64_t meeting;       // consumers: an item's row_max of both warpgroups are there, then its sums
+  std::uint64_t first_round;   // all threads: consumers know which items have a head with a shift
   std::uint64_t item_full[2];  // item and rotation
   std::uint64_t item_empty[2];
   std::int32_t first_shifted;  // the block's first item that has a head with a shift

@@ -46,7 +46,7 @@ class BlockProducer {
       const bool more = tile + 1 < tiles;
       source = source_of(tile + 1, place);
       place = place_of(tile + 2);
-      if (kSplits && more) prefetch_quarter_row(source, row_unit);  // read once the slot is free
+      if (more) prefetch_quarter_row(source, row_unit);  // read once the slot is free
       const int fill = (slot == 0 ? filled[0] : filled[1]) + tile / 2;
       if (fill > 0) barrier_wait(shared_address(&shared_.empty[slot]), (fill - 1) & 1);
       copy_rope_units(data, exists, shared_.slot[slot], row, row_unit);

@@ -13,6 +13,7 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kHalfValues = kHeadDim / 2;
+inline constexpr int kHalfAtoms = kAtoms / 2;
 inline constexpr int kHalfParts = 2;  // products that sum them
 // A thread's sums, as wgmma leaves them: of two heads, eight apart.
 using HalfSums = float[kHalfParts][kHalfValues / kHalfParts / 2];
@@ -44,6 +45,32 @@ __device__ inline void start_half_products(HalfSums& sums, std::uint32_t weights
 }
 
 #endif
+
+// Sums of the half's atom `atom` times the heads' factors, rounded, and turned if `turned`, to 16 rows of an atom in
+// shared memory. `to`: fragment_address() of the warp's first head.
+__device__ inline void stage_outputs(const HalfSums& sums, const float (&factor)[2], int atom, bool turned,
+                                     const Rotation* rotation, std::uint32_t to, int lane) {
+  constexpr int kPartTiles = kHalfValues / kHalfParts / 8;
+  constexpr int kUnits = kAtomValues / kUnitValues;
+#pragma unroll
+  for (int unit = 0; unit < kUnits; unit += 2) {
+    std::uint32_t pairs[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int tile = atom * kUnits + unit + i / 2;
+      const float* pair = &sums[tile / kPartTiles][tile % kPartTiles * 4 + i % 2 * 2];
+      std::uint32_t& values = pairs[i / 2][i % 2];
+      values = pack_bf16(pair[0] * factor[i % 2], pair[1] * factor[i % 2]);
+      if (turned) {
+        float even = low_value(values);
+        float odd = high_value(values);
+        rotate_pair(rotation[(unit + i / 2) * 4 + lane % 4], even, odd);
+        values = pack_bf16(even, odd);
+      }
+    }
+    store_fragments(to ^ (unit * kUnitBytes), pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]);
+  }
+}
 
 inline constexpr int kStagedOutputBytes = 16 * kAtomRowBytes;  // 16 heads x 64 values
 

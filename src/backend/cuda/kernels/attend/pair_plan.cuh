@@ -38,7 +38,6 @@ static_assert(kPairScorers * kPairScorerRegisters + kPairSummers * kPairSummerRe
               kPairThreads * kPairLaunchRegisters);
 
 inline constexpr int kPairSlots = 4;
-inline constexpr int kHalfAtoms = kAtoms / 2;
 inline constexpr int kHalfBytes = kSlotBytes / 2;
 inline constexpr int kPartialBytes = kTileHeads * kTileRows * 4;
 

@@ -1,4 +1,5 @@
-// The queries of a step as the Hopper kernels of attention copy them (query_copy.cuh).
+// The queries of a step as the Hopper kernels of attention copy them (query_copy.cuh), and its outputs as they store
+// them.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,19 @@ inline Status encode_query_map(const AttendParams& p, CUtensorMap& queries) {
                          .box_columns = kAtomValues,
                          .box_rows = kTileHeads},
                         queries);
+}
+
+// Values of a token's heads, in boxes of a warp's 16 heads x 64 values; heads beyond the token's are not written.
+inline Status encode_output_map(const AttendParams& p, CUtensorMap& outputs) {
+  return encode_row_map({.data = p.o,
+                         .value_bytes = 2,
+                         .columns = kHeadDim,
+                         .rows = p.heads,
+                         .row_bytes = kHeadDim * 2,
+                         .box_columns = kAtomValues,
+                         .box_rows = 16,
+                         .matrices = p.step.counts.tokens},
+                        outputs);
 }
 
 }  // namespace dsv4rt::cuda

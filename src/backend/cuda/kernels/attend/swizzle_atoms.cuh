@@ -23,6 +23,19 @@ __device__ inline int atom_offset(int row, int unit) {
   return row * kAtomRowBytes + ((unit ^ (row & 7)) * 16);
 }
 
+// Where a lane's row of four 8 x 8 fragments lies that store_fragments() writes to an atom: 16 rows from `first_row` on
+// and the units 0 and 1; of the units u and u + 1, u even, at the address ^ (16 * u).
+__device__ inline std::uint32_t fragment_address(std::uint32_t atom, int first_row, int lane) {
+  return atom + atom_offset(first_row + lane % 16, lane / 16);
+}
+// Pairs of BF16 values as wgmma leaves them, of the unit's rows lane / 4 and that + 8, then of the next unit's.
+__device__ inline void store_fragments(std::uint32_t address, std::uint32_t low, std::uint32_t high,
+                                       std::uint32_t next_low, std::uint32_t next_high) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(low),
+               "r"(high), "r"(next_low), "r"(next_high)
+               : "memory");
+}
+
 // Descriptor of an operand in atoms: `leading` bytes between atoms side by side (MN-major only), eight rows
 // of an atom 1024 bytes apart.
 __device__ inline std::uint64_t atom_descriptor(std::uint32_t address, std::uint32_t leading) {

@@ -43,6 +43,11 @@ struct TokenRows {
   }
 };
 
+// Rows of the window that a token has.
+__device__ inline std::int32_t window_rows(const AttendParams& p, const TokenPosition& place) {
+  return place.real ? min(p.window, place.position + 1) : 0;
+}
+
 // position_of(): the token's.
 template <class PositionOf>
 __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token, const PositionOf& position_of) {
@@ -56,7 +61,7 @@ __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token
     compressed = max(0, min(compressed, static_cast<std::int32_t>(most_compressed_rows(p))));
     if (p.topk_indices != nullptr) rows.topk_indices = p.topk_indices + token * p.topk_stride;
   }
-  rows.window = rows.place.real ? min(p.window, rows.place.position + 1) : 0;
+  rows.window = window_rows(p, rows.place);
   rows.count = rows.place.real ? rows.window + compressed : 0;
   return rows;
 }
