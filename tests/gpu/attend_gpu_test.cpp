@@ -155,6 +155,15 @@ TEST_F(AttendGpuTest, HeadCounts) {
   }
 }
 
+// Heads of a block that has a token alone: outputs leave 16 heads at a time, and no head beyond the token's is written.
+TEST_F(AttendGpuTest, HeadCountsOfBlocksAlone) {
+  for (const std::int32_t heads : {1, 15, 17, 40, 63, 65, 72}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    const Setup setup({.heads = heads, .ratio = 4, .top_k = 64}, 2, 900);
+    expect_agrees(setup, {{0, 600, 75}, {1, 5, 75}}, 2);
+  }
+}
+
 // Row counts around every boundary of tiles, shares and blocks.
 TEST_F(AttendGpuTest, PositionSweeps) {
   for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 512}, {4, 0}, {128, 0}}) {

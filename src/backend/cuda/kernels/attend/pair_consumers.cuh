@@ -170,14 +170,13 @@ class PairScorer {
     }
     if (weighed_ > 0) barrier_wait_cluster(shared_address(&shared_.weights_free[group_]), (weighed_ - 1) & 1);
     ++weighed_;
-    // Of unit 0 of the thread's first head, whose row of the atom is its lane's of eight. Computed anew for every tile:
-    // the units' addresses would otherwise be kept, and spilled.
     const std::uint32_t own = shared_address(shared_.weights[group_]);
-    std::uint32_t first = own + lane() % 4 * 4 + atom_offset(head(0), 0);
-    asm volatile("" : "+r"(first));
+    const std::uint32_t to = fragment_address(own, thread() / 32 * 16, lane());
 #pragma unroll
-    for (int i = 0; i < kTileRows / 4; ++i) {
-      store_shared((first ^ (i / 2 * 16)) + i % 2 * 8 * kAtomRowBytes, pack_bf16(s[2 * i], s[2 * i + 1]));
+    for (int unit = 0; unit < kTileRows / kUnitValues; unit += 2) {
+      const float* v = &s[4 * unit];
+      store_fragments(to ^ (unit * kUnitBytes), pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
+                      pack_bf16(v[6], v[7]));
     }
     fence_async_proxy();
     named_sync(kPairWeightsBarrier + group_, 128);
