@@ -1,7 +1,8 @@
 // Exact top-k of a token's scores by one block, ascending by row, where the rows are counted by the first digit of
 // their ranks already: one pass over the scores collects the rows whose digit is the k-th's or above, further digits
-// are decided among the collected, and marks, a bit for every row, give the order. Ties go to the lowest row.
-// Instructions that run once cost several times what others do: loops over what is in registers are short.
+// are decided among the collected until few rows share them all, and marks, a bit for every row, give the order. Ties
+// go to the lowest row. Instructions that run once cost several times what others do: loops over what is in registers
+// are short.
 //
 // Counts and marks are the same in whatever order threads come, and so is what is chosen.
 #pragma once
@@ -22,6 +23,8 @@ inline constexpr int kSelectedRowBits = 18;
 inline constexpr std::int32_t kMostSelectableRows = 1 << kSelectedRowBits;  // rows of a token
 inline constexpr int kMostCollected = 3072;  // rows whose first digit is the k-th's or above
 
+inline constexpr std::uint32_t kFewRows = 32;  // rows among which one is found without counts
+
 inline constexpr int kMostSelectorThreads = 384;
 inline constexpr int kSeenScores = 16;  // scores that a thread looks at together
 
@@ -38,9 +41,12 @@ struct SelectorShared {
   alignas(16) float seen[kMostSelectorThreads][kSeenScores + 4];  // so that threads meet in no bank
   std::uint32_t warp_total[32];
   std::uint32_t collected_rows;
-  std::uint32_t digit;   // the digit found last
-  std::uint32_t wanted;  // rows still to be taken from those that share all digits so far
-  std::uint32_t bucket;  // how many do
+  std::uint32_t few_rows;
+  std::uint64_t few[kFewRows];  // their keys
+  std::uint64_t last_few;       // the key of the last chosen among them
+  std::uint32_t digit;          // the digit found last
+  std::uint32_t wanted;         // rows still to be taken from those that share all digits so far
+  std::uint32_t bucket;         // how many do
 };
 
 // By `threads` threads, before a barrier of theirs.
@@ -66,41 +72,29 @@ class RowSelector {
   // Writes k < rows row numbers to `chosen`. state: where all the token's rows are counted by their first digits, as
   // these threads see, and zeros afterwards; null: they are counted in the block's own memory.
   __device__ void run(SelectState* state, std::int32_t k, std::int32_t* chosen) {
-    if (thread_ == 0) shared_.collected_rows = 0;
+    if (thread_ == 0) shared_.collected_rows = shared_.few_rows = 0;
     if (kCluster || state != nullptr) {
       take_counts(*state);
       sync_();
     }
-    std::uint64_t digits = 0;  // the last wanted row's key as far as it is known, and how many of its bits are not
-    int shift = kKeyBits;
-    std::uint32_t wanted = static_cast<std::uint32_t>(k);
-    std::uint32_t listed = 0;  // rows in `collected`; 0: so many that none are
-    while (true) {
-      find_digit(wanted);
-      const int before = shift;
-      shift = max(before - kRankDigitBits, 0);
-      digits = digits << (before - shift) | shared_.digit;
-      if (before == kKeyBits) {
-        const std::uint32_t above = wanted - shared_.wanted;
-        if (above + shared_.bucket <= kMostCollected) {
-          listed = above + shared_.bucket;
-          collect(shared_.digit);
-          sync_();
-        }
-        if (kCluster && !gather(*state, listed)) return;
-      }
-      wanted = shared_.wanted;
-      if (shared_.bucket == wanted) break;
-      // Counts those that share the digits so far by the next one.
-      const int next = max(shift - kRankDigitBits, 0);
-      const std::uint32_t mask = (1U << (shift - next)) - 1;
-      for_rows(listed, [&](std::uint64_t key, std::int32_t) {
-        if (key >> shift == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> next) & mask], 1U);
-      });
+    find_digit(static_cast<std::uint32_t>(k));
+    const std::uint32_t digit = shared_.digit;
+    const std::uint32_t wanted = shared_.wanted;
+    const std::uint32_t bucket = shared_.bucket;
+    std::uint32_t listed = static_cast<std::uint32_t>(k) - wanted + bucket;
+    if (listed <= kMostCollected) {
+      collect(digit);
       sync_();
+    } else {
+      listed = 0;
+    }
+    if (kCluster && !gather(*state, listed)) return;
+    std::uint64_t last = std::uint64_t{digit} << (kKeyBits - kRankDigitBits);
+    if (bucket != wanted) {
+      last = last_key(listed, digit, kKeyBits - kRankDigitBits, wanted);
     }
     for_rows(listed, [&](std::uint64_t key, std::int32_t row) {
-      if (key >> shift >= digits) atomicOr(&shared_.chosen[row / 32], 1U << (row % 32));
+      if (key >= last) atomicOr(&shared_.chosen[row / 32], 1U << (row % 32));
     });
     sync_();
     write(chosen);
@@ -113,6 +107,43 @@ class RowSelector {
   static constexpr int kFinderDigits = kRankDigits / kFinders;
   static constexpr int kAhead = kSeenScores / 4;  // loads of a thread on their way
   static_assert(kThreads >= 32 * kFinders && kThreads <= kMostSelectorThreads && kThreads % 32 == 0);
+
+  // The key of the last chosen row: the wanted-th of those, collected or all, that share these digits, which leave
+  // `shift` bits. More rows do than are wanted.
+  __device__ std::uint64_t last_key(std::uint32_t listed, std::uint64_t digits, int shift, std::uint32_t wanted) {
+    while (true) {
+      // Counts those that share the digits so far by the next one.
+      const int next = max(shift - kRankDigitBits, 0);
+      const std::uint32_t mask = (1U << (shift - next)) - 1;
+      for_rows(listed, [&](std::uint64_t key, std::int32_t) {
+        if (key >> shift == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> next) & mask], 1U);
+      });
+      sync_();
+      find_digit(wanted);
+      digits = digits << (shift - next) | shared_.digit;
+      shift = next;
+      wanted = shared_.wanted;
+      if (shared_.bucket == wanted) return digits << shift;
+      if (shared_.bucket <= kFewRows) return last_of_few(listed, digits, shift, wanted);
+    }
+  }
+  // The same where few rows share the digits.
+  __device__ std::uint64_t last_of_few(std::uint32_t listed, std::uint64_t digits, int shift, std::uint32_t wanted) {
+    for_rows(listed, [&](std::uint64_t key, std::int32_t) {
+      if (key >> shift == digits) shared_.few[atomicAdd(&shared_.few_rows, 1U)] = key;
+    });
+    sync_();
+    const std::uint32_t rows = shared_.few_rows;
+    if (static_cast<std::uint32_t>(thread_) < rows) {
+      const std::uint64_t own = shared_.few[thread_];
+      std::uint32_t place = 1;
+#pragma unroll 1
+      for (std::uint32_t i = 0; i < rows; ++i) place += shared_.few[i] > own ? 1U : 0U;
+      if (place == wanted) shared_.last_few = own;
+    }
+    sync_();
+    return shared_.last_few;
+  }
 
   // The sum over the threads before this one; sync() within.
   __device__ std::uint32_t sum_before(std::uint32_t own) {
@@ -127,7 +158,7 @@ class RowSelector {
   __device__ void take_counts(SelectState& state) const {
     static_assert(kRankDigits / 4 <= 3 * kThreads);
     auto* const from = reinterpret_cast<uint4*>(state.rows_of);
-    uint4 four[3];
+    uint4 four[3] = {};  // or it would pass for values from before, and be held in registers all along
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
       const int at = thread_ + i * kThreads;
