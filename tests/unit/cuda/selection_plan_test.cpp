@@ -58,7 +58,12 @@ TEST(SelectionPlan, HopperCountsRowsWhereTokensHaveKeysOfTheirOwn) {
   };
   expect(selection(), batch_of(4, 2560), 0);  // in one kernel
   expect(selection(), batch_of(4, 2561), 1);
-  expect(selection(), batch_of(1, 65536), 1);
+  expect(selection(), batch_of(1, 16383), 1);
+  expect(selection(), batch_of(1, 16384), 8);
+  expect(selection(), batch_of(2, 32767), 1);
+  expect(selection(), batch_of(8, 32768), 8);
+  expect(selection(), batch_of(9, 65536), 1);
+  expect(selection(), batch_of(9, 65537), 8);
   expect(selection(), batch_of(1, 65537), 8);
   expect(selection(), batch_of(16, 1 << 18), 8);
   expect(selection(), batch_of(17, 1 << 18), 4);

@@ -16,9 +16,12 @@ namespace {
 
 constexpr int kCountedThreads = 384;
 
-// A block alone selects from so many rows in the time that the launch of a second kernel takes.
+// A block alone selects from so many rows in the time that a second kernel takes. With few tokens that is less, since
+// processors are idle otherwise.
 constexpr std::int32_t kMostRowsOfOneBlock = 65536;
-constexpr std::int32_t kLeastBlockRows = 8192;
+constexpr std::int32_t kMostRowsOfFewTokens = 32767;
+constexpr std::int32_t kMostRowsOfOneToken = 16383;
+constexpr std::int32_t kFewTokens = 8;
 constexpr std::int32_t kMostCountedBlocks = 8;
 
 // Grid: a cluster for every token of the batch; of those with nothing to choose the scores' kernel has taken care.
@@ -46,11 +49,11 @@ std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& p
       batch.tokens > device.multiprocessors() || batch.most_rows > kMostSelectableRows) {
     return 0;
   }
-  std::int32_t blocks = batch.most_rows <= kMostRowsOfOneBlock ? 1 : kMostCountedBlocks;
-  while (blocks > 1 && (std::int64_t{blocks} * batch.tokens > device.multiprocessors() ||
-                        batch.most_rows < blocks * kLeastBlockRows)) {
-    blocks /= 2;
-  }
+  const std::int32_t most_rows = batch.tokens == 1            ? kMostRowsOfOneToken
+                                 : batch.tokens <= kFewTokens ? kMostRowsOfFewTokens
+                                                              : kMostRowsOfOneBlock;
+  std::int32_t blocks = batch.most_rows <= most_rows ? 1 : kMostCountedBlocks;
+  while (blocks > 1 && std::int64_t{blocks} * batch.tokens > device.multiprocessors()) blocks /= 2;
   return blocks;
 }
 
