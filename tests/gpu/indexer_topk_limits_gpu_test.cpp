@@ -234,6 +234,43 @@ TEST_F(IndexerTopkLimitsGpuTest, BlocksSelectForSeveralTokens) {
   }
 }
 
+// Many rows, of so many tokens that each has several blocks, two or one, and of blocks that end one token and begin
+// another: scores in no order, rising with the row, falling, of one value, of two, and so many at the limit that they
+// are decided digit by digit, or one by one.
+TEST_F(IndexerTopkLimitsGpuTest, ManyRowsInEveryWay) {
+  constexpr std::int32_t kRows = 16000;
+  constexpr std::int32_t kWays = 7;
+  for (const IndexKeyFormat format : {IndexKeyFormat::kBf16, IndexKeyFormat::kMxfp4}) {
+    Keys keys(1, kRows, format);
+    Random random(950);
+    std::array<float, kIndexHeadDim> key{};
+    for (std::int32_t row = 0; row < kRows; ++row) {
+      const std::int32_t number = row * 11 % kRows;  // each once: 11 does not divide it
+      key[0] = std::abs(Keys::uniform(random));
+      key[1] = static_cast<float>(row) / kRows;
+      key[2] = static_cast<float>(kRows - row) / kRows;
+      key[3] = 1.0F;
+      key[4] = number < 300 ? 1.0F : 0.0F;
+      key[5] = number < 500 ? 1.0F : number < 700 ? 0.5F : 0.25F * key[0];
+      key[6] = number < 500 ? 1.0F : number < 520 ? 0.5F : 0.25F * key[0];
+      keys.set(0, row, key.data());
+    }
+    const Order order(keys, kRows, kWays);
+    ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+    for (const std::int32_t tokens : {17, 40, 66, 100, 132}) {
+      const TestStep step = single_tokens(tokens, kRows);
+      for (const std::int32_t top_k : {1, 512, 1000}) {
+        OnGpu on_gpu(step, coordinate_call(step, kWays, top_k), keys);
+        const Selection expected = order.selection(step, top_k);
+        for (int i = 0; i < 2; ++i) {  // nothing is left of the launch before
+          on_gpu.run();
+          ASSERT_EQ(on_gpu.take(), expected) << tokens << " tokens, top " << top_k << ", " << i;
+        }
+      }
+    }
+  }
+}
+
 // So many tokens that blocks of few threads select, from scores of one value, two and nine, with more rows at the limit
 // than they list and fewer; and from scores so close that all share the leading digit, and more than they list.
 TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfFewValues) {
