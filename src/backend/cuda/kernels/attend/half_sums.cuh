@@ -1,5 +1,5 @@
-// Sums of 256 values, a half, of 64 heads by a warpgroup: their products and a warp's way out with them, of a block
-// alone and of a pair's block.
+// Sums of 256 values, a half, of 64 heads by a warpgroup: their products, and a warp's way out with them, of a block
+// alone through the copy engine (stage_outputs), of a pair's block by its own stores (write_half_outputs).
 #pragma once
 
 #include <cstdint>
