@@ -207,13 +207,7 @@ class BlockConsumer {
         s[i] = own.unshifted_weight(s[i]);
       }
     }
-    const std::uint32_t to = fragment_address(shared_address(shared_.weights[group()]), warp() % 4 * 16, lane());
-#pragma unroll
-    for (int unit = 0; unit < kTileRows / kUnitValues; unit += 2) {
-      const float* v = &s[4 * unit];
-      store_fragments(to ^ (unit * kUnitBytes), pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
-                      pack_bf16(v[6], v[7]));
-    }
+    store_weights(s, fragment_address(shared_address(shared_.weights[group()]), warp() % 4 * 16, lane()));
     fence_async_proxy();
   }
   // Adds what weigh() left; others do not wait for it.

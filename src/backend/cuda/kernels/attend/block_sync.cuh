@@ -49,20 +49,6 @@ __device__ inline void copy_bulk_cluster(std::uint32_t from, int bytes, std::uin
                : "memory");
 }
 
-// A box of shared memory to its place in a map of several matrices, as store_box().
-__device__ inline void store_box_of_matrix(const CUtensorMap* map, int column, int row, int matrix,
-                                           std::uint32_t source) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n" ::"l"(
-                   reinterpret_cast<std::uint64_t>(map)),
-               "r"(column), "r"(row), "r"(matrix), "r"(source)
-               : "memory");
-}
-
-// All that the thread has committed is written: a later store to the same place is later there, too.
-__device__ inline void wait_stores_written() {
-  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-}
-
 // Writes `bytes` (a multiple of 16) of shared memory to 16-byte aligned global memory. The shared memory is
 // free after bulk_store_wait() of the same thread.
 __device__ inline void bulk_store(void* to, std::uint32_t from, int bytes) {

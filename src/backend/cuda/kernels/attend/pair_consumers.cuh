@@ -171,13 +171,7 @@ class PairScorer {
     if (weighed_ > 0) barrier_wait_cluster(shared_address(&shared_.weights_free[group_]), (weighed_ - 1) & 1);
     ++weighed_;
     const std::uint32_t own = shared_address(shared_.weights[group_]);
-    const std::uint32_t to = fragment_address(own, thread() / 32 * 16, lane());
-#pragma unroll
-    for (int unit = 0; unit < kTileRows / kUnitValues; unit += 2) {
-      const float* v = &s[4 * unit];
-      store_fragments(to ^ (unit * kUnitBytes), pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
-                      pack_bf16(v[6], v[7]));
-    }
+    store_weights(s, fragment_address(own, thread() / 32 * 16, lane()));
     fence_async_proxy();
     named_sync(kPairWeightsBarrier + group_, 128);
     if (thread() == 0) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 
 namespace dsv4rt::cuda {
@@ -33,6 +34,16 @@ __device__ inline void scale_scores(TileScores& s, const Left& left) {
 #pragma unroll
   for (int i = 0; i < kTileRows / 2; ++i) {
     if (score_row(i) >= rows) s[i] = -INFINITY;
+  }
+}
+
+// Weights in place of scores, rounded, to 16 heads' rows of an atom. `to`: fragment_address() of the warp's first head.
+__device__ inline void store_weights(const TileScores& s, std::uint32_t to) {
+#pragma unroll
+  for (int unit = 0; unit < kTileRows / kUnitValues; unit += 2) {
+    const float* v = &s[4 * unit];
+    store_fragments(to ^ (unit * kUnitBytes), pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
+                    pack_bf16(v[6], v[7]));
   }
 }
 

@@ -103,6 +103,14 @@ __device__ inline void store_box(const CUtensorMap* map, int column, int row, st
                "r"(column), "r"(row), "r"(source)
                : "memory");
 }
+// A box of shared memory to its place in a map of several matrices, as store_box().
+__device__ inline void store_box_of_matrix(const CUtensorMap* map, int column, int row, int matrix,
+                                           std::uint32_t source) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n" ::"l"(
+                   reinterpret_cast<std::uint64_t>(map)),
+               "r"(column), "r"(row), "r"(matrix), "r"(source)
+               : "memory");
+}
 __device__ inline void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
@@ -110,6 +118,10 @@ __device__ inline void commit_stores() {
 template <int kPending>
 __device__ inline void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
+}
+// All that the thread has committed is written: a later store to the same place is later there, too.
+__device__ inline void wait_stores_written() {
+  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(reinterpret_cast<std::uint64_t>(map)) : "memory");
