@@ -32,15 +32,18 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
   const auto run = [observer](Stage stage, const auto& work) { return run_stage(observer, stage, work); };
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
+  AttendParams attention = attend_params(step, ws);
+  DSV4RT_ASSIGN_OR_RETURN(const bool norms_queries, ops.norms_queries(attention));
+  if (norms_queries) attention.query_eps = static_cast<float>(settings_.config.rms_norm_eps);
   if (cache_written != nullptr) *cache_written = true;
   DSV4RT_RETURN_IF_ERROR(run(Stage::kWriteKv, [&]() -> Status {
-    DSV4RT_RETURN_IF_ERROR(write_kv(ops, step, ws));
+    DSV4RT_RETURN_IF_ERROR(write_kv(ops, step, !norms_queries, ws));
     return keep == nullptr || keep->captures.empty() ? Status{} : keep_boundaries(ops, *keep, ws);
   }));
   if (spec_.indexer) {
     DSV4RT_RETURN_IF_ERROR(run(Stage::kIndexerTopk, [&] { return indexer_topk(ops, step, ws); }));
   }
-  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return attend(ops, step, ws); }));
+  DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] { return ops.attend(attention); }));
   if (!stores_window_at_once(step)) {
     DSV4RT_RETURN_IF_ERROR(run(Stage::kStoreWindow, [&] { return store_window(ops, step, ws); }));
   }
@@ -99,15 +102,16 @@ Status AttentionLayer::project_queries(Ops& ops, const StepView& step, const Wor
   return ops.normed_linear(norm, std::span(calls.data(), count));
 }
 
-// Queries get their norm and rotation; the step's tokens enter the window, and blocks of tokens that complete
-// become rows before their projections enter the state rings.
-Status AttentionLayer::write_kv(Ops& ops, const StepView& step, const Workspace& ws) const {
-  WriteKvParams params{.query = query(step, ws),
+// Queries get their norm and rotation, but where attention does that; the step's tokens enter the window, and blocks of
+// tokens that complete become rows before their projections enter the state rings.
+Status AttentionLayer::write_kv(Ops& ops, const StepView& step, bool norm_queries, const Workspace& ws) const {
+  WriteKvParams params{.query = {},
                        .index_query = {},
                        .window = window_rows(step, ws),
                        .swa_ring = {},
                        .compress = {},
                        .index_compress = {}};
+  if (norm_queries) params.query = query(step, ws);
   if (stores_window_at_once(step)) params.swa_ring = cache_.window;
   if (spec_.ratio > 0) params.compress = compress_rows(step, ws);
   if (spec_.indexer) {
@@ -236,24 +240,24 @@ Status AttentionLayer::indexer_topk(Ops& ops, const StepView& step, const Worksp
 }
 
 // The output is turned back by the rotation that K = V carries.
-Status AttentionLayer::attend(Ops& ops, const StepView& step, const Workspace& ws) const {
+AttendParams AttentionLayer::attend_params(const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
-  return ops.attend({.step = step,
-                     .heads = static_cast<std::int32_t>(config.num_attention_heads),
-                     .window = static_cast<std::int32_t>(config.sliding_window),
-                     .q = ws.q,
-                     .sink = weights_->attn_sink.as<float>(),
-                     .ring = cache_.window,
-                     .staged_shape = ws.staged_shape,
-                     .staged = ws.staged_rows,
-                     .ratio = spec_.ratio,
-                     .row_format = settings_.row_format,
-                     .rows = cache_.rows,
-                     .topk_indices = spec_.indexer ? ws.topk_indices : nullptr,
-                     .topk_count = spec_.indexer ? ws.topk_count : nullptr,
-                     .topk_stride = config.index_topk,
-                     .output_rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true},
-                     .o = ws.o});
+  return {.step = step,
+          .heads = static_cast<std::int32_t>(config.num_attention_heads),
+          .window = static_cast<std::int32_t>(config.sliding_window),
+          .q = ws.q,
+          .sink = weights_->attn_sink.as<float>(),
+          .ring = cache_.window,
+          .staged_shape = ws.staged_shape,
+          .staged = ws.staged_rows,
+          .ratio = spec_.ratio,
+          .row_format = settings_.row_format,
+          .rows = cache_.rows,
+          .topk_indices = spec_.indexer ? ws.topk_indices : nullptr,
+          .topk_count = spec_.indexer ? ws.topk_count : nullptr,
+          .topk_stride = config.index_topk,
+          .output_rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true},
+          .o = ws.o};
 }
 
 Status AttentionLayer::store_window(Ops& ops, const StepView& step, const Workspace& ws) const {

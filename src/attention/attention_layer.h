@@ -85,10 +85,9 @@ class AttentionLayer {
  private:
   Status project(Ops& ops, const StepView& step, const bf16* x, const Workspace& ws) const;
   Status project_queries(Ops& ops, const StepView& step, const Workspace& ws) const;
-  Status write_kv(Ops& ops, const StepView& step, const Workspace& ws) const;
+  Status write_kv(Ops& ops, const StepView& step, bool norm_queries, const Workspace& ws) const;
   Status keep_boundaries(Ops& ops, const BoundaryKeep& keep, const Workspace& ws) const;
   Status indexer_topk(Ops& ops, const StepView& step, const Workspace& ws) const;
-  Status attend(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status store_window(Ops& ops, const StepView& step, const Workspace& ws) const;
   Status project_output(Ops& ops, const StepView& step, bf16* out, const Workspace& ws) const;
   Status add_ranks(const StepView& step, bf16* out, const Workspace& ws) const;
@@ -121,6 +120,7 @@ class AttentionLayer {
   [[nodiscard]] IndexQueryParams index_query(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressParams compress_rows(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressParams compress_index_keys(const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] AttendParams attend_params(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressorInput main_input(const Workspace& ws) const;
   [[nodiscard]] CompressorInput index_input(const Workspace& ws) const;
 

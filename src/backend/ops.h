@@ -212,7 +212,7 @@ constexpr bool ring_keeps_needed_rows(std::int32_t ring_rows, std::int32_t neede
 // index_query, swa_kv, swa_cache_write and, for each compressor, compress and state_store, called in this order for
 // one step; a single call, so that a backend can do it in a single launch.
 struct WriteKvParams {
-  QueryParams query;
+  std::optional<QueryParams> query;  // none: attend() norms them
   std::optional<IndexQueryParams> index_query;
   SwaKvParams window;
   // Where the window rows are stored besides being staged. Only a ring that ring_keeps_needed_rows() of the
@@ -255,6 +255,9 @@ struct AttendParams {
   std::int32_t window = 0;
   const bf16* q = nullptr;      // [T, h, kHeadDim]
   const float* sink = nullptr;  // [h]
+  // Set: q is as projected, and attend() norms it with this eps and turns it by the inverse of output_rope, as query()
+  // would in place; q itself stays. Only where norms_queries() says so.
+  std::optional<float> query_eps = std::nullopt;
   SwaRing ring;
   BlockShape staged_shape;
   const std::byte* staged = nullptr;
@@ -316,6 +319,9 @@ class Ops {
   virtual Status swa_cache_write(const SwaCacheWriteParams& params) = 0;
   virtual Status indexer_topk(const IndexerTopkParams& params) = 0;
   virtual Status attend(const AttendParams& params) = 0;
+  // Whether attend() norms and turns the queries of such a call itself (AttendParams::query_eps), in less time than
+  // query() would.
+  virtual Result<bool> norms_queries(const AttendParams& params) = 0;
   virtual Status flag_non_finite(const FlagNonFiniteParams& params) = 0;
 
   // Start of a step: applies the step's table deltas, then its copy-on-write block copies.

@@ -298,10 +298,10 @@ TEST_F(WriteKvGpuTest, RefusalsNameFieldAndValue) {
     EXPECT_NE(status.message().find(field), std::string::npos) << status.message();
   };
   WriteKvParams bad = good;
-  bad.query.heads = 0;
+  bad.query->heads = 0;
   refused(bad, "heads = 0");
   bad = good;
-  bad.query.q = nullptr;
+  bad.query->q = nullptr;
   refused(bad, "q is null");
   bad = good;
   bad.window.staged_shape.rows = 0;

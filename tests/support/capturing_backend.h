@@ -41,6 +41,7 @@ class CapturingOps final : public Ops {
   }
   Status indexer_topk(const IndexerTopkParams& p) override { return run_step("indexer_topk", p, &Ops::indexer_topk); }
   Status attend(const AttendParams& p) override { return run_step("attend", p, &Ops::attend); }
+  Result<bool> norms_queries(const AttendParams& p) override { return inner_.norms_queries(p); }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return run_step("flag_non_finite", p, &Ops::flag_non_finite);
   }
@@ -48,7 +49,8 @@ class CapturingOps final : public Ops {
     return run("write_kv", [this, p](const StepHeader* counts) {
       WriteKvParams now = p;
       if (counts != nullptr) {
-        now.query.step.counts = now.window.step.counts = *counts;
+        now.window.step.counts = *counts;
+        if (now.query) now.query->step.counts = *counts;
         if (now.index_query) now.index_query->step.counts = *counts;
         if (now.compress) now.compress->step.counts = *counts;
         if (now.index_compress) now.index_compress->step.counts = *counts;

@@ -73,6 +73,7 @@ class RecordingOps : public Ops {
     attend_params = p;
     return pass("attend", [&] { return inner_->attend(p); });
   }
+  Result<bool> norms_queries(const AttendParams& p) override { return inner_->norms_queries(p); }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return pass("flag_non_finite", [&] { return inner_->flag_non_finite(p); });
   }

@@ -9,6 +9,7 @@
 #include "backend/cpu/row_kernels.h"
 #include "backend/cpu/step_tokens.h"
 #include "backend/cpu/worker_scratch.h"
+#include "backend/require.h"
 #include "base/arithmetic.h"
 #include "base/check.h"
 #include "base/try.h"
@@ -167,7 +168,12 @@ std::int64_t CpuOps::attend_scratch_bytes(const StepShapes& shapes, int threads)
   return WorkerScratch::bytes(threads, 0, AttendScratch::values(most_heads_per_item(shapes.heads), most_rows));
 }
 
+Result<bool> CpuOps::norms_queries(const AttendParams& /*params*/) {
+  return false;
+}
+
 Status CpuOps::attend(const AttendParams& params) {
+  DSV4RT_RETURN_IF_ERROR(require(!params.query_eps, "attend", "query_eps", 1, "none: query() norms queries here"));
   DSV4RT_CHECK(params.window >= 1 && params.heads >= 1 && params.window <= params.ring.shape.rows);
   const std::int64_t tokens = params.step.counts.tokens;
   std::int64_t most_rows = 0;

@@ -5,7 +5,7 @@
 namespace dsv4rt::cpu {
 
 Status CpuOps::write_kv(const WriteKvParams& params) {
-  DSV4RT_RETURN_IF_ERROR(query(params.query));
+  if (params.query) DSV4RT_RETURN_IF_ERROR(query(*params.query));
   if (params.index_query) DSV4RT_RETURN_IF_ERROR(index_query(*params.index_query));
   DSV4RT_RETURN_IF_ERROR(swa_kv(params.window));
   if (params.swa_ring) {

@@ -38,6 +38,7 @@ class CudaOps final : public RowOps {
   Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) override;
   Status indexer_topk(const IndexerTopkParams& params) override;
   Status attend(const AttendParams& params) override;
+  Result<bool> norms_queries(const AttendParams& params) override;
   Status flag_non_finite(const FlagNonFiniteParams& params) override;
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;
   Status copy_slot(std::int32_t source, std::int32_t target, std::span<const CacheTable> tables,

@@ -71,6 +71,11 @@ Status DeviceOps::attend(const AttendParams& params) {
   return ops_.attend(params);
 }
 
+Result<bool> DeviceOps::norms_queries(const AttendParams& params) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.norms_queries(params);
+}
+
 Status DeviceOps::flag_non_finite(const FlagNonFiniteParams& params) {
   DSV4RT_ON_DEVICE(device_);
   return ops_.flag_non_finite(params);

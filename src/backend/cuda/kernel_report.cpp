@@ -249,7 +249,7 @@ class Reporter {
 
   Result<Served> update(const LayerSpec& layer, std::int32_t tokens) {
     WriteKvParams params;
-    params.query.step = step(tokens, 1);
+    params.window.step = step(tokens, 1);
     std::string pooling;
     if (layer.ratio > 0) {
       params.compress = compressor(layer, tokens, kHeadDim);

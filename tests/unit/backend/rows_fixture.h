@@ -80,14 +80,14 @@ class RowsMemory {
   [[nodiscard]] WriteKvParams params(const StepView& step, std::byte* base, std::int64_t first_input = 0) const {
     const RopeParams rope{.inverse_frequency = at<float>(base, frequencies_), .inverse = false};
     const BlockShape staged = block_shape(layer_.row_format, std::max(1, step.counts.tokens));
-    WriteKvParams p{
-        .query = {step, layer_.heads, at<bf16>(base, q_) + first_input * layer_.heads * kHeadDim, kEps, rope},
-        .index_query = {},
-        .window = {step, at<bf16>(base, kv_) + first_input * kHeadDim, at<bf16>(base, norm_), kEps, rope,
-                   layer_.row_format, staged, base + staged_},
-        .swa_ring = SwaRing{base + ring_, ring_slot_bytes(), ring_shape(), layer_.row_format},
-        .compress = {},
-        .index_compress = {}};
+    WriteKvParams p{.query = QueryParams{step, layer_.heads, at<bf16>(base, q_) + first_input * layer_.heads * kHeadDim,
+                                         kEps, rope},
+                    .index_query = {},
+                    .window = {step, at<bf16>(base, kv_) + first_input * kHeadDim, at<bf16>(base, norm_), kEps, rope,
+                               layer_.row_format, staged, base + staged_},
+                    .swa_ring = SwaRing{base + ring_, ring_slot_bytes(), ring_shape(), layer_.row_format},
+                    .compress = {},
+                    .index_compress = {}};
     for (const Compressor& c : compressors_) {
       const bool key = c.shape.dim == kIndexHeadDim;
       CompressParams one{.step = step,
@@ -234,7 +234,7 @@ class RowsMemory {
 };
 
 inline Status write_kv_one_by_one(RowOps& ops, const WriteKvParams& p) {
-  DSV4RT_RETURN_IF_ERROR(ops.query(p.query));
+  DSV4RT_RETURN_IF_ERROR(ops.query(*p.query));
   if (p.index_query) DSV4RT_RETURN_IF_ERROR(ops.index_query(*p.index_query));
   DSV4RT_RETURN_IF_ERROR(ops.swa_kv(p.window));
   if (p.swa_ring) {
@@ -261,8 +261,8 @@ inline Status write_kv_in_pieces(RowOps& ops, const WriteKvParams& p, const std:
   };
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     const std::int32_t first = cuts[i];
-    const StepView piece = piece_of(p.query.step, first, cuts[i + 1] - first);
-    QueryParams query = p.query;
+    const StepView piece = piece_of(p.window.step, first, cuts[i + 1] - first);
+    QueryParams query = *p.query;
     query.step = piece;
     query.q += std::int64_t{first} * query.heads * kHeadDim;
     DSV4RT_RETURN_IF_ERROR(ops.query(query));

@@ -121,7 +121,7 @@ TEST(RingKeepsNeededRows, SwaRing) {
         read.step = step.view();
         read.heads = 2;
         read.window = kRowsWindow;
-        read.q = params.query.q;
+        read.q = params.query->q;
         read.sink = sink.data();
         read.ring = ring;
         read.staged_shape = params.window.staged_shape;

@@ -242,6 +242,31 @@ TEST(AttendPlan, RunsOfTokensShareRows) {
   }
 }
 
+// Blocks that have a token alone norm its queries, splits' too; a step of which any other kernel takes a part does not.
+TEST(AttendPlan, QueriesAreNormedWhereAllBlocksAreAlone) {
+  FakeDeviceDriver driver({FakeDevice{}});
+  const auto norms = [&](std::int32_t tokens, std::int32_t heads, std::int32_t ratio, std::int32_t context) {
+    const std::int64_t top_k = ratio == 4 ? 512 : 0;
+    const Case c{.tokens = tokens, .heads = heads, .context = context, .ratio = ratio, .top_k = top_k};
+    return planned(driver, c).norms_queries();
+  };
+  for (const std::int32_t ratio : {4, 128}) {
+    EXPECT_FALSE(norms(1, 64, ratio, 9000));
+    EXPECT_FALSE(norms(66, 64, ratio, 9000));
+    EXPECT_TRUE(norms(67, 64, ratio, 9000));
+    EXPECT_TRUE(norms(132, 64, ratio, 9000));
+    EXPECT_FALSE(norms(136, 64, ratio, 9000));  // the last four by clusters
+    EXPECT_TRUE(norms(256, 64, ratio, 9000));
+    EXPECT_FALSE(norms(33, 128, ratio, 9000));
+    EXPECT_TRUE(norms(34, 128, ratio, 9000));
+  }
+  EXPECT_TRUE(norms(100, 64, 128, 600000));
+  EXPECT_TRUE(norms(8192, 64, 4, 8192));
+  const Case runs{.tokens = 4096, .sequences = 1, .context = 8192, .ratio = 128};
+  EXPECT_FALSE(planned(driver, runs).norms_queries());
+  EXPECT_FALSE(planned(FakeDevice{.sm90a_code = false}, {.tokens = 100}).norms_queries());
+}
+
 TEST(AttendPlan, OtherStepsAreNotServedAsRuns) {
   const auto has_runs = [](const Case& c) { return planned(FakeDevice{}, c).runs.has_value(); };
   const Case prefill{.tokens = 4096, .sequences = 1, .context = 8192, .ratio = 128};

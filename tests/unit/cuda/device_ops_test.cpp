@@ -8,6 +8,7 @@
 
 #include "backend/boundary_state.h"
 #include "backend/row_ops.h"
+#include "base/try.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
 
@@ -33,6 +34,10 @@ class WatchingOps final : public RowOps {
   Status copy_finished_rows(RowDirection, const FinishedRowsParams&) override { return note(); }
   Status indexer_topk(const IndexerTopkParams&) override { return note(); }
   Status attend(const AttendParams&) override { return note(); }
+  Result<bool> norms_queries(const AttendParams&) override {
+    DSV4RT_RETURN_IF_ERROR(note());
+    return true;
+  }
   Status flag_non_finite(const FlagNonFiniteParams&) override { return note(); }
   Status begin_step(const StepView&, std::span<const CacheTable>) override { return note(); }
   Status copy_slot(std::int32_t, std::int32_t, std::span<const CacheTable>, std::span<const CacheRings>) override {
@@ -70,6 +75,10 @@ const std::vector<std::function<Status(RowOps&)>> kCalls = {
     [](RowOps& ops) { return ops.copy_finished_rows(RowDirection::kToCache, {}); },
     [](RowOps& ops) { return ops.indexer_topk({}); },
     [](RowOps& ops) { return ops.attend({}); },
+    [](RowOps& ops) {
+      const Result<bool> norms = ops.norms_queries({});
+      return norms.ok() ? Status{} : norms.status();
+    },
     [](RowOps& ops) { return ops.flag_non_finite({}); },
     [](RowOps& ops) { return ops.begin_step({}, {}); },
     [](RowOps& ops) { return ops.copy_slot(0, 1, {}, {}); },

@@ -167,7 +167,20 @@ double largest_error(const AttendInputs& in, const AttendPool& pool, const std::
 struct Pools {
   RowBank bank{RowFormat::kFp8DsMla};
   Backend* backend = nullptr;
+  bool norm_queries = false;  // attention does it, where it can
 };
+
+constexpr float kEps = 1e-6F;
+
+// Takes attention's queries to what it made of them.
+bool norm_queries(Ops& ops, Backend& backend, const AttendParams& params, std::vector<bf16>& q) {
+  const QueryParams query{.step = params.step,
+                          .heads = params.heads,
+                          .q = const_cast<bf16*>(params.q),
+                          .eps = kEps,
+                          .rope = {params.output_rope.inverse_frequency, false}};
+  return ops.query(query).ok() && backend.download(q.data(), params.q, q.size() * sizeof(bf16)).ok();
+}
 
 bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   Backend& backend = *pools.backend;
@@ -207,6 +220,8 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
     params.step = arrays.front()->params.step;
     params.sink = arrays.front()->params.sink;
     params.output_rope = arrays.front()->params.output_rope;
+    if (const auto norms = ops.norms_queries(params); pools.norm_queries && norms.ok() && *norms)
+      params.query_eps = kEps;
   }
   for (std::int32_t t = 0; t < last->counts.tokens; ++t) {
     const std::int32_t p = last->position[static_cast<std::size_t>(t)];
@@ -232,10 +247,13 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   });
   std::vector<bf16> o;
   ok = ok && arrays.back()->output(o).ok();
+  const AttendParams& last_params = arrays.back()->params;
+  if (last_params.query_eps) ok = ok && norm_queries(ops, backend, last_params, last->q);
   pool.bytes.erase(pool.bytes.begin(), pool.bytes.begin() + set_offset(sets - 1));
   const double error = ok ? largest_error(*last, pool, o) : 1;
-  std::printf("%-26s B=%-3d rows/token %6.0f  %9.2f us  floor %8.2f  ratio %5.2f  error %.1e%s\n", c.name, c.sequences,
-              rows / tokens, time.microseconds, floor, time.microseconds / floor, error, error < 6e-3 ? "" : "  WRONG");
+  std::printf("%-26s B=%-3d%s rows/token %6.0f  %9.2f us  floor %8.2f  ratio %5.2f  error %.1e%s\n", c.name,
+              c.sequences, last_params.query_eps ? " norms queries" : "", rows / tokens, time.microseconds, floor,
+              time.microseconds / floor, error, error < 6e-3 ? "" : "  WRONG");
   std::fflush(stdout);
   return error < 6e-3;
 }
@@ -248,13 +266,14 @@ int main(int argc, char** argv) {
   CLI::App app("Attention over cache rows on the GPU");
   std::string only;
   app.add_option("--only", only, "cases whose name contains this");
+  bench::Pools pools;
+  app.add_flag("--norm-queries", pools.norm_queries, "attention norms and turns queries, where it can");
   CLI11_PARSE(app, argc, argv);
   auto backend = create_cuda_backend({.device = 0});
   if (!backend.ok()) {
     std::fprintf(stderr, "%s\n", backend.status().to_string().c_str());
     return 1;
   }
-  bench::Pools pools;
   pools.backend = backend->get();
   cudaStream_t stream = nullptr;
   bench::require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");

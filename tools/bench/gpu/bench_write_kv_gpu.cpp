@@ -114,7 +114,7 @@ WriteKvParams params_of(const Case& c, const SetLayout& at, const StepView& step
   const RopeParams rope{.inverse_frequency = frequencies, .inverse = false};
   const BlockShape staged_shape = block_shape(RowFormat::kFp8DsMla, step.counts.tokens);
   const BlockShape ring_shape = block_shape(RowFormat::kFp8DsMla, kWindow);
-  WriteKvParams p{.query = {step, kHeads, reinterpret_cast<bf16*>(set + at.q), kEps, rope},
+  WriteKvParams p{.query = QueryParams{step, kHeads, reinterpret_cast<bf16*>(set + at.q), kEps, rope},
                   .index_query = {},
                   .window = {step, reinterpret_cast<bf16*>(set + at.kv), norm, kEps, rope, RowFormat::kFp8DsMla,
                              staged_shape, set + at.staged},
@@ -329,7 +329,7 @@ void run_case(const Case& c, const Options& options, const cuda::CudaDevice& dev
         const WriteKvParams p = params(i);
         return cuda::launch_rows(
             device, {.compress = &*p.compress, .index_compress = p.index_compress ? &*p.index_compress : nullptr},
-            p.query.step.counts.tokens, stream);
+            p.window.step.counts.tokens, stream);
       });
       line("state_store", bytes.state, [&](int i) {
         const WriteKvParams p = params(i);

@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/attend/block_rows.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/query_copy.cuh"
+#include "backend/cuda/kernels/attend/query_norm.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
 
@@ -61,6 +62,15 @@ __device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t
   return rows;
 }
 
+// Norms and turns the queries of the block's `n`-th item where they lie, by the consumers.
+__device__ inline void norm_item_queries(const AttendParams& p, float eps, int n, BlockShared& shared) {
+  const bool turns = p.output_rope.inverse_frequency != nullptr;
+  norm_eight_heads(shared_address(shared.q), static_cast<int>(threadIdx.x) / 32 * 8, eps,
+                   turns ? shared.rotation[n % 2] : nullptr);
+  fence_async_proxy();
+  named_sync(kQueriesBarrier, kBlockConsumers);
+}
+
 // Zeros for the outputs of a token without rows, by the consumers.
 __device__ inline void write_block_zeros(const AttendParams& p, const BlockItem& item) {
   constexpr int kUnits = kHeadDim / kUnitValues;
@@ -97,6 +107,7 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     barrier_wait(shared_address(&shared.q_full), n & 1);
     const auto next = [&] { copy(i + 1); };
     if (shared.item[n % 2].rows > 0) {
+      if (p.query_eps) norm_item_queries(p, *p.query_eps, n, shared);
       BlockConsumer<Pass::kSplits> consumer(p, n, shared);
       float greatest[2];
       if constexpr (kShifted) consumer.find_greatest(greatest);
@@ -153,7 +164,9 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
                               .reference_rows = Pass::kSplits ? 2 * kTileRows : rows.window,
                               .filled = {filled[0], filled[1]}};
       }
-      if (!Pass::kSplits && own.count > 0 && p.output_rope.inverse_frequency != nullptr) {
+      // Outputs of splits are turned where they are added.
+      const bool turns = !Pass::kSplits || p.query_eps;
+      if (turns && own.count > 0 && p.output_rope.inverse_frequency != nullptr) {
         shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
       }
       __syncwarp();

@@ -9,6 +9,9 @@
 // order, as in every kernel of attention. The even warpgroup is half a pair of tiles ahead: the scores of its next tile
 // follow the odd tile's values in the matrix units without a gap. Outputs leave through the slot of the last tile.
 //
+// Queries that come as they were projected (AttendParams::query_eps) the consumers norm and turn where they lie, eight
+// heads a warp, before the first scores.
+//
 // A weight is relative to the greatest score of the window's rows, which are in the first two tiles: it does not wait
 // for the rest (backend/attend_weights.h). Heads that need a shift are rare: where their sums tell, the block goes over
 // its items again, from the first one of these on, and passes over the rows twice, first for the shifts. Of a split
@@ -40,6 +43,7 @@ inline constexpr int kEvenBarrier = 2;  // the even warpgroup
 inline constexpr int kOddBarrier = 3;   // the odd one
 inline constexpr int kEvenWeightsBarrier = 4;
 inline constexpr int kOddWeightsBarrier = 5;
+inline constexpr int kQueriesBarrier = 6;  // all consumers: queries are normed
 
 // Rows of a token that an item has: [begin, begin + count). None: 0 if the token has none, which gives zeros, -1 if
 // another kernel takes it.

@@ -153,10 +153,23 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
   return plan;
 }
 
+bool AttendPlan::norms_queries() const {
+  return warpgroup && warpgroup->most.cluster_blocks == 1 && !warpgroup->rest;
+}
+
+Result<bool> CudaOps::norms_queries(const AttendParams& params) {
+  if (params.step.counts.tokens == 0) return false;
+  DSV4RT_RETURN_IF_ERROR(check(params));
+  DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
+  return plan.norms_queries();
+}
+
 Status CudaOps::attend(const AttendParams& params) {
   if (params.step.counts.tokens == 0) return {};
   DSV4RT_RETURN_IF_ERROR(check(params));
   DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
+  DSV4RT_RETURN_IF_ERROR(require(!params.query_eps || plan.norms_queries(), kName, "step.counts.tokens",
+                                 params.step.counts.tokens, "a step whose queries norms_queries() leaves to attend"));
   slow_paths_.tell(plan.slow);
   if (plan.runs) return launch_runs(device_, params, *plan.runs, stream_);
   if (plan.portable) return launch_portable(device_, params, *plan.portable, stream_);

@@ -65,6 +65,9 @@ struct AttendPlan {
   std::optional<DensePlan> dense;
   std::optional<PortablePlan> portable;
   SlowPath slow = SlowPath::kNone;  // why there is a portable plan, where there could be none
+  // Whether its kernels take queries as they are projected (AttendParams::query_eps): those of blocks alone do, splits
+  // among them.
+  [[nodiscard]] bool norms_queries() const;
 };
 
 // Precondition: 1 token and more, and parameters that CudaOps::attend takes. Errors: of the driver.

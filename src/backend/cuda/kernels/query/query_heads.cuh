@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
+#include "backend/cuda/kernels/query/head_norm.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
@@ -90,9 +91,7 @@ __device__ inline void query_heads(const QueryParams& p, std::int64_t token, int
     }
   }
   __syncwarp();
-  // Division by a power of two is an exact product.
-  const float mean = round_value(__fmul_rn(sum_of_head(shared, lane), 1.0F / kHeadDim));
-  const float own_scale = round_value(__frcp_rn(__fsqrt_rn(round_value(__fadd_rn(mean, p.eps)))));
+  const float own_scale = head_scale(sum_of_head(shared, lane), p.eps);
 #pragma unroll
   for (int head = 0; head < kWarpQueryHeads; ++head) {
     const std::uint32_t scale = both_halves(__shfl_sync(kFullWarp, own_scale, head * kPlaceWords));

@@ -19,7 +19,7 @@ bool stores_beside_pooling(const CompressParams& params) {
 }  // namespace
 
 bool one_launch(const WriteKvParams& params) {
-  if (params.query.step.counts.tokens >= kManyTokens) return !params.compress && !params.index_compress;
+  if (params.window.step.counts.tokens >= kManyTokens) return !params.compress && !params.index_compress;
   if (params.compress && !stores_beside_pooling(*params.compress)) return false;
   if (!params.index_compress) return true;
   return stores_beside_pooling(*params.index_compress) && pools_in_registers(*params.index_compress) &&
@@ -58,7 +58,7 @@ Status CudaOps::state_store(const StateStoreParams& params) {
 
 Status CudaOps::write_kv(const WriteKvParams& params) {
   constexpr const char* kName = "write_kv";
-  DSV4RT_RETURN_IF_ERROR(check_query(params.query, kName));
+  if (params.query) DSV4RT_RETURN_IF_ERROR(check_query(*params.query, kName));
   if (params.index_query) DSV4RT_RETURN_IF_ERROR(check_index_query(*params.index_query, kName));
   DSV4RT_RETURN_IF_ERROR(check_swa_kv(params.window, kName));
   if (params.swa_ring) {
@@ -67,11 +67,11 @@ Status CudaOps::write_kv(const WriteKvParams& params) {
   // Pooling reads state rings that the step's projections then enter: in the same launch where the rings keep what
   // is read, after it otherwise.
   RowParts pooling;
-  RowParts parts{.query = &params.query,
+  RowParts parts{.query = params.query ? &*params.query : nullptr,
                  .index_query = params.index_query ? &*params.index_query : nullptr,
                  .window = &params.window,
                  .swa_ring = params.swa_ring ? &*params.swa_ring : nullptr};
-  const std::int32_t tokens = params.query.step.counts.tokens;
+  const std::int32_t tokens = params.window.step.counts.tokens;
   if (params.compress) {
     DSV4RT_RETURN_IF_ERROR(check_compress(*params.compress, kName));
     parts.state = pooling.compress = &*params.compress;
