@@ -207,10 +207,8 @@ struct TileConsumer {
                                                     const float (&sum)[kValues]) const {
     const std::uint32_t staged = m.sums + tile * p.sum_bytes;
     const bool stores = warp == 0 && lane == 0;
-    if (q.boxed_output) {
-      if (stores) wait_stores_read<0>();  // the item before's box
-      sync_warpgroup();
-    }
+    if (stores) wait_stores_read<0>();  // the item before's box
+    sync_warpgroup();
 #pragma unroll
     for (int j = 0; j < kTokens / 8; j += 2) {
       const int token = 8 * (j + lane / 16) + lane % 8;
