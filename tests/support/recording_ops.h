@@ -25,6 +25,7 @@ class RecordingOps : public Ops {
   IndexerTopkParams select_params;
   AttendParams attend_params;
   KeepBoundaryParams keep_params;
+  bool norms = false;  // what norms_queries() says without somebody to ask
   // The call with this number fails (-1: none).
   int failing_call = -1;
 
@@ -41,7 +42,7 @@ class RecordingOps : public Ops {
   }
   Status write_kv(const WriteKvParams& p) override {
     update_params = p;
-    query_params = p.query;
+    if (p.query) query_params = *p.query;
     if (p.index_query) index_query_params = *p.index_query;
     if (p.compress) compressions.push_back(*p.compress);
     if (p.index_compress) compressions.push_back(*p.index_compress);
@@ -73,7 +74,9 @@ class RecordingOps : public Ops {
     attend_params = p;
     return pass("attend", [&] { return inner_->attend(p); });
   }
-  Result<bool> norms_queries(const AttendParams& p) override { return inner_->norms_queries(p); }
+  Result<bool> norms_queries(const AttendParams& p) override {
+    return inner_ == nullptr ? Result<bool>(norms) : inner_->norms_queries(p);
+  }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return pass("flag_non_finite", [&] { return inner_->flag_non_finite(p); });
   }

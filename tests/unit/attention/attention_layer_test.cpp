@@ -120,6 +120,22 @@ TEST_F(AttentionLayerTest, OneRotationForTheWholeLayer) {
   }
 }
 
+TEST_F(AttentionLayerTest, QueriesAreNormedOnce) {
+  for (const int number : {kWindowLayer, kSparseLayer, kHeavyLayer}) {
+    for (const bool norms : {false, true}) {
+      LayerRig layer(golden_, number, kLimits);
+      RecordingOps ops;
+      ops.norms = norms;
+      ASSERT_OK(forward(layer, ops));
+      EXPECT_NE(ops.update_params.query.has_value(), norms);
+      ASSERT_EQ(ops.attend_params.query_eps.has_value(), norms);
+      if (norms) {
+        EXPECT_EQ(*ops.attend_params.query_eps, ops.update_params.window.eps);
+      }
+    }
+  }
+}
+
 TEST_F(AttentionLayerTest, ProfilesAreSettingsOfTheSameCalls) {
   LayerRig released(golden_, kSparseLayer, kLimits, Profile::deepseek_v4());
   RecordingOps released_ops;
