@@ -169,8 +169,7 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
       if (turns && own.count > 0 && p.output_rope.inverse_frequency != nullptr) {
         shared.rotation[n % 2][pair] = rotation_of(p.output_rope, rows.place.position, pair);
       }
-      __syncwarp();
-      if (pair == 0) barrier_arrive(shared_address(&shared.item_full[n % 2]));
+      barrier_arrive(shared_address(&shared.item_full[n % 2]));  // every lane for itself, as below
     }
     named_sync(kBlockProducersBarrier, kBlockProducers);
     if (own.count <= 0) continue;
@@ -212,7 +211,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&shared.full[i]), kBlockProducers / 32 + kBlockProducers);
       barrier_init(shared_address(&shared.empty[i]), kBlockConsumers / 32);
-      barrier_init(shared_address(&shared.item_full[i]), 1);
+      barrier_init(shared_address(&shared.item_full[i]), 32);
       barrier_init(shared_address(&shared.item_empty[i]), kBlockConsumers);
     }
     barrier_init(shared_address(&shared.meeting), kBlockConsumers);
