@@ -65,9 +65,7 @@ class CountingOps final : public Ops {
   Status attend(const AttendParams& p) override {
     return count([&] { return inner_.attend(p); });
   }
-  Result<bool> norms_queries(const AttendParams& p) override {
-    return inner_.norms_queries(p);
-  }
+  Result<bool> norms_queries(const AttendParams& p) override { return inner_.norms_queries(p); }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return count([&] { return inner_.flag_non_finite(p); });
   }

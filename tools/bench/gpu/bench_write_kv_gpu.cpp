@@ -319,7 +319,7 @@ void run_case(const Case& c, const Options& options, const cuda::CudaDevice& dev
   };
   line("write_kv", bytes.total(), [&](int i) { return ops.write_kv(params(i)); });
   if (options.singles) {
-    line("query", bytes.query, [&](int i) { return ops.query(params(i).query); });
+    line("query", bytes.query, [&](int i) { return ops.query(*params(i).query); });
     if (c.indexer()) {
       line("index_query", bytes.index_query, [&](int i) { return ops.index_query(*params(i).index_query); });
     }

@@ -57,11 +57,12 @@ __device__ inline void turn_query(const Rotation& back, std::uint32_t& pair) {
 // Norms and turns eight heads in atoms, from `first_head` on, a multiple of 8, by one warp. `back`: the rotations of
 // outputs; null: heads are not turned.
 __device__ inline void norm_eight_heads(std::uint32_t atoms, int first_head, float eps, const Rotation* back) {
-  constexpr int kParts = kHeadDim / (4 * kUnitValues);  // of four units
+  constexpr int kPartUnits = 4;
+  constexpr int kParts = kHeadDim / (kPartUnits * kUnitValues);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t first = atoms + atom_offset(first_head + lane % 8, lane / 8);
-  const auto address = [&](int part) { return (first ^ part % 2 * 4 * kUnitBytes) + part / 2 * kAtomBytes; };
-  std::uint32_t words[kParts][4];
+  const auto address = [&](int part) { return (first ^ part % 2 * kPartUnits * kUnitBytes) + part / 2 * kAtomBytes; };
+  std::uint32_t words[kParts][kPartUnits];
   HeadSquares squares;
   __syncwarp();  // lanes load together, and may have waited for queries each for itself
 #pragma unroll
@@ -76,10 +77,10 @@ __device__ inline void norm_eight_heads(std::uint32_t atoms, int first_head, flo
   for (int part = 0; part < kParts; ++part) {
     auto& four = words[part];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kPartUnits; ++i) {
       four[i] = multiply_pairs(four[i], scale);
-      const int unit = 4 * part + i - kNopeDim / kUnitValues;  // of those that are turned
-      if (unit >= 0 && back != nullptr) turn_query(back[4 * unit + lane % 4], four[i]);
+      const int turned_unit = kPartUnits * part + i - kNopeDim / kUnitValues;
+      if (turned_unit >= 0 && back != nullptr) turn_query(back[4 * turned_unit + lane % 4], four[i]);
     }
     store_fragments(address(part), four[0], four[1], four[2], four[3]);
   }
