@@ -14,8 +14,7 @@ enum class Stage : std::uint8_t {
   kProject,      // everything that reads x; of dealt out rows also the window rows and compressed rows of own tokens
   kQueries,      // latent norm and query projections; of dealt out rows also norm and rotation
   kWriteKv,      // query norm and rotation (or in kAttend: Ops::norms_queries), window rows, compressed rows and
-                 // compressor state; what is left of them
-                 // where rows are dealt out, the wait for other ranks included
+                 // compressor state; what is left of them where rows are dealt out, the wait for other ranks included
   kIndexerTopk,  // indexer scores and choice of rows
   kAttend,       // attention over window and compressed rows
   kStoreWindow,  // window rows into the ring, where that has to wait for attention
