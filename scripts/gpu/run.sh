@@ -15,6 +15,7 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --build-dir DIR    default build/cuda
   --tests REGEX      only GPU tests whose name matches
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
+  --at-once N        programs under compute-sanitizer at a time, each on a processor and a share of the GPU; default 1
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
   --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step", "whole_step_long",
                      "whole_prefill" and "whole_prefill_long", and those of products in FP8 "whole_step_fp8"
@@ -41,6 +42,7 @@ build=build/cuda
 tests=
 tools=memcheck,racecheck,initcheck,synccheck
 limit=600
+at_once=1
 bench=
 checkpoint=
 baseline=
@@ -61,7 +63,7 @@ while (($# > 0)); do
   case "$1" in
     --help | -h) usage; exit 0 ;;
     --) cmake_arguments=("${@:2}"); break ;;
-    --parts | --arch | --build-dir | --tests | --tools | --limit | --bench | --checkpoint | --shape | --baseline | \
+    --parts | --arch | --build-dir | --tests | --tools | --limit | --at-once | --bench | --checkpoint | --shape | --baseline | \
       --jobs)
       (($# > 1)) || fail_usage "$1 needs a value"
       case "$1" in
@@ -71,6 +73,7 @@ while (($# > 0)); do
         --tests) tests=$2 ;;
         --tools) tools=$2 ;;
         --limit) [[ $2 =~ ^[1-9][0-9]*$ ]] || fail_usage "--limit takes seconds, not '$2'"; limit=$2 ;;
+        --at-once) [[ $2 =~ ^[1-9][0-9]*$ ]] || fail_usage "--at-once takes a number, not '$2'"; at_once=$2 ;;
         --bench) bench=$2 ;;
         --checkpoint) checkpoint=$2 ;;
         --shape) [[ $2 == *=* ]] || fail_usage "--shape takes NAME=ARGS, not '$2'"; shapes[${2%%=*}]=${2#*=} ;;
@@ -164,18 +167,25 @@ failures=0
 # run_logged <name> <command>...: output to a log, one line of the summary. `detail` is set by the caller's
 # function detail_of <log>, if any.
 run_logged() {
-  local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log begin=$SECONDS result=ok detail=
+  local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log begin=$SECONDS status=0
   shift
   echo "== $name"
-  "$@" >"$log" 2>&1 || result=FAILED
-  detail=$(detail_of "$log" || true)
-  if [[ $result == FAILED ]]; then
-    failures=$((failures + 1))
-    tail -n 40 "$log"
-  fi
-  summary+=("$name|$result|$((SECONDS - begin))|$detail")
+  "$@" >"$log" 2>&1 || status=$?
+  report "$name" "$log" "$status" "$((SECONDS - begin))"
 }
 detail_of() { :; }
+
+# report <name> <log> <exit status> <seconds>: the line of the summary, and a failure's last lines.
+report() {
+  local result=ok detail
+  detail=$(detail_of "$2" || true)
+  if (($3 != 0)); then
+    result=FAILED
+    failures=$((failures + 1))
+    tail -n 40 "$2"
+  fi
+  summary+=("$1|$result|$4|$detail")
+}
 
 configure_and_build() {
   local launcher=()
@@ -201,17 +211,44 @@ crowd() {  # <program>
   return "$status"
 }
 
-sanitize() {  # <tool> <program> <filter>; by run_logged alone, whose $log it reads
+sanitize() {  # <tool> <program> <filter>
   # A child process ends its own context on purpose: those tests are not in the list.
   local options=(--tool "$1" --error-exitcode 9 --print-limit 20) status=0
   [[ $1 == memcheck ]] && options+=(--leak-check no)
   timeout --kill-after=10 "$limit" compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3" || status=$?
   ((status != 124 && status != 137)) || echo "ended after $limit s, the time limit"
-  if ((status == 0)) && grep -q "Running 0 tests" "$log"; then
-    echo "no test matches $3"
-    status=1
-  fi
   return "$status"
+}
+
+# The entries of `sanitized`, at_once at a time. A log has the number of its entry: some differ in their filter alone.
+sanitize_all() {
+  local i tool name filter log program status seconds
+  rm -f "$logs"/sanitize_*
+  for i in "${!sanitized[@]}"; do
+    read -r tool name filter <<<"${sanitized[i]}"
+    [[ ,$tools, == *",$tool,"* ]] || continue
+    while (($(jobs -pr | wc -l) >= at_once)); do wait -n || true; done
+    echo "== $tool $name $filter"
+    log=$logs/sanitize_$i.log
+    program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
+    {
+      status=0 begin=$SECONDS
+      sanitize "$tool" "$program" "$filter" >"$log" 2>&1 || status=$?
+      if ((status == 0)) && grep -q "Running 0 tests" "$log"; then
+        echo "no test matches $filter" >>"$log"
+        status=1
+      fi
+      echo "$status $((SECONDS - begin))" >"$log.result"
+    } &
+  done
+  wait
+  for i in "${!sanitized[@]}"; do
+    log=$logs/sanitize_$i.log
+    [[ -f $log ]] || continue
+    read -r tool name filter <<<"${sanitized[i]}"
+    read -r status seconds <"$log.result" || { status=1 seconds=0; }
+    report "$tool $name" "$log" "$status" "$seconds"
+  done
 }
 
 if has_part build; then run_logged build configure_and_build; fi
@@ -279,12 +316,7 @@ if has_part sanitize && ((failures == 0)); then
     detail_of() {
       grep -E "ERROR SUMMARY|RACECHECK SUMMARY|the time limit|no test matches" "$1" | sed 's/=* *//' | tail -n 1
     }
-    for entry in "${sanitized[@]}"; do
-      read -r tool name filter <<<"$entry"
-      [[ ,$tools, == *",$tool,"* ]] || continue
-      program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
-      run_logged "$tool $name" sanitize "$tool" "$program" "$filter"
-    done
+    sanitize_all
   fi
 fi
 
