@@ -172,14 +172,15 @@ struct Pools {
 
 constexpr float kEps = 1e-6F;
 
-// Takes attention's queries to what it made of them.
-bool norm_queries(Ops& ops, Backend& backend, const AttendParams& params, std::vector<bf16>& q) {
+// Takes attention's queries to what it made of them. `stream`: of ops; the backend copies on its own one.
+bool norm_queries(Ops& ops, Backend& backend, cudaStream_t stream, const AttendParams& params, std::vector<bf16>& q) {
   const QueryParams query{.step = params.step,
                           .heads = params.heads,
                           .q = const_cast<bf16*>(params.q),
                           .eps = kEps,
                           .rope = {params.output_rope.inverse_frequency, false}};
-  return ops.query(query).ok() && backend.download(q.data(), params.q, q.size() * sizeof(bf16)).ok();
+  return ops.query(query).ok() && cudaStreamSynchronize(stream) == cudaSuccess &&
+         backend.download(q.data(), params.q, q.size() * sizeof(bf16)).ok();
 }
 
 bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
@@ -248,7 +249,7 @@ bool run(const Case& c, const Pools& pools, cudaStream_t stream, Ops& ops) {
   std::vector<bf16> o;
   ok = ok && arrays.back()->output(o).ok();
   const AttendParams& last_params = arrays.back()->params;
-  if (last_params.query_eps) ok = ok && norm_queries(ops, backend, last_params, last->q);
+  if (last_params.query_eps) ok = ok && norm_queries(ops, backend, stream, last_params, last->q);
   pool.bytes.erase(pool.bytes.begin(), pool.bytes.begin() + set_offset(sets - 1));
   const double error = ok ? largest_error(*last, pool, o) : 1;
   std::printf("%-26s B=%-3d%s rows/token %6.0f  %9.2f us  floor %8.2f  ratio %5.2f  error %.1e%s\n", c.name,
