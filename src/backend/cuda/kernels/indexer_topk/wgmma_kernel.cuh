@@ -47,13 +47,10 @@ class CountScores {
 // Adds for the whole block, after its barrier; the value before.
 __device__ inline std::uint32_t add_acquire_release(std::uint32_t* sum, std::uint32_t own) {
   std::uint32_t before;
-  asm volatile(
-      "fence.acq_rel.gpu;\n"
-      "atom.add.relaxed.gpu.global.u32 %0, [%1], %2;\n"
-      "fence.acq_rel.gpu;\n"
-      : "=r"(before)
-      : "l"(__cvta_generic_to_global(sum)), "r"(own)
-      : "memory");
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;\n"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(sum)), "r"(own)
+               : "memory");
   return before;
 }
 
