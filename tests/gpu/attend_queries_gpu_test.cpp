@@ -80,7 +80,7 @@ TEST_F(AttendQueriesGpuTest, HeadCounts) {
 // Of selected rows and of all, one round of blocks and several.
 TEST_F(AttendQueriesGpuTest, BlocksAlone) {
   for (const auto& [ratio, top_k] : {std::pair{4, 512}, {4, 0}, {128, 0}, {0, 0}}) {
-    for (const std::int32_t tokens : {kAlone, 260, 700}) {
+    for (const std::int32_t tokens : {kAlone, 136, 260, 700}) {
       SCOPED_TRACE("ratio " + std::to_string(ratio) + " top_k " + std::to_string(top_k) + " tokens " +
                    std::to_string(tokens));
       std::vector<AttendPart> parts;

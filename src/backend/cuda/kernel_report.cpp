@@ -189,13 +189,8 @@ class Reporter {
       served.kernel = "runs of tokens, " + std::to_string(kTileHeads) + " heads each";
     }
     if (plan.warpgroup) {
-      const WarpgroupPlan& most = plan.warpgroup->most;
-      served.kernel = "warpgroup, " + count_of(most.cluster_blocks, "block") + " a token, " +
-                      std::to_string(std::min(most.group_heads, params.heads)) + " heads each";
-      if (plan.warpgroup->rest) {
-        served.kernel += "; the last " + count_of(plan.warpgroup->rest->tokens, "token") + " in " +
-                         count_of(plan.warpgroup->rest->cluster_blocks, "block") + " each";
-      }
+      served.kernel = "warpgroup, " + count_of(plan.warpgroup->cluster_blocks, "block") + " a token, " +
+                      std::to_string(std::min(plan.warpgroup->group_heads, params.heads)) + " heads each";
     }
     if (plan.dense) {
       served.kernel += "; of more than " + std::to_string(kMaximumRows) + " rows dense, at most " +

@@ -22,7 +22,6 @@ using cuda::PortablePlan;
 using cuda::RunPlan;
 using cuda::SlowPath;
 using cuda::WarpgroupPlan;
-using cuda::WarpgroupPlans;
 
 const std::int32_t kSelection = 0;  // its address stands for one
 
@@ -74,9 +73,12 @@ AttendPlan planned(const FakeDevice& device, const Case& c) {
   return planned(driver, c);
 }
 
-// What was measured to be fastest on an H200, of 132 multiprocessors, for a launch of `tokens` tokens.
-WarpgroupPlan h200_launch(const Case& c, std::int64_t tokens, std::int64_t most_rows) {
+// What was measured to be fastest on an H200, of 132 multiprocessors.
+WarpgroupPlan h200_plan(const Case& c, std::int64_t most_rows) {
+  const bool dense = c.top_k == 0 && most_rows > kMaximumRows;
+  if (dense) most_rows = kMaximumRows;
   const auto clusters = [](int blocks) { return blocks == 8 ? 14 : blocks == 4 ? 30 : 66; };
+  const std::int64_t tokens = c.tokens;
   const std::int64_t groups = (c.heads + 63) / 64;
   const std::int64_t items = tokens * groups;
   const auto fewest_rows = [&](int blocks) { return blocks == 8 ? 225 : blocks == 2 ? 1 : items <= 15 ? 129 : 481; };
@@ -90,32 +92,16 @@ WarpgroupPlan h200_launch(const Case& c, std::int64_t tokens, std::int64_t most_
             .group_heads = heads,
             .groups = head_groups,
             .blocks = tokens * blocks,
-            .grid_groups = head_groups};
+            .grid_groups = head_groups,
+            .dense = dense};
   }
   return {.tokens = tokens,
           .cluster_blocks = 1,
           .group_heads = 64,
           .groups = static_cast<int>(groups),
           .blocks = std::min<std::int64_t>(items, 132),
-          .grid_groups = 1};
-}
-
-WarpgroupPlans h200_plan(const Case& c, std::int64_t most_rows) {
-  const bool dense = c.top_k == 0 && most_rows > kMaximumRows;
-  if (dense) most_rows = kMaximumRows;
-  WarpgroupPlans plans{.most = h200_launch(c, c.tokens, most_rows), .rest = {}};
-  const std::int64_t round = 132 / ((c.heads + 63) / 64);
-  if (plans.most.cluster_blocks == 1 && c.tokens > round && c.tokens < 5 * round && c.tokens % round > 0) {
-    WarpgroupPlan rest = h200_launch(c, c.tokens % round, most_rows);
-    if (rest.cluster_blocks > 1) {
-      plans.most = h200_launch(c, c.tokens - rest.tokens, most_rows);
-      rest.first_token = plans.most.tokens;
-      plans.rest = rest;
-    }
-  }
-  plans.most.dense = dense;
-  if (plans.rest) plans.rest->dense = dense;
-  return plans;
+          .grid_groups = 1,
+          .dense = dense};
 }
 
 PortablePlan h200_portable(const Case& c, std::int64_t most_rows) {
@@ -138,7 +124,6 @@ std::int64_t most_rows(const Case& c) {
 TEST(AttendPlan, OfAnH200IsAsMeasured) {
   FakeDeviceDriver driver({FakeDevice{}});
   int several = 0;
-  int rests = 0;
   for (std::int32_t tokens = 1; tokens < 300; tokens += 1 + tokens / 20) {
     for (const std::int32_t heads : {1, 16, 24, 64, 128}) {
       for (const std::int32_t context : {1, 31, 128, 700, 5000, 70000, 600000}) {
@@ -150,42 +135,31 @@ TEST(AttendPlan, OfAnH200IsAsMeasured) {
           EXPECT_EQ(*plan.warpgroup, h200_plan(c, most_rows(c))) << tokens << " " << heads << " " << context;
           EXPECT_FALSE(plan.portable);
           EXPECT_EQ(plan.slow, SlowPath::kNone);
-          several += plan.warpgroup->most.cluster_blocks > 1 ? 1 : 0;
-          rests += plan.warpgroup->rest ? 1 : 0;
+          several += plan.warpgroup->cluster_blocks > 1 ? 1 : 0;
         }
       }
     }
   }
   EXPECT_GT(several, 100);
-  EXPECT_GT(rests, 100);
 }
 
-// A few tokens more than the multiprocessors take at once get a launch in clusters; every token is in one.
-TEST(AttendPlan, TheLastTokensOfAnH200ShareTheMachine) {
+// Items beyond the multiprocessors are second ones of blocks alone, however few: clusters for the last tokens, in a
+// launch of their own, take longer.
+TEST(AttendPlan, TheLastTokensOfAnH200AreOfASecondRound) {
   FakeDeviceDriver driver({FakeDevice{}});
-  const auto plans = [&](std::int32_t tokens, std::int32_t heads, std::int64_t top_k) {
-    return *planned(driver, {.tokens = tokens, .heads = heads, .context = 9000, .ratio = 4, .top_k = top_k}).warpgroup;
+  const auto expect_alone = [&](std::int32_t tokens, std::int32_t heads, std::int64_t top_k) {
+    SCOPED_TRACE(testing::Message() << tokens << " tokens of " << heads << " heads");
+    const Case c{.tokens = tokens, .heads = heads, .context = 9000, .ratio = 4, .top_k = top_k};
+    const WarpgroupPlan plan = *planned(driver, c).warpgroup;
+    EXPECT_EQ(plan.cluster_blocks, 1);
+    EXPECT_EQ(plan.tokens, tokens);
+    EXPECT_EQ(plan.blocks, std::min(tokens * (heads / 64), 132));
   };
-  EXPECT_EQ(plans(132, 64, 512).most.cluster_blocks, 1);
-  EXPECT_FALSE(plans(132, 64, 512).rest);
-  const WarpgroupPlans flash = plans(136, 64, 512);
-  EXPECT_EQ(flash.most.tokens, 132);
-  ASSERT_TRUE(flash.rest);
-  EXPECT_EQ(flash.rest->first_token, 132);
-  EXPECT_EQ(flash.rest->tokens, 4);
-  EXPECT_EQ(flash.rest->cluster_blocks, 8);
-  EXPECT_EQ(plans(132 + 66, 64, 512).rest->cluster_blocks, 2);
-  EXPECT_FALSE(plans(132 + 67, 64, 512).rest);
-  EXPECT_TRUE(plans((4 * 132) + 1, 64, 512).rest);
-  EXPECT_FALSE(plans((5 * 132) + 1, 64, 512).rest);
-  const WarpgroupPlans pro = plans(68, 128, 1024);
-  EXPECT_EQ(pro.most.tokens, 66);
-  EXPECT_EQ(pro.most.cluster_blocks, 1);
-  EXPECT_EQ(pro.most.blocks, 132);
-  ASSERT_TRUE(pro.rest);
-  EXPECT_EQ(pro.rest->tokens, 2);
+  for (const std::int32_t tokens : {67, 132, 133, 136, 132 + 66, 264, 265, (4 * 132) + 1})
+    expect_alone(tokens, 64, 512);
+  for (const std::int32_t tokens : {34, 66, 67, 68, 128, 132, 133}) expect_alone(tokens, 128, 1024);
   // A block alone takes as many rows as any token has.
-  EXPECT_EQ(plans(128, 128, 1152).most.cluster_blocks, 1);
+  expect_alone(128, 128, 1152);
 }
 
 // Up to 66 items are a pair's each where larger clusters have no place or take longer: those of four need many rows, or
@@ -195,7 +169,7 @@ TEST(AttendPlan, PairsOfBlocksTakeFewRows) {
   const auto blocks = [&](std::int32_t tokens, std::int32_t heads, std::int32_t context, std::int64_t top_k) {
     const Case c{.tokens = tokens, .heads = heads, .context = context, .ratio = top_k < 0 ? 0 : 128, .top_k = 0};
     const Case selected{.tokens = tokens, .heads = heads, .context = context, .ratio = 4, .top_k = top_k};
-    return planned(driver, top_k > 0 ? selected : c).warpgroup->most.cluster_blocks;
+    return planned(driver, top_k > 0 ? selected : c).warpgroup->cluster_blocks;
   };
   constexpr std::int64_t kWindow = -1;
   constexpr std::int64_t kDense = 0;
@@ -255,7 +229,7 @@ TEST(AttendPlan, QueriesAreNormedWhereAllBlocksAreAlone) {
     EXPECT_FALSE(norms(66, 64, ratio, 9000));
     EXPECT_TRUE(norms(67, 64, ratio, 9000));
     EXPECT_TRUE(norms(132, 64, ratio, 9000));
-    EXPECT_FALSE(norms(136, 64, ratio, 9000));  // the last four by clusters
+    EXPECT_TRUE(norms(136, 64, ratio, 9000));
     EXPECT_TRUE(norms(256, 64, ratio, 9000));
     EXPECT_FALSE(norms(33, 128, ratio, 9000));
     EXPECT_TRUE(norms(34, 128, ratio, 9000));
@@ -331,7 +305,7 @@ TEST(AttendPlan, ManyUnselectedRowsTakeTheDenseKernelToo) {
   for (const std::int32_t heads : {1, 64, 65, 128}) {
     const AttendPlan plan = planned(FakeDevice{}, {.heads = heads, .context = 1000000, .ratio = 128});
     ASSERT_TRUE(plan.warpgroup && plan.dense);
-    EXPECT_TRUE(plan.warpgroup->most.dense);
+    EXPECT_TRUE(plan.warpgroup->dense);
     EXPECT_EQ(plan.dense->groups, (heads + 63) / 64);
     EXPECT_EQ(plan.dense->splits, DenseSplits::kMost);
     EXPECT_FALSE(plan.portable);
@@ -340,7 +314,7 @@ TEST(AttendPlan, ManyUnselectedRowsTakeTheDenseKernelToo) {
   // Not where no token can have so many, nor where rows are selected.
   const std::int32_t last = (kMaximumRows - 128) * 128 + 127;
   EXPECT_FALSE(planned(FakeDevice{}, {.context = last, .ratio = 128}).dense);
-  EXPECT_FALSE(planned(FakeDevice{}, {.context = last, .ratio = 128}).warpgroup->most.dense);
+  EXPECT_FALSE(planned(FakeDevice{}, {.context = last, .ratio = 128}).warpgroup->dense);
   EXPECT_TRUE(planned(FakeDevice{}, {.context = last + 1, .ratio = 128}).dense);
   EXPECT_FALSE(planned(FakeDevice{}, {.context = 1000000, .ratio = 4, .top_k = 1024}).dense);
 }

@@ -7,10 +7,8 @@ namespace dsv4rt::cuda {
 
 Status launch_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
                      cudaStream_t stream) {
-  const BlockPass pass{.first_token = static_cast<std::int32_t>(plan.first_token),
-                       .tokens = static_cast<std::int32_t>(plan.tokens),
-                       .groups = plan.groups,
-                       .dense = plan.dense};
+  const BlockPass pass{
+      .item_count = static_cast<std::int32_t>(plan.tokens * plan.groups), .groups = plan.groups, .dense = plan.dense};
   return launch_block_pass(device, params, pass, static_cast<unsigned>(plan.blocks), stream);
 }
 

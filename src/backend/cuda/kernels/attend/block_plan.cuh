@@ -52,18 +52,16 @@ struct ItemRows {
   std::int32_t count;
 };
 
-// What a launch takes of the step: items are 64 heads of a token each; item i is group i % groups of token
-// first_token + i / groups.
+// What a launch takes of the step: items are 64 heads of a token each; item i is group i % groups of token i / groups.
 struct BlockPass {
   static constexpr bool kSplits = false;  // whether items are splits of tokens
 
-  std::int32_t first_token;
-  std::int32_t tokens;
+  std::int32_t item_count;
   std::int32_t groups;  // groups of 64 heads
   bool dense;           // whether some of the tokens may be the dense kernel's
 
-  [[nodiscard]] __device__ int items() const { return tokens * groups; }
-  [[nodiscard]] __device__ int token(int item) const { return first_token + item / groups; }
+  [[nodiscard]] __device__ int items() const { return item_count; }
+  [[nodiscard]] __device__ int token(int item) const { return item / groups; }
   [[nodiscard]] __device__ int first_head(int item) const { return item % groups * kTileHeads; }
 
   [[nodiscard]] __device__ ItemRows rows(const TokenRows& token_rows, int /*item*/) const {

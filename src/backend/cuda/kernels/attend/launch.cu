@@ -97,7 +97,7 @@ Status launch_dense(const CudaDevice& device, const AttendParams& p, const Atten
                          .sums = sums,
                          .states = reinterpret_cast<float2*>(sums + splits * kSplitQuads)};
     DSV4RT_RETURN_IF_ERROR(launch_dense_splits(device, p, pass, stream));
-    if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_warpgroups(device, p, *plan.warpgroup, stream));
+    if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device, p, *plan.warpgroup, stream));
     DSV4RT_RETURN_IF_ERROR(launch_dense_outputs(p, pass, stream));
   }
   return {};
@@ -144,9 +144,8 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
     if (plan.runs) return plan;
     const bool dense = params.topk_indices == nullptr && most_rows > kMaximumRows;
     if (dense) plan.dense = plan_dense(params, most_rows);
-    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroups(device, params, dense ? kMaximumRows : most_rows));
-    plan.warpgroup->most.dense = dense;
-    if (plan.warpgroup->rest) plan.warpgroup->rest->dense = dense;
+    DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, dense ? kMaximumRows : most_rows));
+    plan.warpgroup->dense = dense;
     return plan;
   }
   plan.portable = plan_portable(device.facts(), params, most_rows);
@@ -154,7 +153,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
 }
 
 bool AttendPlan::norms_queries() const {
-  return warpgroup && warpgroup->most.cluster_blocks == 1 && !warpgroup->rest;
+  return warpgroup && warpgroup->cluster_blocks == 1;
 }
 
 Result<bool> CudaOps::norms_queries(const AttendParams& params) {
@@ -174,7 +173,7 @@ Status CudaOps::attend(const AttendParams& params) {
   if (plan.runs) return launch_runs(device_, params, *plan.runs, stream_);
   if (plan.portable) return launch_portable(device_, params, *plan.portable, stream_);
   if (plan.dense) return launch_dense(device_, params, plan, scratch_, stream_);
-  return launch_warpgroups(device_, params, *plan.warpgroup, stream_);
+  return launch_warpgroup(device_, params, *plan.warpgroup, stream_);
 }
 
 }  // namespace dsv4rt::cuda

@@ -128,10 +128,11 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
 #endif
 
 // `queries`: rows of a head's values, in boxes of 64 x 64. Grid: x = tokens * 2 in clusters of 2, y = groups of 64
-// heads. Tokens of the dense kernel are left to it.
+// heads. `dense`: whether some of the tokens may be the dense kernel's, which are
+// left to it.
 __global__ void __launch_bounds__(kPairThreads, 1)
     attend_pair_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                       const PairTokens pass) {
+                       bool dense) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte pair_shared[];
   auto& shared = *reinterpret_cast<PairShared*>(pair_shared);
@@ -153,8 +154,8 @@ __global__ void __launch_bounds__(kPairThreads, 1)
     barrier_arrive_expect(shared_address(&shared.factors), sizeof(shared.factor[0]));
   }
   allow_dependents();
-  const std::int64_t token = pass.first_token + static_cast<int>(blockIdx.x) / 2;
-  if (pass.dense && token_rows(p, token).is_dense()) {
+  const std::int64_t token = static_cast<int>(blockIdx.x) / 2;
+  if (dense && token_rows(p, token).is_dense()) {
     wait_for_predecessors();
     return;
   }

@@ -23,8 +23,7 @@ Status launch_pairs(const CudaDevice& device, const AttendParams& params, const 
                      .threads = kPairThreads,
                      .shared_bytes = sizeof(PairShared),
                      .cluster_blocks = 2},
-                    stream, params, queries,
-                    PairTokens{.first_token = static_cast<std::int32_t>(plan.first_token), .dense = plan.dense});
+                    stream, params, queries, plan.dense);
 }
 
 }  // namespace dsv4rt::cuda

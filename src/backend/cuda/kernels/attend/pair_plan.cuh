@@ -49,12 +49,6 @@ inline constexpr int kPairSummersBarrier = 4;
 // Passes over the rows.
 enum class PairPass : int { kPlain, kGreatest, kShifted };
 
-// What a launch takes of the step.
-struct PairTokens {
-  std::int32_t first_token;
-  bool dense;  // whether some of the tokens may be the dense kernel's
-};
-
 struct PairItem {
   std::int32_t token;
   std::int32_t first_head;

@@ -15,7 +15,6 @@ namespace dsv4rt::cuda {
 // The Hopper kernels: a cluster's blocks share a token, four and eight in one way, a pair in another, or a block takes
 // 64 heads of one alone.
 struct WarpgroupPlan {
-  std::int64_t first_token = 0;
   std::int64_t tokens = 0;
   int cluster_blocks = 1;  // blocks that share a token: 1 (alone), 2, 4 or 8
   int group_heads = 0;     // heads that a cluster takes
@@ -25,13 +24,6 @@ struct WarpgroupPlan {
   int grid_groups = 1;
   bool dense = false;  // whether tokens of the dense kernel may be among them
   bool operator==(const WarpgroupPlan&) const = default;
-};
-
-// Its launches.
-struct WarpgroupPlans {
-  WarpgroupPlan most;
-  std::optional<WarpgroupPlan> rest;  // for the last tokens
-  bool operator==(const WarpgroupPlans&) const = default;
 };
 
 // The Hopper kernels of tokens with many rows, none of them selected (TokenRows::is_dense); the other takes the rest.
@@ -61,7 +53,7 @@ struct PortablePlan {
 // One of runs, warpgroup and portable; dense beside warpgroup.
 struct AttendPlan {
   std::optional<RunPlan> runs;
-  std::optional<WarpgroupPlans> warpgroup;
+  std::optional<WarpgroupPlan> warpgroup;
   std::optional<DensePlan> dense;
   std::optional<PortablePlan> portable;
   SlowPath slow = SlowPath::kNone;  // why there is a portable plan, where there could be none
@@ -76,7 +68,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
 // Parts of it. The first is why the Hopper kernel takes none of the tokens: kNone where it serves, or where the device
 // has no such kernel.
 SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& params);
-Result<WarpgroupPlans> plan_warpgroups(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
+Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
 // Nothing where tokens do not come in runs, or too few of them for all multiprocessors.
 std::optional<RunPlan> plan_runs(int multiprocessors, const AttendParams& params, std::int64_t most_rows);
 DensePlan plan_dense(const AttendParams& params, std::int64_t most_rows);

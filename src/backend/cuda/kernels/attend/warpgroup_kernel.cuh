@@ -17,7 +17,6 @@ inline constexpr int kWarpgroupThreads = kConsumers + kProducers;
 
 // What a launch takes of the step.
 struct WarpgroupPass {
-  std::int32_t first_token;
   std::int32_t group_heads;  // heads of a cluster
   bool dense;                // whether some of the tokens may be the dense kernel's
 };
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1)
     barrier_arrive_expect(shared_address(&shared.max_ready), sizeof(shared.split_max));
   }
   allow_dependents();
-  const std::int64_t token = pass.first_token + static_cast<int>(blockIdx.x) / kBlocks;
+  const std::int64_t token = static_cast<int>(blockIdx.x) / kBlocks;
   if (pass.dense && token_rows(p, token).is_dense()) {
     wait_for_predecessors();
     return;

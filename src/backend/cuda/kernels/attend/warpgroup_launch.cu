@@ -15,7 +15,6 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr int kFewestGroupHeads = 16;  // heads that one warp takes
-constexpr int kMostRounds = 4;         // after more of them another launch costs what it saves
 
 // Steps of rows from which clusters of so many blocks are faster than smaller ones. `few`: they take half of their
 // places at most.
@@ -43,18 +42,7 @@ Status launch(const CudaDevice& device, const AttendParams& p, const WarpgroupPl
                      .threads = kWarpgroupThreads,
                      .shared_bytes = kSharedBytes,
                      .cluster_blocks = kBlocks},
-                    stream, p, queries,
-                    WarpgroupPass{.first_token = static_cast<std::int32_t>(plan.first_token),
-                                  .group_heads = plan.group_heads,
-                                  .dense = plan.dense});
-}
-
-Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
-                        cudaStream_t stream) {
-  if (plan.cluster_blocks == 8) return launch<8>(device, params, plan, stream);
-  if (plan.cluster_blocks == 4) return launch<4>(device, params, plan, stream);
-  if (plan.cluster_blocks == 2) return launch_pairs(device, params, plan, stream);
-  return launch_blocks(device, params, plan, stream);
+                    stream, p, queries, WarpgroupPass{.group_heads = plan.group_heads, .dense = plan.dense});
 }
 
 }  // namespace
@@ -72,11 +60,9 @@ Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blo
   }
 }
 
-namespace {
-
 // A token gets as many blocks as the machine holds at once and as are of use.
-Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t tokens,
-                                     std::int64_t most_rows) {
+Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& p, std::int64_t most_rows) {
+  const std::int64_t tokens = p.step.counts.tokens;
   const auto groups_of = [&](int heads) { return (p.heads + heads - 1) / heads; };
   WarpgroupPlan plan{.tokens = tokens, .group_heads = kTileHeads, .groups = groups_of(kTileHeads)};
   const std::int64_t steps = (most_rows + kStepRows - 1) / kStepRows;
@@ -98,30 +84,12 @@ Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParam
   return plan;
 }
 
-}  // namespace
-
-// Where blocks take tokens by themselves and the last few tokens would leave most multiprocessors idle, those get a
-// launch of their own, in clusters.
-Result<WarpgroupPlans> plan_warpgroups(const CudaDevice& device, const AttendParams& p, std::int64_t most_rows) {
-  const std::int64_t tokens = p.step.counts.tokens;
-  WarpgroupPlans plans;
-  DSV4RT_ASSIGN_OR_RETURN(plans.most, plan_warpgroup(device, p, tokens, most_rows));
-  const std::int64_t round = device.multiprocessors() / plans.most.groups;
-  const std::int64_t rounds = round == 0 ? 0 : tokens / round;
-  if (plans.most.cluster_blocks > 1 || rounds == 0 || rounds > kMostRounds || tokens % round == 0) return plans;
-  DSV4RT_ASSIGN_OR_RETURN(WarpgroupPlan rest, plan_warpgroup(device, p, tokens % round, most_rows));
-  if (rest.cluster_blocks == 1) return plans;
-  DSV4RT_ASSIGN_OR_RETURN(plans.most, plan_warpgroup(device, p, tokens - rest.tokens, most_rows));
-  rest.first_token = plans.most.tokens;
-  plans.rest = rest;
-  return plans;
-}
-
-Status launch_warpgroups(const CudaDevice& device, const AttendParams& params, const WarpgroupPlans& plans,
-                         cudaStream_t stream) {
-  DSV4RT_RETURN_IF_ERROR(launch_warpgroup(device, params, plans.most, stream));
-  if (plans.rest) return launch_warpgroup(device, params, *plans.rest, stream);
-  return {};
+Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                        cudaStream_t stream) {
+  if (plan.cluster_blocks == 8) return launch<8>(device, params, plan, stream);
+  if (plan.cluster_blocks == 4) return launch<4>(device, params, plan, stream);
+  if (plan.cluster_blocks == 2) return launch_pairs(device, params, plan, stream);
+  return launch_blocks(device, params, plan, stream);
 }
 
 }  // namespace dsv4rt::cuda

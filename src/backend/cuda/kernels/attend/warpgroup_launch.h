@@ -12,7 +12,7 @@ namespace dsv4rt::cuda {
 Result<int> warpgroup_clusters_at_once(const CudaDevice& device, int cluster_blocks);
 
 // Leaves tokens of the dense kernels alone. Precondition: the device has code for sm_90a.
-Status launch_warpgroups(const CudaDevice& device, const AttendParams& params, const WarpgroupPlans& plans,
-                         cudaStream_t stream);
+Status launch_warpgroup(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                        cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda
