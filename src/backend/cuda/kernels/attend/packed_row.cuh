@@ -8,6 +8,7 @@
 
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/early_reads.cuh"
 #include "backend/cuda/kernels/common/predicated_load.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -28,6 +29,14 @@ __device__ inline uint4 load_unit(const std::byte* address) {
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
                : "l"(__cvta_generic_to_global(address)));
+  return unit;
+}
+// The same of a row that few tokens read: it leaves the level-2 cache before what other kernels find there again.
+__device__ inline uint4 load_passing_unit(const std::byte* address) {
+  uint4 unit;
+  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n"
+               : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
+               : "l"(__cvta_generic_to_global(address)), "l"(kEvictFirstPolicy));
   return unit;
 }
 __device__ inline uint2 load_scales(const std::byte* address) {

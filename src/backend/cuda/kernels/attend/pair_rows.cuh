@@ -103,10 +103,10 @@ class PairProducer {
     const RowSource source = source_of(tile, place);
     loaded.scales = load_scale_bytes<kHalfAtoms>(source.scales + kRank * kHalfAtoms);
 #pragma unroll
-    for (int i = 0; i < kCodeAtoms; ++i) loaded.raw[i] = load_unit(units(source) + i * kAtomValues);
+    for (int i = 0; i < kCodeAtoms; ++i) loaded.raw[i] = load_passing_unit(units(source) + i * kAtomValues);
     if constexpr (kHasRope) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) loaded.rope[i] = load_unit(rope(source) + i * kUnitBytes);
+      for (int i = 0; i < 2; ++i) loaded.rope[i] = load_passing_unit(rope(source) + i * kUnitBytes);
     }
   }
 

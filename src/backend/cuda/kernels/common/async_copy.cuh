@@ -133,6 +133,8 @@ __device__ inline std::uint64_t evict_first_policy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
   return policy;
 }
+// The first of them as a constant, for loads: the compiler would make it anew, in five instructions, for each.
+inline constexpr std::uint64_t kEvictFirstPolicy = 0x12f0'0000'0000'0000;
 __device__ inline std::uint64_t evict_normal_policy() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;\n" : "=l"(policy));
