@@ -61,13 +61,7 @@ class BlockConsumer {
     if (group() == 0) {
       lead<kShifted>(greatest, next);
     } else {
-      if (tiles() > 1) {
-        follow<kShifted, true>(1, greatest);
-      } else {
-        begin<1, kShifted>(greatest);
-      }
-#pragma unroll 1
-      for (int tile = 3; tile < tiles(); tile += 2) follow<kShifted, false>(tile, greatest);
+      follow<kShifted>(greatest);
       if (tiles() % 2 == 1) follow_even(tiles() - 1);
     }
     return end_sums<kShifted>();
@@ -266,7 +260,8 @@ class BlockConsumer {
   }
 
   // The even warpgroup: tiles 0, 2, .. and the values of all. The scores of its next tile are behind the odd tile's
-  // values in the matrix units. A slot is free as soon as its values are summed.
+  // values in the matrix units. A slot is free as soon as its values are summed. Both warpgroups weigh all of their
+  // tiles in one place of the code, since what runs for the first time may come from memory.
   template <bool kShifted, class Next>
   __device__ void lead(const float (&greatest)[2], const Next& next) {
     TileScores s;
@@ -274,21 +269,21 @@ class BlockConsumer {
     wgmma_wait<0>();
     finish_scores(0, s);
     begin<0, kShifted>(greatest, s);
-    weigh<kShifted>(s);
-    named_arrive(kEvenWeightsBarrier, kBlockConsumers);
     int tile = 0;
 #pragma unroll 1
-    for (; tile + 2 < tiles(); tile += 2) {
+    while (true) {
+      weigh<kShifted>(s);
+      named_arrive(kEvenWeightsBarrier, kBlockConsumers);
+      if (tile + 2 >= tiles()) break;
       lead_own(tile, s);
       start_odd(tile + 1);
-      start_scores(tile + 2, s);
+      tile += 2;
+      start_scores(tile, s);
       wgmma_wait<1>();
       release(1);
       wgmma_wait<0>();
       hold_half_sums(o_);
-      finish_scores(tile + 2, s);
-      weigh<kShifted>(s);
-      named_arrive(kEvenWeightsBarrier, kBlockConsumers);
+      finish_scores(tile, s);
     }
     if (tile + 1 == tiles()) next();
     lead_own(tile, s);
@@ -315,32 +310,41 @@ class BlockConsumer {
     release_values(tile);
     hold_half_sums(o_);
   }
-  // The odd one, `tile` and the one before it, whose values come first: its slot is then free for the next tile.
-  template <bool kShifted, bool kFirst>
-  __device__ void follow(int tile, const float (&greatest)[2]) {
-    TileScores s;
-    if constexpr (kFirst) {
-      start_scores(tile, s);
-      wgmma_wait<0>();
-      finish_scores(tile, s);
-      begin<1, kShifted>(greatest, s);
-      weigh<kShifted>(s);
-      named_arrive(kOddWeightsBarrier, kBlockConsumers);
-      follow_even(tile - 1);
-    } else {
-      follow_even(tile - 1);
-      start_scores(tile, s);
-      wgmma_wait<0>();
-      finish_scores(tile, s);
-      weigh<kShifted>(s);
-      named_arrive(kOddWeightsBarrier, kBlockConsumers);
-      named_sync(kOddBarrier, kBlockConsumers / 2);
+  // The odd one: tiles 1, 3, .., and the values of each tile before, which come first: its slot is then free for the
+  // next one. Only tile 1 is scored and weighed before them: weights wait for the scores of both.
+  template <bool kShifted>
+  __device__ void follow(const float (&greatest)[2]) {
+    if (tiles() == 1) {
+      begin<1, kShifted>(greatest);
+      return;
     }
-    multiply(1);
-    add_weights(s);
+    TileScores s;
+    start_scores(1, s);
     wgmma_wait<0>();
-    release_values(tile);
-    hold_half_sums(o_);
+    finish_scores(1, s);
+    begin<1, kShifted>(greatest, s);
+    int tile = 1;
+#pragma unroll 1
+    while (true) {
+      weigh<kShifted>(s);
+      named_arrive(kOddWeightsBarrier, kBlockConsumers);
+      if (tile == 1) {
+        follow_even(0);
+      } else {
+        named_sync(kOddBarrier, kBlockConsumers / 2);
+      }
+      multiply(1);
+      add_weights(s);
+      wgmma_wait<0>();
+      release_values(tile);
+      hold_half_sums(o_);
+      if (tile + 2 >= tiles()) break;
+      follow_even(tile + 1);
+      tile += 2;
+      start_scores(tile, s);
+      wgmma_wait<0>();
+      finish_scores(tile, s);
+    }
   }
   // Values of a tile of the even warpgroup's. What this warpgroup has stored before is there after it, too.
   __device__ void follow_even(int tile) {

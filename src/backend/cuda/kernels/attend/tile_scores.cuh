@@ -13,10 +13,14 @@ namespace dsv4rt::cuda {
 
 using TileScores = float[kTileRows / 2];
 
-// The row of the tile that a thread's `i`-th score is of.
-__device__ inline int score_row(int i) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  return i / 4 * 8 + lane % 4 * 2 + i % 2;
+// A thread's `i`-th score is of row score_row(i) of the tile behind its first one. Rows are compared relative to that
+// one: with constants, for which no register is kept, or spilled.
+__device__ constexpr int score_row(int i) {
+  return i / 4 * 8 + i % 2;
+}
+// Rows from the thread's first one on, of `rows` of the tile.
+__device__ inline int rows_from_own(int rows) {
+  return rows - static_cast<int>(threadIdx.x) % 4 * 2;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -31,9 +35,10 @@ __device__ inline void scale_scores(TileScores& s, const Left& left) {
   for (float& value : s) value = __fmul_rn(value, kScale);
   const int rows = left();
   if (rows >= kTileRows) return;
+  const int own = rows_from_own(rows);
 #pragma unroll
   for (int i = 0; i < kTileRows / 2; ++i) {
-    if (score_row(i) >= rows) s[i] = -INFINITY;
+    if (score_row(i) >= own) s[i] = -INFINITY;
   }
 }
 
@@ -51,9 +56,10 @@ __device__ inline void store_weights(const TileScores& s, std::uint32_t to) {
 
 // Maxima of the two heads over the tile's first `rows` rows.
 __device__ inline void raise_maxima(const TileScores& s, int rows, float (&greatest)[2]) {
+  const int own = rows_from_own(rows);
 #pragma unroll
   for (int i = 0; i < kTileRows / 2; ++i) {
-    if (score_row(i) < rows) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
+    if (score_row(i) < own) greatest[i % 4 / 2] = fmaxf(greatest[i % 4 / 2], s[i]);
   }
 }
 // Turns the maxima of a head's four threads into the head's.
