@@ -59,30 +59,46 @@ __device__ inline void turn_query(const Rotation& back, std::uint32_t& pair) {
 __device__ inline void norm_eight_heads(std::uint32_t atoms, int first_head, float eps, const Rotation* back) {
   constexpr int kPartUnits = 4;
   constexpr int kParts = kHeadDim / (kPartUnits * kUnitValues);
+  constexpr int kTogether = 2;  // parts: an atom's 64 values
+  static_assert(kNopeDim == (kParts - kTogether) * kPartUnits * kUnitValues, "the last atom is turned");
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t first = atoms + atom_offset(first_head + lane % 8, lane / 8);
   const auto address = [&](int part) { return (first ^ part % 2 * kPartUnits * kUnitBytes) + part / 2 * kAtomBytes; };
-  std::uint32_t words[kParts][kPartUnits];
   HeadSquares squares;
   __syncwarp();  // lanes load together, and may have waited for queries each for itself
+  // In loops, although registers would hold a head: less code, which comes from memory where kernels alternate.
+#pragma unroll 1
+  for (int begin = 0; begin < kParts; begin += 2 * kTogether) {
+    std::uint32_t words[2 * kTogether][kPartUnits];
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) load_matrix_x4(words[part], address(part));
+    for (int i = 0; i < 2 * kTogether; ++i) load_matrix_x4(words[i], address(begin + i));
 #pragma unroll
-  for (auto& four : words) {
-    squares.add(four[0], four[1]);
-    squares.add(four[2], four[3]);
+    for (auto& four : words) {
+      squares.add(four[0], four[1]);
+      squares.add(four[2], four[3]);
+    }
   }
   const std::uint32_t scale = squares.scale(eps);
+#pragma unroll 1
+  for (int begin = 0; begin < kParts; begin += kTogether) {
+    std::uint32_t words[kTogether][kPartUnits];
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    auto& four = words[part];
+    for (int i = 0; i < kTogether; ++i) load_matrix_x4(words[i], address(begin + i));
 #pragma unroll
-    for (int i = 0; i < kPartUnits; ++i) {
-      four[i] = multiply_pairs(four[i], scale);
-      const int turned_unit = kPartUnits * part + i - kNopeDim / kUnitValues;
-      if (turned_unit >= 0 && back != nullptr) turn_query(back[4 * turned_unit + lane % 4], four[i]);
+    for (auto& four : words) {
+#pragma unroll
+      for (std::uint32_t& pair : four) pair = multiply_pairs(pair, scale);
     }
-    store_fragments(address(part), four[0], four[1], four[2], four[3]);
+    if (back != nullptr && begin == kParts - kTogether) {
+#pragma unroll
+      for (int i = 0; i < kTogether * kPartUnits; ++i) {
+        turn_query(back[4 * i + lane % 4], words[i / kPartUnits][i % kPartUnits]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      store_fragments(address(begin + i), words[i][0], words[i][1], words[i][2], words[i][3]);
+    }
   }
 }
 
