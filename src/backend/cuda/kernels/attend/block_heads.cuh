@@ -31,10 +31,11 @@ __device__ inline void meet_consumers(BlockShared& shared, int time) {
 template <bool kSplits>
 class BlockConsumer {
  public:
-  // A warpgroup's part of the block's `n`-th item. What it exchanges with the other one has the item's own place, where
-  // nobody looks any more at what the item two before left: a barrier of both lies between.
-  __device__ BlockConsumer(const AttendParams& params, int n, BlockShared& shared)
-      : p_(params), shared_(shared), at_(n % 2) {}
+  // A warpgroup's part of the item at `at`: of the block's n-th one n % 2, or kRehearsal. What it exchanges with the
+  // other one has the item's own place, where nobody looks any more at what the item two before left: a barrier of both
+  // lies between.
+  __device__ BlockConsumer(const AttendParams& params, int at, BlockShared& shared)
+      : p_(params), shared_(shared), at_(at) {}
 
   // Greatest scores of the thread's two heads over all rows, whose tiles are used up. Either warpgroup scores all of
   // them.
@@ -80,13 +81,13 @@ class BlockConsumer {
     const bool turns = group == 1 && p_.output_rope.inverse_frequency != nullptr;
 #pragma unroll
     for (int atom = 0; atom < kHalfAtoms; ++atom) {
-      stage_outputs(o_, factor_, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at_],
+      stage_outputs(o_, factor_, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at()],
                     fragment_address(half + atom * kAtomBytes, first_row, lane), lane);
       fence_async_proxy();
       __syncwarp();
       if (lane == 0) {
         store_box_of_matrix(&outputs, (group * kHalfAtoms + atom) * kAtomValues,
-                            shared_.item[at_].first_head + first_row, shared_.item[at_].token,
+                            shared_.item[at()].first_head + first_row, shared_.item[at()].token,
                             half + atom * kAtomBytes + first_row * kAtomRowBytes);
       }
     }
@@ -114,6 +115,15 @@ class BlockConsumer {
 
  private:
   // Computed or read where they are needed: registers are full of sums and scores.
+  [[nodiscard]] __device__ int at() const {
+    int value;  // to the compiler another one each time: it would keep, or spill, addresses that follow from it
+    asm volatile("mov.s32 %0, %1;\n" : "=r"(value) : "r"(at_));
+    return value;
+  }
+  // Slots are neither waited for nor given back then, and nothing leaves shared memory.
+  [[nodiscard]] __device__ bool rehearses() const {
+    return at() == kRehearsal;
+  }
   __device__ static int lane() {
     return static_cast<int>(threadIdx.x) % 32;
   }
@@ -125,7 +135,7 @@ class BlockConsumer {
   }  // known to be uniform
   [[nodiscard]] __device__ int rows() const {
     int value;
-    asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(value) : "r"(shared_address(&shared_.item[at_].rows)));
+    asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(value) : "r"(shared_address(&shared_.item[at()].rows)));
     return value;
   }
   [[nodiscard]] __device__ int tiles() const {
@@ -137,15 +147,16 @@ class BlockConsumer {
   }
 
   __device__ void wait_full(int tile) const {
+    if (rehearses()) return;
     const int slot = tile % 2;
-    int filled = slot == 0 ? shared_.item[at_].filled[0] : shared_.item[at_].filled[1];
+    int filled = slot == 0 ? shared_.item[at()].filled[0] : shared_.item[at()].filled[1];
     if (rounds_ > 0) filled += (tiles() + 1 - slot) / 2;
     barrier_wait(shared_address(&shared_.full[slot]), (filled + tile / 2) & 1);
     fence_async_proxy();
   }
   // This warp arrives, one of the eight that free a slot.
   __device__ void release(int slot) const {
-    if (lane() == 0) barrier_arrive(shared_address(&shared_.empty[slot]));
+    if (lane() == 0 && !rehearses()) barrier_arrive(shared_address(&shared_.empty[slot]));
   }
   // The same behind a tile's values; outputs of tokens pass through the last tile's slot first.
   __device__ void release_values(int tile) const {
@@ -180,7 +191,7 @@ class BlockConsumer {
 
   template <bool kShifted>
   [[nodiscard]] __device__ auto reference(int half) const {
-    const float greatest = fmaxf(shared_.row_max[at_][0][head(half)], shared_.row_max[at_][1][head(half)]);
+    const float greatest = fmaxf(shared_.row_max[at()][0][head(half)], shared_.row_max[at()][1][head(half)]);
     if constexpr (kSplits) {
       return kShifted ? PowerReference{shift_[half]} : power_reference(greatest);
     } else {
@@ -212,7 +223,7 @@ class BlockConsumer {
       for (int half = 0; half < 2; ++half) {
         const float sum = step_sum(s, step, half);
         const int own = group();
-        if (lane() % 4 == 0) shared_.sum[at_][2 * own + step][head(half)] += sum;
+        if (lane() % 4 == 0) shared_.sum[at()][2 * own + step][head(half)] += sum;
       }
     }
   }
@@ -233,13 +244,13 @@ class BlockConsumer {
   template <int kGroup, bool kShifted, class... Tiles>
   __device__ void begin(const float (&greatest)[2], const Tiles&... s) {
     float window_max[2] = {-INFINITY, -INFINITY};
-    (raise_maxima(s, shared_.item[at_].reference_rows - kGroup * kTileRows, window_max), ...);
+    (raise_maxima(s, shared_.item[at()].reference_rows - kGroup * kTileRows, window_max), ...);
     agree(window_max);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane() % 4 != 0) continue;
-      shared_.row_max[at_][kGroup][head(half)] = window_max[half];
-      shared_.sum[at_][2 * kGroup][head(half)] = shared_.sum[at_][2 * kGroup + 1][head(half)] = 0.0f;
+      shared_.row_max[at()][kGroup][head(half)] = window_max[half];
+      shared_.sum[at()][2 * kGroup][head(half)] = shared_.sum[at()][2 * kGroup + 1][head(half)] = 0.0f;
     }
     meet_consumers(shared_, 0);
     if constexpr (kShifted) {
@@ -366,13 +377,13 @@ class BlockConsumer {
     for (int half = 0; half < 2; ++half) {
       float chain[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) chain[i] = shared_.sum[at_][i][head(half)];
+      for (int i = 0; i < 4; ++i) chain[i] = shared_.sum[at()][i][head(half)];
       const float all = (chain[0] + chain[1]) + (chain[2] + chain[3]);
       uncertain = uncertain || !(all <= 0x1p59f);
       if constexpr (kSplits) {
         factor_[half] = all;
       } else {
-        const int h = shared_.item[at_].first_head + head(half);
+        const int h = shared_.item[at()].first_head + head(half);
         const float sink = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
         factor_[half] = reciprocal(all + reference<kShifted>(half).sink_weight(sink));
       }

@@ -62,11 +62,11 @@ __device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t
   return rows;
 }
 
-// Norms and turns the queries of the block's `n`-th item where they lie, by the consumers.
-__device__ inline void norm_item_queries(const AttendParams& p, float eps, int n, BlockShared& shared) {
+// Norms and turns the queries of the item at `at` where they lie, by the consumers.
+__device__ inline void norm_item_queries(const AttendParams& p, float eps, int at, BlockShared& shared) {
   const bool turns = p.output_rope.inverse_frequency != nullptr;
   norm_eight_heads(shared_address(shared.q), static_cast<int>(threadIdx.x) / 32 * 8, eps,
-                   turns ? shared.rotation[n % 2] : nullptr);
+                   turns ? shared.rotation[at] : nullptr);
   fence_async_proxy();
   named_sync(kQueriesBarrier, kBlockConsumers);
 }
@@ -90,8 +90,9 @@ __device__ inline int block_item(int i) {
   return block + i * blocks;
 }
 
-// The block's items from the `begin`-th on. `n`: items that the block has had before, in either of its rounds, for the
-// phases of barriers. kShifted: heads may have a shift.
+// The block's items from the `begin`-th on, the first round of tokens maybe behind a rehearsal (kRehearsal): its first
+// queries are the producers' to copy. `n`: items that the block has had before, in either of its rounds,
+// for the phases of barriers. kShifted: heads may have a shift.
 template <bool kShifted, class Pass>
 __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const CUtensorMap& outputs,
                                      const Pass& pass, int begin, int& n, BlockShared& shared) {
@@ -100,38 +101,52 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     const int item = block_item(i);
     if (item < pass.items()) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
   };
-  copy(begin);
+  constexpr bool kRehearses = !kShifted && !Pass::kSplits;
+  const bool with_rehearsal = kRehearses && p.topk_indices != nullptr;
+  if (!with_rehearsal) wait_for_predecessors();
+  if (!kRehearses) copy(begin);
 #pragma unroll 1
-  for (int i = begin; block_item(i) < pass.items(); ++i, ++n) {
-    barrier_wait(shared_address(&shared.item_full[n % 2]), n / 2 & 1);
-    barrier_wait(shared_address(&shared.q_full), n & 1);
-    const auto next = [&] { copy(i + 1); };
-    if (shared.item[n % 2].rows > 0) {
-      if (p.query_eps) norm_item_queries(p, *p.query_eps, n, shared);
-      BlockConsumer<Pass::kSplits> consumer(p, n, shared);
+  for (int i = with_rehearsal ? -1 : begin; i < 0 || block_item(i) < pass.items(); ++i) {
+    const bool rehearses = kRehearses && i < 0;
+    const int at = rehearses ? kRehearsal : n % 2;
+    if (!rehearses) {
+      barrier_wait(shared_address(&shared.item_full[at]), n / 2 & 1);
+      barrier_wait(shared_address(&shared.q_full), n & 1);
+    }
+    const auto next = [&] {
+      if (!rehearses) copy(i + 1);
+    };
+    if (shared.item[at].rows > 0) {
+      if (p.query_eps && !rehearses) norm_item_queries(p, *p.query_eps, at, shared);
+      BlockConsumer<Pass::kSplits> consumer(p, at, shared);
       float greatest[2];
       if constexpr (kShifted) consumer.find_greatest(greatest);
       const bool uncertain = consumer.template sum<kShifted>(greatest, next);
-      if (!kShifted && uncertain) atomicMin(&shared.first_shifted, i);
+      if (!kShifted && uncertain && !rehearses) atomicMin(&shared.first_shifted, i);
       if constexpr (Pass::kSplits) {
         const std::int64_t place = pass.place(block_item(i));
         consumer.template write_sums<kShifted>(pass.sums + place * kSplitQuads, pass.states + place * kTileHeads);
-      } else {
+      } else if (!rehearses) {
         consumer.write(outputs);
       }
     } else {
-      if (shared.item[n % 2].rows == 0) write_block_zeros(p, shared.item[n % 2]);
+      if (shared.item[at].rows == 0) write_block_zeros(p, shared.item[at]);
       meet_consumers(shared, 0);
       next();
       meet_consumers(shared, 1);
     }
+    if (rehearses) {
+      wait_for_predecessors();
+      continue;
+    }
     // Every thread for itself, as it has read the item: racecheck does not see a warp behind one of its lanes.
-    barrier_arrive(shared_address(&shared.item_empty[n % 2]));
+    barrier_arrive(shared_address(&shared.item_empty[at]));
+    ++n;
   }
 }
 template <bool kShifted, class Pass>
-__device__ inline void produce_items(const AttendParams& p, const Pass& pass, int begin, int& n, int (&filled)[2],
-                                     BlockShared& shared) {
+__device__ inline void produce_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass, int begin,
+                                     int& n, int (&filled)[2], BlockShared& shared) {
 #pragma unroll 1
   for (int i = begin; block_item(i) < pass.items(); ++i, ++n) {
     const int item = block_item(i);
@@ -147,7 +162,11 @@ __device__ inline void produce_items(const AttendParams& p, const Pass& pass, in
       rows = token_rows(p, pass.token(item), [&] { return position; });
     } else {
       if (n == 0) prefetch_window_rows(p, position, thread, places);
-      rows = place_block_rows(p, pass.token(item), position, thread, places, [] { wait_for_predecessors(); });
+      rows = place_block_rows(p, pass.token(item), position, thread, places, [&] {
+        wait_for_predecessors();
+        // The first item's queries, here: consumers may still rehearse.
+        if (n == 0 && thread == 0) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
+      });
     }
     const ItemRows own = pass.rows(rows, item);
     if (Pass::kSplits && n == 0) {
@@ -219,6 +238,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     barrier_init(shared_address(&shared.q_full), 1);
     barrier_init_fence();
     shared.first_shifted = kNoItem;
+    shared.item[kRehearsal] = {
+        .token = 0, .first_head = 0, .rows = kRehearsedRows, .reference_rows = kRehearsedRows, .filled = {0, 0}};
   }
   allow_dependents();
   if (!pass.takes_all() && !any_item(p, pass)) {
@@ -229,7 +250,6 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   int n = 0;
   if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kBlockConsumers / 32) {
     take_registers<kBlockConsumerRegisters>();
-    wait_for_predecessors();
     consume_items<false>(p, queries, outputs, pass, 0, n, shared);
     const int again = end_first_round(shared);
     if (again != kNoItem) {
@@ -239,9 +259,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   } else {
     give_registers<kBlockProducerRegisters>();
     int filled[2] = {0, 0};
-    produce_items<false>(p, pass, 0, n, filled, shared);
+    produce_items<false>(p, queries, pass, 0, n, filled, shared);
     const int again = end_first_round(shared);
-    if (again != kNoItem) produce_items<true>(p, pass, again, n, filled, shared);
+    if (again != kNoItem) produce_items<true>(p, queries, pass, again, n, filled, shared);
   }
 #endif
 }

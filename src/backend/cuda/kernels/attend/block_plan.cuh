@@ -9,6 +9,8 @@
 // order, as in every kernel of attention. The even warpgroup is half a pair of tiles ahead: the scores of its next tile
 // follow the odd tile's values in the matrix units without a gap. Outputs leave through the slot of the last tile.
 //
+// In front of the wait for other kernels consumers may rehearse (kRehearsal).
+//
 // Queries that come as they were projected (AttendParams::query_eps) the consumers norm and turn where they lie, eight
 // heads a warp, before the first scores.
 //
@@ -72,6 +74,15 @@ struct BlockPass {
   [[nodiscard]] __device__ static bool takes(const TokenRows& token_rows) { return !token_rows.is_dense(); }
 };
 
+// Where the rehearsal has its item: in layers whose rows are selected, consumers take one of whatever lies in shared
+// memory before the first one, while they would wait, and leave nothing of it. The instructions of scores, weights and
+// values are then there when rows come; where other kernels have run since the layer before, each would come when it is
+// needed, from memory, to all multiprocessors at once and amid all rows. Selection leaves some multiprocessors early,
+// whose blocks bring the instructions to the level-2 cache for the others; in layers without it all blocks begin at
+// once, shortly before their turn, and would rehearse until long after it.
+inline constexpr int kRehearsal = 2;
+inline constexpr int kRehearsedRows = 4 * kTileRows;  // enough for either warpgroup's loop
+
 struct BlockItem {
   std::int32_t token;
   std::int32_t first_head;
@@ -88,10 +99,11 @@ struct BlockShared {
   alignas(1024) std::byte weights[2][kAtomBytes];
   // [item, the next one]: where rows lie, those of the window from the first entry on, compressed rows after them.
   RowSlot place[2][kPlaces];
-  float row_max[2][2][kTileHeads];  // [item][warpgroup] greatest scores that weights are relative to
-  float sum[2][4][kTileHeads];      // [item] sums of weights, over every fourth step of 32 rows
+  // Of [item, the next one] and of the rehearsal (kRehearsal).
+  float row_max[3][2][kTileHeads];  // [item][warpgroup] greatest scores that weights are relative to
+  float sum[3][4][kTileHeads];      // [item] sums of weights, over every fourth step of 32 rows
   Rotation rotation[2][kRotatedPairs];
-  BlockItem item[2];
+  BlockItem item[3];
   std::uint64_t full[2];  // barriers of the slots
   std::uint64_t empty[2];
   std::uint64_t q_full;
