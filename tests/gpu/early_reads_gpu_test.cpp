@@ -1,6 +1,6 @@
 // What kernels read before the kernels in front have ended: nothing that those write. A kernel in front lets the one
 // under test start, waits, and then writes what a step writes; before, something else lies there. The bytes are those
-// of a run for which everything was there from the beginning.
+// of a run for which everything was there from the beginning. And what they write before: nothing.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -46,6 +46,10 @@ class LateBytes {
     add(device + shape.data_offset(row), other, block + shape.data_offset(row), shape.data_bytes);
     if (shape.scale_bytes == 0) return;
     add(device + shape.scale_offset(row), other + shape.data_bytes, block + shape.scale_offset(row), shape.scale_bytes);
+  }
+  // Copies `bytes` at `from`, as they are then, behind what comes late.
+  void look(void* to, const void* from, std::size_t bytes) {
+    copies_.push_back({to, from, static_cast<std::int64_t>(bytes)});
   }
   // Puts the kernel in front of the next one.
   void launch() {
@@ -142,11 +146,17 @@ TEST_P(EarlyAttendGpuTest, TakesNothingThatTheStepWrites) {
       late.add_row(pool.rows_shape, device_blocks.data() + block, pool.bytes.data() + block, other.data(),
                    row % shape.block_rows);
     }
+    const std::size_t bytes = expected.size() * sizeof(bf16);
+    const std::vector<bf16> before(expected.size(), bf16{0x7fc0});
+    ASSERT_OK(gpu().upload(arrays.params.o, before.data(), bytes));
+    const DeviceArray<bf16> seen(gpu(), expected);
+    late.look(seen.data(), arrays.params.o, bytes);
     late.launch();
     EXPECT_OK(gpu().ops().attend(piece));
-    std::vector<bf16> actual;
+    std::vector<bf16> actual(expected.size());
+    ASSERT_OK(gpu().download(actual.data(), seen.data(), bytes));
+    EXPECT_EQ(std::memcmp(actual.data(), before.data(), bytes), 0) << "outputs before their turn, run " << repeat;
     ASSERT_OK(arrays.output(actual));
-    const std::size_t bytes = expected.size() * sizeof(bf16);
     EXPECT_EQ(std::memcmp(actual.data(), expected.data(), bytes), 0) << "run " << repeat;
   }
 }
