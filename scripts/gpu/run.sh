@@ -63,8 +63,8 @@ while (($# > 0)); do
   case "$1" in
     --help | -h) usage; exit 0 ;;
     --) cmake_arguments=("${@:2}"); break ;;
-    --parts | --arch | --build-dir | --tests | --tools | --limit | --at-once | --bench | --checkpoint | --shape | --baseline | \
-      --jobs)
+    --parts | --arch | --build-dir | --tests | --tools | --limit | --at-once | --bench | --checkpoint | --shape | \
+      --baseline | --jobs)
       (($# > 1)) || fail_usage "$1 needs a value"
       case "$1" in
         --parts) parts=$2 ;;
