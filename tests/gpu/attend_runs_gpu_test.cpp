@@ -50,15 +50,15 @@ class AttendRunsGpuTest : public GpuTest {
     params.o += rows.first * row_values;
     std::vector<bf16> single;
     std::vector<bf16> runs;
-    const auto plans = cuda::plan_warpgroups(**device, params, 640);
-    ASSERT_OK(plans);
+    const auto alone = cuda::plan_warpgroup(**device, params, 640);
+    ASSERT_OK(alone);
     const auto poison_outputs = [&] {
       const std::vector<bf16> poison(static_cast<std::size_t>(rows.count * row_values), bf16{0x7fc0});
       ASSERT_OK(gpu().upload(params.o, poison.data(), poison.size() * sizeof(bf16)));
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // uploads have another stream
     };
     poison_outputs();
-    ASSERT_OK(cuda::launch_warpgroups(**device, params, *plans, nullptr));
+    ASSERT_OK(cuda::launch_warpgroup(**device, params, *alone, nullptr));
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     ASSERT_OK(arrays.output(single));
     for (const std::int32_t blocks : {132, 3}) {
