@@ -19,41 +19,25 @@ What it cannot see:
 Exit status: 0 clean; 1 hazards; 2 something could not be checked, or there is no matrix instruction at all: a check
 that looked at nothing has not passed.
 """
-import argparse
-import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 from typing import NamedTuple
 
-ARCHITECTURE = "sm_90a"
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argument_parser, check_files, demangle, \
+    disassemble, exit_status, parse
+
 MATRIX = ("HGMMA", "QGMMA", "IGMMA", "BGMMA")  # F16, BF16 and TF32; FP8; INT8; bits
 OPERAND_REGISTERS = 4  # registers of a thread, for every type: 64 rows of 32 bytes in 128 threads
 # Their first general register is read. Of any other instruction it is the result.
 ONLY_READS = ("BAR", "BRX", "CALL", "FCHK", "JMX", "NANOSLEEP", "RET", "WARPSYNC")
 DOUBLES = ("DADD", "DFMA", "DMUL")
-INDIRECT = ("BRX", "BRXU", "JMX", "JMXU")
 # Groups told apart; the oldest are taken as one, which errs to the safe side.
 MAX_GROUPS = 8
 
-FUNCTION = re.compile(r"^\s*Function : (\S+)")
-INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*/\* 0x")
 
-
-class CannotCheck(Exception):
-    pass
-
-
-class Instruction:
+class MatrixInstruction(Instruction):
     def __init__(self, address, text):
-        self.address, self.text = address, text
-        guard, self.opcode, operands = re.match(r"(?:@(\S+)\s+)?(\S+)\s*(.*)", text).groups()
-        self.guarded = guard is not None
-        self.operands = [operand.strip() for operand in operands.split(",")] if operands else []
-        self.parts = self.opcode.split(".")
-        self.root = self.parts[0]
+        super().__init__(address, text)
         self.is_matrix = self.root in MATRIX
         self.ends_group = self.is_matrix and "gsb0" in self.operands
         self.reads = self.matrix_operand() if self.is_matrix else frozenset()
@@ -99,10 +83,6 @@ class Instruction:
             raise CannotCheck(f"'{self.text}' is a wait of another kind")
         return int(self.operands[1], 16)
 
-    def target(self):
-        """Address that the last operand names."""
-        return int(self.operands[-1], 16) if self.operands and self.operands[-1].startswith("0x") else None
-
 
 def register(operand):
     match = re.match(r"R(\d+)\b", operand)
@@ -130,38 +110,9 @@ class Pending(NamedTuple):
         return Pending(groups)
 
 
-class Kernel:
-    def __init__(self, name):
-        self.name = name
-        self.instructions = []
-
+class MatrixKernel(Kernel):
     def takes_registers(self):
         return [instruction for instruction in self.instructions if instruction.reads]
-
-    def successors(self):
-        """For each instruction the indices of those that may come next."""
-        index = {instruction.address: i for i, instruction in enumerate(self.instructions)}
-        return [[index[address] for address in self.next_addresses(i) if address in index]
-                for i in range(len(self.instructions))]
-
-    def next_addresses(self, i):
-        instruction = self.instructions[i]
-        following = [later.address for later in self.instructions[i + 1:i + 2]]
-        if instruction.root == "BSYNC":
-            return self.reconvergence(instruction.operands[-1], following)
-        if instruction.root in ("EXIT", "RET", "KILL"):
-            return following if instruction.guarded else []
-        if instruction.root in ("BRA", "JMP", "CALL"):
-            always = instruction.root != "CALL" and instruction.opcode in ("BRA", "JMP") and \
-                len(instruction.operands) == 1 and not instruction.guarded
-            return [instruction.target()] + ([] if always else following)
-        return following
-
-    def reconvergence(self, barrier, following):
-        """Where threads go on that meet at `barrier`: mostly right behind, else at a target that names it."""
-        targets = [other.target() for other in self.instructions
-                   if other.root == "BSSY" and other.operands[0] == barrier]
-        return following if not targets or set(following) & set(targets) else targets
 
     def hazards(self):
         """Instructions that write what a matrix instruction may still read."""
@@ -177,67 +128,9 @@ class Kernel:
             if instruction.writes & pending.registers():
                 found.add(i)
             work += [(following, pending.after(instruction)) for following in successors[i]]
-        self.require_reached({i for i, _ in seen})
+        takers = [i for i, instruction in enumerate(self.instructions) if instruction.reads]
+        self.require_reached(takers, {i for i, _ in seen}, "matrix instruction")
         return [self.instructions[i] for i in sorted(found)]
-
-    def require_reached(self, reached):
-        for i, instruction in enumerate(self.instructions):
-            if instruction.root in INDIRECT:
-                raise CannotCheck(f"indirect branch at {instruction.address:#06x}")
-            if instruction.reads and i not in reached:
-                raise CannotCheck(f"no path found to the matrix instruction at {instruction.address:#06x}")
-
-
-def find_cuobjdump(path):
-    found = shutil.which(path or "cuobjdump")
-    if not found and not path:
-        roots = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-        folders = [os.path.join(root, "bin") for root in roots] + [os.path.dirname(shutil.which("nvcc") or "")]
-        found = shutil.which("cuobjdump", path=os.pathsep.join(filter(None, folders)))
-    if not found:
-        raise CannotCheck(f"{path or 'cuobjdump'}: not found; it comes with the CUDA toolkit")
-    return found
-
-
-def disassemble(cuobjdump, file):
-    # It looks for nvdisasm, its neighbour, on PATH.
-    path = os.path.dirname(os.path.abspath(cuobjdump)) + os.pathsep + os.environ.get("PATH", "")
-    run = subprocess.run([cuobjdump, "-sass", "-arch", ARCHITECTURE, file], capture_output=True, text=True,
-                         env={**os.environ, "PATH": path}, check=False)
-    if run.returncode != 0:
-        raise CannotCheck(f"{file}: {run.stderr.strip() or f'cuobjdump failed with status {run.returncode}'}")
-    return run.stdout
-
-
-def parse(listing):
-    kernels = []
-    for line in listing.splitlines():
-        if match := FUNCTION.match(line):
-            kernels.append(Kernel(match.group(1)))
-        elif (match := INSTRUCTION.match(line)) and kernels:
-            kernels[-1].instructions.append(Instruction(int(match.group(1), 16), match.group(2)))
-    return kernels
-
-
-def demangle(names):
-    tool = shutil.which("c++filt")
-    if not tool or not names:
-        return names
-    run = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=False)
-    demangled = run.stdout.splitlines()
-    return [shorten(name) for name in demangled] if len(demangled) == len(names) else names
-
-
-def shorten(name):
-    """Without result type, namespaces and parameters."""
-    name = re.sub(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::", "", name)
-    name = re.sub(r"^void ", "", name)
-    depth = 0
-    for i, character in enumerate(name):
-        depth += {"<": 1, ">": -1}.get(character, 0)
-        if character == "(" and depth == 0:
-            return name[:i]
-    return name
 
 
 def check_kernel(kernel, short_name):
@@ -252,7 +145,7 @@ def check_kernel(kernel, short_name):
 
 
 def check_file(cuobjdump, file):
-    kernels = parse(disassemble(cuobjdump, file))
+    kernels = parse(disassemble(cuobjdump, file), MatrixKernel, MatrixInstruction)
     instructions = sum(instruction.is_matrix for kernel in kernels for instruction in kernel.instructions)
     kernels = [kernel for kernel in kernels if kernel.takes_registers()]
     names = demangle([kernel.name for kernel in kernels])
@@ -272,35 +165,12 @@ def print_report(report):
           f"{len(report['kernels'])} kernels with an operand in registers, {hazards} hazards")
 
 
-def exit_status(reports):
-    kernels = [kernel for report in reports for kernel in report["kernels"]]
-    if any(kernel["hazards"] for kernel in kernels):
-        return 1
-    if not any(report["all_matrix_instructions"] for report in reports):
-        print(f"{sys.argv[0]}: no matrix instruction of {ARCHITECTURE} found: nothing was checked", file=sys.stderr)
-        return 2
-    return 2 if any(kernel["not_checked"] for kernel in kernels) else 0
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--cuobjdump", metavar="PATH", help="default: on PATH, in CUDA_HOME, or beside nvcc")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
-    options = parser.parse_args()
-    try:
-        cuobjdump = find_cuobjdump(options.cuobjdump)
-        reports = [check_file(cuobjdump, file) for file in options.files]
-    except (CannotCheck, OSError) as reason:
-        print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
+    reports = check_files(argument_parser(__doc__).parse_args(), check_file, print_report)
+    if reports is None:
         return 2
-    if options.json:
-        json.dump(reports, sys.stdout, indent=1)
-        print()
-    else:
-        for report in reports:
-            print_report(report)
-    return exit_status(reports)
+    return exit_status(reports, lambda report: report["all_matrix_instructions"] > 0,
+                       f"no matrix instruction of {ARCHITECTURE} found")
 
 
 if __name__ == "__main__":

@@ -23,17 +23,13 @@ Exit status: 0 clean; 1 loads under way at an arrival; 2 something could not be 
 a check that looked at nothing has not passed.
 """
 import argparse
-import json
+import functools
 import re
 import sys
 from typing import NamedTuple
 
-from check_matrix_operands import ARCHITECTURE, INDIRECT, INSTRUCTION, FUNCTION, CannotCheck, Instruction, Kernel, \
-    demangle, disassemble, find_cuobjdump
-
-# The second line of an instruction: the upper half of its 128 bits, which says what it waits for.
-UPPER_HALF = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/\s*$")
-NO_SCOREBOARD = 7
+from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, check_files, \
+    demangle, disassemble, exit_status, parse
 
 
 class Load(NamedTuple):
@@ -41,14 +37,7 @@ class Load(NamedTuple):
     scoreboard: int
 
 
-class ScheduledInstruction(Instruction):
-    waits = frozenset()  # scoreboards that it waits for before it is issued
-    sets = NO_SCOREBOARD  # the one that tells when its result is there
-
-    def schedule(self, upper_half):
-        self.sets = upper_half >> 46 & 7
-        self.waits = frozenset(board for board in range(6) if upper_half >> (52 + board) & 1)
-
+class SharedInstruction(Instruction):
     def arrives(self):
         return self.opcode.startswith("SYNCS.ARRIVE")
 
@@ -64,11 +53,9 @@ class ScheduledInstruction(Instruction):
         return self.opcode == "DEPBAR.LE" and self.operands == [f"SB{load.scoreboard}", "0x0"]
 
 
-class ScheduledKernel(Kernel):
+class SharedKernel(Kernel):
     def findings(self, allowed):
         """Arrivals, each with the loads that may be under way there."""
-        if any(instruction.root in INDIRECT for instruction in self.instructions):
-            raise CannotCheck("indirect branch")
         successors = self.successors()
         before = [set() for _ in self.instructions]
         reached = {0}
@@ -81,12 +68,12 @@ class ScheduledKernel(Kernel):
                     reached.add(following)
                     before[following] |= under_way
                     work.append(following)
-        for place, instruction in enumerate(self.instructions):
-            if instruction.arrives() and place not in reached:
-                raise CannotCheck(f"no path found to the arrival at {instruction.address:#06x}")
-        arrivals = ((instruction, [load for load in sorted(before[place]) if not instruction.ends(load)])
-                    for place, instruction in enumerate(self.instructions) if instruction.arrives())
-        return [(arrival, [self.instructions[load.place] for load in loads]) for arrival, loads in arrivals if loads]
+        arrivals = [place for place, instruction in enumerate(self.instructions) if instruction.arrives()]
+        self.require_reached(arrivals, reached, "arrival")
+        under_way = {place: [load for load in sorted(before[place]) if not self.instructions[place].ends(load)]
+                     for place in arrivals}
+        return [(self.instructions[place], [self.instructions[load.place] for load in loads])
+                for place, loads in under_way.items() if loads]
 
     def after(self, place, loads, allowed):
         instruction = self.instructions[place]
@@ -94,18 +81,6 @@ class ScheduledKernel(Kernel):
         if instruction.loads_shared() and not any(re.search(pattern, instruction.text) for pattern in allowed):
             left.add(Load(place, instruction.sets))
         return left
-
-
-def parse(listing):
-    kernels = []
-    for line in listing.splitlines():
-        if match := FUNCTION.match(line):
-            kernels.append(ScheduledKernel(match.group(1)))
-        elif (match := INSTRUCTION.match(line)) and kernels:
-            kernels[-1].instructions.append(ScheduledInstruction(int(match.group(1), 16), match.group(2)))
-        elif (match := UPPER_HALF.match(line)) and kernels and kernels[-1].instructions:
-            kernels[-1].instructions[-1].schedule(int(match.group(1), 16))
-    return kernels
 
 
 def check_kernel(kernel, name, allow):
@@ -121,8 +96,8 @@ def check_kernel(kernel, name, allow):
     return report
 
 
-def check_file(cuobjdump, file, allow):
-    kernels = [kernel for kernel in parse(disassemble(cuobjdump, file))
+def check_file(allow, cuobjdump, file):
+    kernels = [kernel for kernel in parse(disassemble(cuobjdump, file), SharedKernel, SharedInstruction)
                if any(instruction.arrives() for instruction in kernel.instructions)]
     names = demangle([kernel.name for kernel in kernels])
     return {"file": file, "kernels": [check_kernel(kernel, name, allow) for kernel, name in zip(kernels, names)]}
@@ -142,16 +117,6 @@ def print_report(report):
     print(f"{report['file']}: {arrivals} arrivals in {len(report['kernels'])} kernels, {hazards} with loads under way")
 
 
-def exit_status(reports):
-    kernels = [kernel for report in reports for kernel in report["kernels"]]
-    if any(kernel["hazards"] for kernel in kernels):
-        return 1
-    if not kernels:
-        print(f"{sys.argv[0]}: no arrival in code of {ARCHITECTURE} found: nothing was checked", file=sys.stderr)
-        return 2
-    return 2 if any(kernel["not_checked"] for kernel in kernels) else 0
-
-
 def allowance(text):
     kernel, separator, load = text.partition(":")
     try:
@@ -163,25 +128,13 @@ def allowance(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--cuobjdump", metavar="PATH", help="default: on PATH, in CUDA_HOME, or beside nvcc")
+    parser = argument_parser(__doc__)
     parser.add_argument("--allow", action="append", default=[], type=allowance, metavar="KERNEL:LOAD")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
     options = parser.parse_args()
-    try:
-        cuobjdump = find_cuobjdump(options.cuobjdump)
-        reports = [check_file(cuobjdump, file, options.allow) for file in options.files]
-    except (CannotCheck, OSError) as reason:
-        print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
+    reports = check_files(options, functools.partial(check_file, options.allow), print_report)
+    if reports is None:
         return 2
-    if options.json:
-        json.dump(reports, sys.stdout, indent=1)
-        print()
-    else:
-        for report in reports:
-            print_report(report)
-    return exit_status(reports)
+    return exit_status(reports, lambda report: report["kernels"], f"no arrival in code of {ARCHITECTURE} found")
 
 
 if __name__ == "__main__":

@@ -291,10 +291,10 @@ if has_part operands && ((failures == 0)); then
     summary+=("matrix operands|not run|0|$lack" "shared loads|not run|0|$lack")
   else
     detail_of() { tail -n 1 "$1"; }
-    run_logged "matrix operands" python3 scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" "$dsv4rt"
+    run_logged "matrix operands" python3 -B scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" "$dsv4rt"
     # Under way there on purpose: producers' look-ups of where rows lie, while they fill a slot; weights of the next
     # products, when a piece of values is given back.
-    run_logged "shared loads" python3 scripts/gpu/check_shared_loads.py --cuobjdump "$cuobjdump" \
+    run_logged "shared loads" python3 -B scripts/gpu/check_shared_loads.py --cuobjdump "$cuobjdump" \
       --allow 'attend_(block|pair|warpgroup)_kernel:LDS R' --allow 'attend_warpgroup_kernel:LDS\.128' "$dsv4rt"
   fi
 fi
