@@ -153,7 +153,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
 }
 
 bool AttendPlan::norms_queries() const {
-  return warpgroup && warpgroup->cluster_blocks == 1;
+  return runs || (warpgroup && warpgroup->cluster_blocks == 1);
 }
 
 Result<bool> CudaOps::norms_queries(const AttendParams& params) {

@@ -57,8 +57,8 @@ struct AttendPlan {
   std::optional<DensePlan> dense;
   std::optional<PortablePlan> portable;
   SlowPath slow = SlowPath::kNone;  // why there is a portable plan, where there could be none
-  // Whether its kernels take queries as they are projected (AttendParams::query_eps): those of blocks alone do, splits
-  // among them.
+  // Whether its kernels take queries as they are projected (AttendParams::query_eps): those of runs and of blocks alone
+  // do, splits among them.
   [[nodiscard]] bool norms_queries() const;
 };
 

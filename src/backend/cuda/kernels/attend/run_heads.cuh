@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/query_norm.cuh"
 #include "backend/cuda/kernels/attend/run_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/common/async_copy.cuh"
@@ -27,7 +29,8 @@ struct RunToken {
   std::int32_t compressed = 0;
 };
 
-template <bool kCompresses>
+// kNorms: whether queries get their norm and rotation here.
+template <bool kCompresses, bool kNorms>
 class RunConsumer {
  public:
   using Shape = RunShape<kCompresses>;
@@ -51,7 +54,7 @@ class RunConsumer {
     float factor[2];
     {
       Scores s;
-      score(window, compressed, s);
+      score(window, compressed, rotation, s);
       weigh(token, s, weights, factor);
     }
     const Values values{Room::values(window), Room::values(compressed)};
@@ -70,7 +73,7 @@ class RunConsumer {
   __device__ void skip() {
     take_turn();
 #pragma unroll 1
-    for (int atom = 0; atom < kAtoms; ++atom) {
+    for (int i = 0; i < kRunTokenAtoms<kNorms>; ++i) {
       barrier_wait(shared_address(&shared_.full[slot_]), phase_);
       __syncwarp();  // all lanes have seen this phase before it can pass
       release(slot_);
@@ -86,6 +89,7 @@ class RunConsumer {
   static constexpr int kPartValues = 128;
   static constexpr int kParts = kHeadDim / kPartValues;
   static constexpr int kStepProducts = 2;  // weights are summed by 32 rows
+  static constexpr int kAtomProducts = kAtomValues / 16;
   using Weights = uint4[kProducts];
   struct Scores {
     float window[kRunWindow / 2];
@@ -121,7 +125,7 @@ class RunConsumer {
     slot_ %= Shape::kSlots;
   }
   __device__ void pass_token(int tokens) {
-    pass_atoms(tokens * kAtoms);
+    pass_atoms(tokens * kRunTokenAtoms<kNorms>);
   }
 
   // The warpgroup's token is next to take queries: the phases of the ring tell one round from the next only.
@@ -133,13 +137,79 @@ class RunConsumer {
     if (lane_ == 0) barrier_arrive(shared_address(&shared_.turn[(group_ + 1) % kRunGroups]));
   }
 
+  // --- norm and rotation of queries -----------------------------------------------------------------------
+
+  using Queries = std::uint32_t[kAtomProducts][4];  // 64 values of the warp's heads, as fragments of matrices
+
+  // Where the row of 16 values lies that the lane names for the slot's `i`-th fragments.
+  [[nodiscard]] __device__ std::uint32_t fragments_of_slot(int i) const {
+    const std::uint32_t atom = shared_address(shared_.queries[0]) + slot_ * kAtomBytes;
+    return fragment_address(atom, warp_ % 4 * 16, lane_) ^ (2 * i * kUnitBytes);
+  }
+  __device__ void load_queries(Queries& queries) const {
+    __syncwarp();  // lanes load together, and have waited for the queries each for itself
+#pragma unroll
+    for (int i = 0; i < kAtomProducts; ++i) load_matrix_x4(queries[i], fragments_of_slot(i));
+  }
+
+  // What the thread's two heads are multiplied by, from the first pass of their queries.
+  __device__ void find_scales(float eps, std::uint32_t (&scale)[2]) {
+    HeadSquares squares[2];
+#pragma unroll 1
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      barrier_wait(shared_address(&shared_.full[slot_]), phase_);
+      Queries queries;
+      load_queries(queries);
+#pragma unroll
+      for (const auto& words : queries) {
+        squares[0].add(words[0], words[2]);
+        squares[1].add(words[1], words[3]);
+      }
+      // Loads end before the copy engine writes the next values: the arrival alone does not wait for them.
+      fence_async_proxy();
+      __syncwarp();
+      release(slot_);
+      pass_atoms(1);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) scale[half] = squares[half].scale(eps);
+  }
+  // Norms the 64 values that have come to the slot where they lie, and turns them if they are a head's last. `back`:
+  // the rotation of outputs. Each warp takes its heads; products read them all.
+  __device__ void norm_queries(const std::uint32_t (&scale)[2], const Rotation& back, bool last) const {
+    Queries queries;
+    load_queries(queries);
+#pragma unroll
+    for (int i = 0; i < kAtomProducts; ++i) {
+      auto& four = queries[i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) four[j] = multiply_pairs(four[j], scale[j % 2]);
+      if (last && rotates()) {
+#pragma unroll
+        for (int unit = 0; unit < 2; ++unit) {
+          const Rotation own = rotation_of_pair(back, 4 * (2 * i + unit) + lane_ % 4);
+          turn_query(own, four[2 * unit]);
+          turn_query(own, four[2 * unit + 1]);
+        }
+      }
+      store_fragments(fragments_of_slot(i), four[0], four[1], four[2], four[3]);
+    }
+    fence_async_proxy();
+    named_sync(kRunGroupBarrier + group_, 128);
+  }
+
   // --- scores ---------------------------------------------------------------------------------------------
 
-  // `window`, `compressed`: where these rows begin.
-  __device__ void score(std::uint32_t window, std::uint32_t compressed, Scores& s) {
+  // `window`, `compressed`: where these rows begin. `back`: the rotation of outputs.
+  __device__ void score(std::uint32_t window, std::uint32_t compressed, const Rotation& back, Scores& s) {
     std::uint64_t window_keys = Room::keys(window);
     std::uint64_t compressed_keys = Room::keys(compressed);
     const std::uint64_t queries = atom_descriptor(shared_address(shared_.queries), 16);
+    std::uint32_t scale[2] = {};
+    if constexpr (kNorms) {
+      take_turn();
+      find_scales(*p_.query_eps, scale);
+    }
     // Without a first value they would count as the last token's, to be kept while its outputs need the registers.
 #pragma unroll
     for (float& value : s.window) value = 0.0f;
@@ -147,15 +217,16 @@ class RunConsumer {
     for (float& value : s.compressed) value = 0.0f;
     wgmma_hold(s.window);
     if constexpr (kCompresses) wgmma_hold(s.compressed);
-    take_turn();
+    if constexpr (!kNorms) take_turn();
     int before = 0;  // the slot whose products run
 #pragma unroll 1
     for (int atom = 0; atom < kAtoms; ++atom) {
       const std::uint64_t q = queries + slot_ * (kAtomBytes / kUnitBytes);
       barrier_wait(shared_address(&shared_.full[slot_]), phase_);
+      if constexpr (kNorms) norm_queries(scale, back, atom == kAtoms - 1);
       wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kAtomValues / 16; ++i) {
+      for (int i = 0; i < kAtomProducts; ++i) {
         constexpr int kStepUnits = 16 / kUnitValues;
         Wgmma<kRunWindow>::bf16(s.window, q + kStepUnits * i, window_keys + kStepUnits * i, atom + i > 0);
         if constexpr (kCompresses) {
@@ -319,9 +390,13 @@ class RunConsumer {
     }
   }
 
-  // Turns pair `pair` of two heads; `rotation` is of the pair that the lane has the number of.
+  // `rotation` is of the pair that the lane has the number of.
+  __device__ static Rotation rotation_of_pair(const Rotation& rotation, int pair) {
+    return {__shfl_sync(0xffffffffu, rotation.cosine, pair), __shfl_sync(0xffffffffu, rotation.sine, pair)};
+  }
+  // Turns pair `pair` of two heads.
   __device__ static void rotate(const Rotation& rotation, int pair, std::uint32_t& one, std::uint32_t& other) {
-    const Rotation own{__shfl_sync(0xffffffffu, rotation.cosine, pair), __shfl_sync(0xffffffffu, rotation.sine, pair)};
+    const Rotation own = rotation_of_pair(rotation, pair);
     for (std::uint32_t* values : {&one, &other}) {
       float first = low_value(*values);
       float second = high_value(*values);

@@ -17,20 +17,6 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-inline constexpr int kRunBarrier = 1;  // where consumers meet
-
-// Tokens of a block: 64 heads of the tokens [begin, end) of the step.
-struct RunBlock {
-  std::int32_t begin;
-  std::int32_t end;
-  std::int32_t first_head;
-
-  __device__ explicit RunBlock(const RunPass& pass)
-      : begin(static_cast<std::int32_t>(blockIdx.x) / pass.groups * pass.block_tokens),
-        end(min(pass.tokens, begin + pass.block_tokens)),
-        first_head(static_cast<std::int32_t>(blockIdx.x) % pass.groups * kRunHeads) {}
-};
-
 // Zeros for the outputs of a token without rows.
 __device__ inline void write_no_rows(const AttendParams& p, std::int64_t token, int first_head) {
   auto* to = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
@@ -39,7 +25,7 @@ __device__ inline void write_no_rows(const AttendParams& p, std::int64_t token, 
   }
 }
 
-template <bool kCompresses>
+template <bool kCompresses, bool kNorms>
 __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block, RunShared<kCompresses>& shared) {
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   const auto most_compressed = static_cast<std::int32_t>(most_compressed_rows(p));
@@ -47,7 +33,7 @@ __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block
     return kCompresses ? min((position + 1) / p.ratio, most_compressed) : 0;
   };
   RunDecoder<kCompresses> decoder(p, shared.rows);
-  RunConsumer<kCompresses> consumer(p, shared, group, block.first_head);
+  RunConsumer<kCompresses, kNorms> consumer(p, shared, group, block.first_head);
   std::int32_t alone_until = block.begin;  // tokens before it are runs of their own
 #pragma unroll 1
   for (std::int32_t first = block.begin; first < block.end;) {
@@ -90,8 +76,9 @@ __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block
   }
 }
 
-// Queries of all tokens, 64 values at a time, by one thread.
-template <bool kCompresses>
+// Queries of all tokens, 64 values at a time, by one thread. A token's come twice where they get their norm here; the
+// second time they are in the level-2 cache.
+template <bool kCompresses, bool kNorms>
 __device__ inline void copy_run_queries(const AttendParams& p, const CUtensorMap& queries, const RunBlock& block,
                                         RunShared<kCompresses>& shared) {
   int slot = 0;
@@ -99,7 +86,8 @@ __device__ inline void copy_run_queries(const AttendParams& p, const CUtensorMap
 #pragma unroll 1
   for (std::int32_t token = block.begin; token < block.end; ++token) {
 #pragma unroll 1
-    for (int atom = 0; atom < kAtoms; ++atom) {
+    for (int i = 0; i < kRunTokenAtoms<kNorms>; ++i) {
+      const int atom = i % kAtoms;
       const std::uint32_t full = shared_address(&shared.full[slot]);
       if (round > 0) barrier_wait(shared_address(&shared.empty[slot]), (round - 1) & 1);
       barrier_arrive_expect(full, kAtomBytes);
@@ -117,8 +105,9 @@ __device__ inline void copy_run_queries(const AttendParams& p, const CUtensorMap
 
 // `queries`: rows of a head's values, in boxes of 64 x 64. Grid: blocks of pass.block_tokens tokens * groups of heads.
 // Precondition: the window is kRunWindow, heads are a multiple of kRunHeads, rows are not selected, no token has more
-// than kRunCompressedRows of them, and one has compressed rows only where its window is full.
-template <bool kCompresses>
+// than kRunCompressedRows of them, and one has compressed rows only where its window is full. kNorms: p.query_eps has a
+// value.
+template <bool kCompresses, bool kNorms>
 __global__ void __launch_bounds__(kRunThreads, 1)
     attend_run_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
                       RunPass pass) {
@@ -140,10 +129,10 @@ __global__ void __launch_bounds__(kRunThreads, 1)
   const RunBlock block(pass);
   if (consumes) {
     take_registers<kRunConsumerRegisters>();
-    consume_runs(p, block, shared);
+    consume_runs<kCompresses, kNorms>(p, block, shared);
   } else {
     give_registers<kRunProducerRegisters>();
-    if (threadIdx.x == kRunConsumers) copy_run_queries(p, queries, block, shared);
+    if (threadIdx.x == kRunConsumers) copy_run_queries<kCompresses, kNorms>(p, queries, block, shared);
   }
 #endif
 }

@@ -10,7 +10,9 @@
 //   warpgroups 0, 1  consumers: each takes every second token of the block, alone. Scores of all rows, weights, outputs
 //                    of 128 values at a time; scores and weights stay in registers. Both decode the rows of a run.
 //   warpgroup 2      a thread that copies queries, 64 values of 64 heads at a time, to a ring. The ring runs
-//                    through all tokens of the block; consumers take turns at it.
+//                    through all tokens of the block; consumers take turns at it. Where queries get their norm here,
+//                    a token's pass through it twice, as it has no room for a whole head: for the sums of squares, and
+//                    for scores, normed and turned where they lie.
 //
 // Scores are chains over the values, outputs chains over the token's rows, 16 at a time from its first row on, and
 // weights are summed by 32 rows, as in warpgroup_plan.cuh: results are equal bit by bit.
@@ -31,6 +33,13 @@ inline constexpr int kRunThreads = kRunConsumers + 128;
 // Registers of a consumer's and of the other threads.
 inline constexpr int kRunConsumerRegisters = 240;
 inline constexpr int kRunProducerRegisters = 24;
+// Barriers by name: where consumers meet, and from the second on where each warpgroup of them does.
+inline constexpr int kRunBarrier = 1;
+inline constexpr int kRunGroupBarrier = 2;
+
+// How many times 64 of its values a token passes through the ring. kNorms: whether queries get their norm here.
+template <bool kNorms>
+inline constexpr int kRunTokenAtoms = kNorms ? 2 * kAtoms : kAtoms;
 
 // kCompresses: whether tokens have compressed rows.
 template <bool kCompresses>
@@ -57,6 +66,18 @@ struct RunPass {
   std::int32_t tokens;
   std::int32_t block_tokens;  // a block's
   std::int32_t groups;        // groups of 64 heads
+};
+
+// Tokens of a block: 64 heads of the tokens [begin, end) of the step.
+struct RunBlock {
+  std::int32_t begin;
+  std::int32_t end;
+  std::int32_t first_head;
+
+  __device__ explicit RunBlock(const RunPass& pass)
+      : begin(static_cast<std::int32_t>(blockIdx.x) / pass.groups * pass.block_tokens),
+        end(min(pass.tokens, begin + pass.block_tokens)),
+        first_head(static_cast<std::int32_t>(blockIdx.x) % pass.groups * kRunHeads) {}
 };
 
 }  // namespace dsv4rt::cuda
