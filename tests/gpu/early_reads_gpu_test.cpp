@@ -75,6 +75,7 @@ struct EarlyAttend {
   std::int32_t piece_first;  // first row of the step that is attended
   std::int32_t ratio;
   std::int32_t top_k = 0;  // 0: all visible rows
+  bool norms = false;      // whether attention norms the queries
 };
 std::ostream& operator<<(std::ostream& out, const EarlyAttend& value) {
   return out << value.name;
@@ -125,6 +126,7 @@ TEST_P(EarlyAttendGpuTest, TakesNothingThatTheStepWrites) {
     piece.topk_count += param.piece_first;
     piece.topk_indices += std::int64_t{param.piece_first} * piece.topk_stride;
   }
+  if (param.norms) piece.query_eps = 1e-6F;
   std::vector<bf16> expected;
   ASSERT_OK(gpu().ops().attend(piece));
   ASSERT_OK(arrays.output(expected));
@@ -171,7 +173,9 @@ INSTANTIATE_TEST_SUITE_P(
                     EarlyAttend{"window alone", 3, 500, 1, 0, 0}, EarlyAttend{"drafts", 2, 606, 6, 0, 4},
                     EarlyAttend{"a piece behind others of the step", 1, 606, 12, 9, 4},
                     EarlyAttend{"tokens in turn", 280, 1000, 1, 0, 4}, EarlyAttend{"dense rows", 2, 8190, 1, 0, 4},
-                    EarlyAttend{"a run", 1, 8000, 140, 0, 128}));
+                    EarlyAttend{"a run", 1, 8000, 140, 0, 128},
+                    EarlyAttend{"a run, norm of queries", 1, 8000, 140, 0, 128, 0, true},
+                    EarlyAttend{"a run of window rows, norm of queries", 1, 500, 140, 0, 0, 0, true}));
 INSTANTIATE_TEST_SUITE_P(Selected, EarlyAttendGpuTest,
                          testing::Values(EarlyAttend{"one sequence", 1, 8191, 1, 0, 4, 512},
                                          EarlyAttend{"few rows", 3, 300, 1, 0, 4, 512},

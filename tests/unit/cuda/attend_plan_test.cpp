@@ -216,8 +216,9 @@ TEST(AttendPlan, RunsOfTokensShareRows) {
   }
 }
 
-// Blocks that have a token alone norm its queries, splits' too; a step of which any other kernel takes a part does not.
-TEST(AttendPlan, QueriesAreNormedWhereAllBlocksAreAlone) {
+// Blocks that have a token alone norm its queries, splits' too, and runs of tokens theirs; a step of which any other
+// kernel takes a part does not.
+TEST(AttendPlan, QueriesAreNormedInRunsAndWhereAllBlocksAreAlone) {
   FakeDeviceDriver driver({FakeDevice{}});
   const auto norms = [&](std::int32_t tokens, std::int32_t heads, std::int32_t ratio, std::int32_t context) {
     const std::int64_t top_k = ratio == 4 ? 512 : 0;
@@ -236,8 +237,11 @@ TEST(AttendPlan, QueriesAreNormedWhereAllBlocksAreAlone) {
   }
   EXPECT_TRUE(norms(100, 64, 128, 600000));
   EXPECT_TRUE(norms(8192, 64, 4, 8192));
-  const Case runs{.tokens = 4096, .sequences = 1, .context = 8192, .ratio = 128};
-  EXPECT_FALSE(planned(driver, runs).norms_queries());
+  for (const std::int32_t ratio : {0, 128}) {
+    const Case runs{.tokens = 4096, .sequences = 1, .context = 8192, .ratio = ratio};
+    ASSERT_TRUE(planned(driver, runs).runs);
+    EXPECT_TRUE(planned(driver, runs).norms_queries());
+  }
   EXPECT_FALSE(planned(FakeDevice{.sm90a_code = false}, {.tokens = 100}).norms_queries());
 }
 
