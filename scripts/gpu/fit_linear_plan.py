@@ -60,6 +60,15 @@ def ceil_div(a, b):
     return -(-a // b)
 
 
+def even_item_tokens(family, item_tokens, tokens):
+    """Tokens of every item but the last, as even_item_tokens() of linear_dispatch.h has them."""
+    if family == "prefill":
+        return item_tokens
+    if tokens <= item_tokens:
+        return tokens
+    return item_tokens if family == "fp8" else 8 * ceil_div(ceil_div(tokens, ceil_div(tokens, item_tokens)), 8)
+
+
 def segments(part):
     count = 1
     while count < 8 and part[1] > 1024 * count:
@@ -121,7 +130,8 @@ def features(variant, parts, tokens):
 
     items = sum(items_of(p) for p in parts)
     work = [(items_of(p), p[1] // stage_inputs(p)) for p in parts]
-    traffic = sum(items_of(p) * (p[1] // stage_inputs(p)) * (item_tokens * 128 + rows * p[2]) for p in parts)
+    inputs = even_item_tokens(family, item_tokens, tokens) * 128  # bytes of a stage
+    traffic = sum(items_of(p) * (p[1] // stage_inputs(p)) * (inputs + rows * p[2]) for p in parts)
     if family == "splitk":
         per_sm = max(1, 4 // (groups * rows)) if groups * rows > 1 else 5
         blocks = MULTIPROCESSORS * per_sm

@@ -288,6 +288,41 @@ TEST(LinearDispatch, PlansFitTheDevice) {
 }
 
 // A last round that has pairs of row tiles for no more than half of the multiprocessors has single ones.
+// Every item has tokens, no item more than it has room for, and only the last one fewer than the others.
+TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
+  std::map<std::string, int> seen;
+  const auto expect_even = [&seen](cuda::LinearVariant variant, const std::vector<LinearShape>& shapes) {
+    const bool codes = variant.family == LinearFamily::kFp8;
+    for (std::int32_t tokens = 1; tokens <= 1100; ++tokens) {
+      const auto plan = plan_variant(variant, h200(), tokens, codes ? with_products(shapes) : shapes);
+      if (!plan.ok()) return;  // the shape, or the tokens from here on
+      SCOPED_TRACE(name_of(variant) + " T " + std::to_string(tokens));
+      const std::int32_t items = (tokens + plan->item_tokens - 1) / plan->item_tokens;
+      const std::int32_t even = even_item_tokens(*plan, tokens);
+      ASSERT_LE(even, plan->item_tokens);
+      ASSERT_GE(even * items, tokens);
+      ASSERT_LT(even * (items - 1), tokens);
+      if (variant.family == LinearFamily::kPrefill) {
+        ASSERT_EQ(even, plan->item_tokens);  // halves of fixed places
+      } else if (items == 1) {
+        ASSERT_EQ(even, tokens);  // no rows to be filled with zeros
+      } else if (codes) {
+        ASSERT_EQ(even, plan->item_tokens);  // outputs leave in whole groups
+      } else {
+        ASSERT_EQ(even % 8, 0);
+        ASSERT_LT(even * items - tokens, 8 * items);
+      }
+      ++seen[name_of(variant)];
+    }
+  };
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    if (variant.family == LinearFamily::kPortable) continue;  // brings inputs by itself
+    expect_even(variant, {fp8(4096, 8192)});
+    expect_even(variant, {fp8(4096, 1024)});
+    EXPECT_GT(seen[name_of(variant)], variant.family == LinearFamily::kGemv ? 3 : 1000) << name_of(variant);
+  }
+}
+
 TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   const auto singles = [](std::int32_t tokens, const std::vector<LinearShape>& shapes, bool pairs = true) {
     const auto plan = plan_variant(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2, 2), h200(), tokens, shapes);

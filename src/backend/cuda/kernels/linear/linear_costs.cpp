@@ -45,8 +45,9 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
     fp8 = fp8 || shape.tiles != TileKind::kBf16;
     const int items = static_cast<int>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles)) *
                       ceil_div(tokens, plan.item_tokens);
-    bytes += static_cast<double>(items) * static_cast<double>(shape.inputs / stage_inputs(*shape.tiles)) *
-             (plan.item_tokens * kStageBytesOfInput + plan.item_row_tiles * stage_tile_bytes(*shape.tiles));
+    bytes +=
+        static_cast<double>(items) * static_cast<double>(shape.inputs / stage_inputs(*shape.tiles)) *
+        (even_item_tokens(plan, tokens) * kStageBytesOfInput + plan.item_row_tiles * stage_tile_bytes(*shape.tiles));
   }
   double rounds = 0;
   double stages = 0;

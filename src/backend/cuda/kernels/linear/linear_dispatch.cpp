@@ -394,6 +394,18 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
   return plan_cheapest(kLinearCosts, device, tokens, shapes, shapes);
 }
 
+std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens) {
+  constexpr std::int32_t kUnit =
+      8;  // rows of a swizzled box's pattern; scales of so many are aligned for the copy engine
+  const LinearFamily family = plan.variant.family;
+  // Two blocks fetch halves of a prefill item.
+  if (family == LinearFamily::kPrefill) return plan.item_tokens;
+  if (tokens <= plan.item_tokens) return tokens;
+  // The kernel of E4M3 products stores whole groups of tokens.
+  if (family == LinearFamily::kFp8) return plan.item_tokens;
+  return round_up(ceil_div(tokens, ceil_div(tokens, plan.item_tokens)), kUnit);
+}
+
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens) {
   const auto products = [](const LinearShape& shape) { return shape.tiles == TileKind::kFp8Products; };
   if (tokens > kMostMixedTokens && products(a) != products(b)) return false;

@@ -86,6 +86,7 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   params.token_tiles = described.token_tiles;
   params.problem_count = described.problem_count;
   params.items = described.items;
+  params.item_tokens = described.item_tokens;
   params.segments = described.segments;
   params.stages = plan.stages;
   params.input_offset = plan.input_offset;
@@ -160,7 +161,7 @@ Status box_outputs(LinearParams& params, const LinearPlan& plan) {
                                            .rows = params.tokens,
                                            .row_bytes = problem.y_stride * 2,
                                            .box_columns = kRowTile,
-                                           .box_rows = plan.item_tokens},
+                                           .box_rows = params.item_tokens},
                                           params.outputs[i]));
   }
   return {};
@@ -237,7 +238,8 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   const bool resident = prefill || planned.variant.family == LinearFamily::kFp8;
   LinearParams params{};
   describe_problems(params, calls, tokens_, planned.item_tokens, planned.item_row_tiles);
-  const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : planned.item_tokens;
+  params.item_tokens = even_item_tokens(planned, tokens_);
+  const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : params.item_tokens;
   DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned, box_tokens));
   if (resident) return run_resident(device_, params, calls, planned, stream_);
   params.ring_bytes = planned.ring_bytes;

@@ -115,6 +115,7 @@ struct LinearParams {
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
+  std::int32_t item_tokens = 0;   // tokens of an item, as many as it has room for or fewer
   std::int32_t segments = 1;      // segments of every problem
   std::int32_t stages = 0;        // kTile: stages of the ring
   std::int32_t stage_bytes = 0;   // kTile: weights and inputs of a stage, a multiple of 1024

@@ -239,7 +239,7 @@ struct SplitKConsumer {
   // This block's share of the outputs, four of a token a thread. The sums of all segments are there.
   __device__ __forceinline__ void store(int rank, std::uint32_t first_ring, int group_bytes) const {
     constexpr int kPieces = kRowTile / 4;
-    const int pieces = min(kTokens, p.tokens - unit.first_token) * kPieces;
+    const int pieces = min(p.item_tokens, p.tokens - unit.first_token) * kPieces;
     int first = rank * Shape::kConsumers + static_cast<int>(threadIdx.x);
     if constexpr (kRows > 1) {
       first = rank * kWarpgroup + warp * 32 + lane;

@@ -42,7 +42,7 @@ __global__ __launch_bounds__(
   unit.q = &q;
   unit.row = kRows > 1 ? warp % kGroupWarps / kRowTileWarps : 0;
   unit.row_tile = item.row_group * kRows + unit.row;
-  unit.first_token = item.token_tile * kTokens;
+  unit.first_token = item.token_tile * p.item_tokens;
   unit.first_block = q.scale_blocks * segment / p.segments;
   unit.blocks = q.scale_blocks * (segment + 1) / p.segments - unit.first_block;
   unit.tile_bytes = stage_tile_bytes(q.kind);

@@ -45,7 +45,7 @@ struct SplitKLoader {
   [[nodiscard]] __device__ __forceinline__ int first_stages() const { return min(unit.stages(), unit.slots); }
   [[nodiscard]] __device__ __forceinline__ int input_bytes() const {
     const int scale_bytes = unit.q->kind == TileKind::kFp8Products ? kTokens * int{sizeof(float)} : 0;
-    return kSplitKBoxBytes<kTokens> + scale_bytes;
+    return p.item_tokens * kStageBytesOfInput + scale_bytes;
   }
 
   // other_bytes: what else the slot's barrier waits for.

@@ -158,10 +158,15 @@ struct TileConsumer {
                  : "memory");
   }
 
+  // One past the current item's last token. Columns from there on are of whatever lay in the ring.
+  __device__ __forceinline__ int end_token() const {
+    return min(p.tokens, (item.token_tile + 1) * p.item_tokens);
+  }
+
   // Accumulators 4 j .. 4 j + 3 of a thread whose first output is `row`.
   __device__ __forceinline__ void store_quad(const LinearProblem& q, int row, int token, float4 v) const {
     const auto put = [&](int at_row, int at_token, float value) {
-      if (at_token >= p.tokens) return;
+      if (at_token >= end_token()) return;
       const std::int64_t at = at_token * q.y_stride + at_row;
       if (q.float_output) {
         static_cast<float*>(q.y)[at] = value;
@@ -236,10 +241,11 @@ struct TileConsumer {
     }
     sync_warpgroup();
     const int first = first_token + warp * 4 + lane / 8;
+    const int end = end_token();
     auto* y = static_cast<__nv_bfloat16*>(q.y) + first * q.y_stride + row_tile * kRowTile + unit * 8;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (first + 16 * i < p.tokens) store_unit(y + 16 * i * q.y_stride, rows[i]);
+      if (first + 16 * i < end) store_unit(y + 16 * i * q.y_stride, rows[i]);
     }
   }
 
@@ -343,10 +349,11 @@ struct TileConsumer {
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) rows[i] = load_shared_uint4(staged + i * 512 + lane * 16);
     const int first = first_token + lane / 2;
+    const int end = end_token();
     auto* y = static_cast<__nv_bfloat16*>(q.y) + first * q.y_stride + row + lane % 2 * 8;
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
-      if (first + 16 * i < p.tokens) store_unit(y + 16 * i * q.y_stride, rows[i]);
+      if (first + 16 * i < end) store_unit(y + 16 * i * q.y_stride, rows[i]);
     }
   }
 
@@ -573,11 +580,11 @@ struct TileConsumer {
       Segment next = segment_of(next_item);
       if (present(s)) {
         if constexpr (!Shape::kAddsSegments) {
-          run_segment(s, item.token_tile * kTokens, next);
+          run_segment(s, item.token_tile * p.item_tokens, next);
         } else if constexpr (kParts > 1) {
-          run_parts(s, item.token_tile * kTokens, next, last_item);
+          run_parts(s, item.token_tile * p.item_tokens, next, last_item);
         } else {
-          run_item(s, item.token_tile * kTokens, next, last_item);
+          run_item(s, item.token_tile * p.item_tokens, next, last_item);
         }
       } else {
         skip(segment_stage(p, *s.q, first + share()) - segment_stage(p, *s.q, first));

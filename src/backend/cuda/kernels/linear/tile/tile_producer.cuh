@@ -37,7 +37,7 @@ struct TileProducer {
     at.tiles = kRowTiles > 1 ? min(q.item_tiles, q.row_tiles - first_tile) : 1;
     at.inputs = &p.inputs[q.input];
     at.column = first_stage * kStageInputs;
-    at.token = item.token_tile * kTokens;
+    at.token = item.token_tile * p.item_tokens;
   }
   __device__ __forceinline__ void next(ItemStages& at) const {
     if (at.next_of_item()) return;
@@ -49,7 +49,8 @@ struct TileProducer {
   __device__ __forceinline__ void load_weights(const ItemStages& at, int stage) const {
     const std::uint32_t barrier = m.full + stage * 8;
     const std::uint32_t to = m.stages + stage * p.stage_bytes;
-    barrier_arrive_expect(barrier, at.tiles * at.tile_bytes + Shape::kInputBytes);
+    barrier_arrive_expect(barrier,
+                          at.tiles * at.tile_bytes + static_cast<std::uint32_t>(p.item_tokens * kStageBytesOfInput));
     copy_bulk(to, at.weights, at.tile_bytes, barrier, weight_policy);
     if (kRowTiles > 1 && at.tiles > 1) {
       copy_bulk(to + at.tile_bytes, at.weights + at.second_tile, at.tile_bytes, barrier, weight_policy);
