@@ -15,7 +15,7 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
                      dsv4rt; needs no GPU)
   --arch LIST        GPU code to build, as CMake names it; default 90a-real (H100, H200)
   --build-dir DIR    default build/cuda
-  --tests REGEX      only GPU tests whose name matches
+  --tests REGEX      only GPU tests whose name matches, under compute-sanitizer too
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --at-once N        programs under compute-sanitizer at a time, each on a processor and a share of the GPU; default 1
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
@@ -224,11 +224,11 @@ sanitize() {  # <tool> <program> <filter>
 
 # The entries of `sanitized`, at_once at a time. A log has the number of its entry: some differ in their filter alone.
 sanitize_all() {
-  local i tool name filter log program status seconds
+  local i tool name filter log program status seconds ran=0
   rm -f "$logs"/sanitize_*
   for i in "${!sanitized[@]}"; do
     read -r tool name filter <<<"${sanitized[i]}"
-    [[ ,$tools, == *",$tool,"* ]] || continue
+    [[ ,$tools, == *",$tool,"* && (-z $tests || $name =~ $tests) ]] || continue
     while (($(jobs -pr | wc -l) >= at_once)); do wait -n || true; done
     echo "== $tool $name $filter"
     log=$logs/sanitize_$i.log
@@ -247,10 +247,15 @@ sanitize_all() {
   for i in "${!sanitized[@]}"; do
     log=$logs/sanitize_$i.log
     [[ -f $log ]] || continue
+    ran=$((ran + 1))
     read -r tool name filter <<<"${sanitized[i]}"
     read -r status seconds <"$log.result" || { status=1 seconds=0; }
     report "$tool $name" "$log" "$status" "$seconds"
   done
+  ((ran > 0)) && return
+  log=$logs/sanitize_none.log
+  echo "no test of the list is run with --tests '$tests' --tools '$tools'" >"$log"
+  report sanitize "$log" 1 0
 }
 
 if has_part build; then run_logged build configure_and_build; fi

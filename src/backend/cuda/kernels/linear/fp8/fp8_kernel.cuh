@@ -37,8 +37,7 @@ struct Fp8Producer {
     }
     const std::uint32_t barrier = m.full + ring.stage * 8;
     const std::uint32_t to = m.stages + ring.stage * Shape::kStageBytes;
-    barrier_arrive_expect(
-        barrier, static_cast<std::uint32_t>(p.item_tokens * kStageBytesOfInput) + kFp8WeightBytes + Shape::kScaleBytes);
+    barrier_arrive_expect(barrier, Shape::kStageBytes + Shape::kScaleBytes);
 #pragma unroll
     for (int tile = 0; tile < kFp8RowTiles; ++tile) {
       const std::int64_t at = std::int64_t{min(row_tile + tile, q.row_tiles - 1)} * q.scale_blocks + block;

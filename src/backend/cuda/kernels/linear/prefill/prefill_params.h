@@ -12,7 +12,7 @@ inline constexpr int kMaxPrefillProblems = 8;
 
 struct PrefillParams {
   CUtensorMap inputs[kMaxPrefillProblems];   // [T][K]; boxes of 128 bytes x kShareTokens rows (kFp8: an
-                                             // item's or all), 128-byte swizzle
+                                             // item's), 128-byte swizzle
   CUtensorMap outputs[kMaxPrefillProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
                                              // bytes x box_tokens rows
   LinearProblem problems[kMaxPrefillProblems];
@@ -22,7 +22,6 @@ struct PrefillParams {
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;
   std::int32_t items = 0;
-  std::int32_t item_tokens = 0;   // kFp8: as LinearParams has it
   std::int32_t segments = 1;      // segments of every problem
   std::int32_t stages = 0;        // stages of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024
