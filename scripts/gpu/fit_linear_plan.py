@@ -6,28 +6,30 @@ scripts/gpu/fit_linear_plan.py [--fp8] [FILE...]     default: scripts/gpu/linear
 
 FILE: what `bench_linear_gpu [--fp8] --family ... --csv FILE` writes, with and without --pro; families that no constant
 belongs to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with
-the fastest variant of each problem. The estimate is that of linear_costs.cpp, least squares of relative errors, no
-constant negative. Starts and whole variants are then moved to where the choices lose least, since only differences
-between variants near their crossings matter.
+the fastest variant of each problem. The estimate is that of linear_costs.cpp; constants begin as least squares of
+relative errors, none negative, and are then moved to where the choices lose least, since what counts is differences
+between variants near their crossings. Takes NumPy and some minutes.
 """
 import collections
 import csv
 import math
 import os
-import random
 import re
 import sys
+
+import numpy as np
 
 MULTIPROCESSORS = 132
 FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stage; of CODES it holds 128 inputs, not 64
 # Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
-CLUSTERS = {1: 132, 2: 66, 4: 31}
-EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 96x4", "splitk 96r2", "splitk 96r5",
-                  "splitk 112x4", "splitk 128x4", "splitk 128r2", "tile 1c2k2", "tile 2c1", "tile 2c2", "tile 2c4",
-                  "tile 2c1t256", "prefill 128", "prefill 192"]
+CLUSTERS = {1: 132, 2: 66}
+EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "splitk 96x4", "splitk 96x1",
+                  "splitk 96r2", "splitk 112x4", "splitk 128r2", "tile 1c2k2", "tile 2c1", "tile 2c2", "tile 2c1t256",
+                  "prefill 128", "prefill 192"]
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
+TRIES = 1_500_000
 
 
 def problems(hidden, rank, heads, groups, prefix):
@@ -62,11 +64,11 @@ def ceil_div(a, b):
 
 def even_item_tokens(family, item_tokens, tokens):
     """Tokens of every item but the last, as even_item_tokens() of linear_dispatch.h has them."""
-    if family == "prefill":
+    if family in ("prefill", "fp8"):
         return item_tokens
     if tokens <= item_tokens:
         return tokens
-    return item_tokens if family == "fp8" else 8 * ceil_div(ceil_div(tokens, ceil_div(tokens, item_tokens)), 8)
+    return 8 * ceil_div(ceil_div(tokens, ceil_div(tokens, item_tokens)), 8)
 
 
 def segments(part):
@@ -86,18 +88,6 @@ def tile_shape(shape):
     """Row tiles of a block, blocks of a cluster, warpgroups that share a row tile, and tokens."""
     rows, cluster, sharers, tokens = re.fullmatch(r"(\d)c(\d)(?:k(\d))?(?:t(\d+))?", shape).groups()
     return int(rows), int(cluster), int(sharers or 1), int(tokens or 128)
-
-
-def competes(variant, parts, tokens):
-    """Split-K of exact products and more than 64 tokens runs launches of one item of tokens alone, items of 256 tokens
-    of the tile kernel up to 1024."""
-    family, shape = variant.split()
-    if family == "tile":
-        return tokens <= 1024 or tile_shape(shape)[3] == 128
-    if family != "splitk" or all(p[2] is CODES for p in parts):
-        return True
-    item_tokens = splitk_shape(shape)[0]
-    return item_tokens <= 64 or tokens <= item_tokens
 
 
 def features(variant, parts, tokens):
@@ -177,66 +167,92 @@ def read(paths, variants, known):
 
 
 class Choices:
-    def __init__(self, times, constants, variants, problems_of):
-        self.times = times
-        self.constants = constants
-        self.variants = variants
-        self.candidates = {}
-        for (name, tokens), measured in times.items():
+    """What the estimates choose for every problem and number of tokens, and what that loses."""
+
+    def __init__(self, times, variants, problems_of):
+        self.points = list(times)
+        shape = (len(self.points), len(variants))
+        self.features = np.zeros((*shape, len(TERMS)))
+        self.measured = np.full(shape, np.inf)
+        for i, (name, tokens) in enumerate(self.points):
             parts = problems_of[name]
-            known = {v: features(v, parts, tokens) for v in variants if v in measured}
-            known = {v: f for v, f in known.items() if f is not None and competes(v, parts, tokens)}
-            # A launch of prefill takes few problems; one of these counts of tokens is cut into several for all.
-            if len(parts) > MOST_PREFILL_PROBLEMS and tokens >= 192:
-                known = {v: features(v, parts[:MOST_PREFILL_PROBLEMS], tokens) for v in known}
-            self.candidates[name, tokens] = known
+            # From these counts of tokens on a launch takes as few problems as one of prefill does, for all.
+            launches = ceil_div(len(parts), MOST_PREFILL_PROBLEMS) if tokens >= 192 else 1
+            for j, variant in enumerate(variants):
+                measured = times[name, tokens].get(variant)
+                known = features(variant, parts[:ceil_div(len(parts), launches)], tokens)
+                if measured is not None and known is not None:
+                    self.features[i, j] = known
+                    self.measured[i, j] = measured / launches
+        self.runs = np.isfinite(self.measured)
+        self.losses = np.log(self.measured / self.measured.min(axis=1, keepdims=True))
+        self.weights = np.array([5.0 if tokens == 128 and not name.startswith("pro ") else 1.0
+                                 for name, tokens in self.points])
+
+    def estimates(self, constants):
+        return np.where(self.runs, (self.features * constants).sum(axis=2), np.inf)
 
     def chosen(self, constants):
-        for at, known in self.candidates.items():
-            yield at, min(known, key=lambda v: dot(constants[v], known[v]))
-
-    def losses(self, constants):
-        for at, variant in self.chosen(constants):
-            measured = self.times[at]
-            yield measured[variant] / min(measured[v] for v in self.candidates[at]), at, variant
+        """For every point the number of a variant, and the logarithm of its time over the fastest one's."""
+        variants = self.estimates(constants).argmin(axis=1)
+        return variants, self.losses[np.arange(len(self.points)), variants]
 
     def score(self, constants):
-        """Large losses count most."""
-        return sum(math.log(r) + 10 * max(0.0, math.log(r / 1.02)) for r, _, _ in self.losses(constants))
+        """Large losses count most, and those of a full batch of decode steps. Where variants are estimated alike the
+        slowest counts, since constants are printed with four digits. Estimates far from what was measured count too:
+        choices for other problems and numbers of tokens are made by them."""
+        estimates = self.estimates(constants)
+        alike = estimates <= 1.002 * estimates.min(axis=1, keepdims=True)
+        losses = self.weights * np.where(alike, self.losses, 0.0).max(axis=1)
+        errors = np.log(np.maximum(estimates[self.runs], 1e-3) / self.measured[self.runs])
+        return (losses.mean() + 10 * np.maximum(0, losses - 0.01).mean() + 60 * np.maximum(0, losses - 0.06).mean()
+                + 3 * (errors**2).mean())
 
-    def adjusted(self):
-        """The constants with starts moved and whole variants scaled to where the choices lose least."""
-        best = self.constants
-        least = self.score(best)
-        for start, scale in ((2, 0.08), (1, 0.04), (0.5, 0.02), (0.25, 0.01), (1, 0.04), (0.5, 0.02), (0.25, 0.01)):
-            for _ in range(3):
-                for variant in self.variants:
-                    values = best[variant]
-                    moves = [[max(0.0, values[0] + sign * start), *values[1:]] for sign in (1, -1)]
-                    moves += [[value * (1 + sign * scale) for value in values] for sign in (1, -1)]
-                    for move in moves:
-                        tried = best | {variant: move}
-                        score = self.score(tried)
-                        if score < least - 1e-9:
-                            least, best = score, tried
+    def refined(self, constants, tries, variants=None):
+        """The constants after small random changes of those of `variants`, or of all, of which those that lessen the
+        score are kept, and for a while some that do not (simulated annealing)."""
+        generator = np.random.default_rng(1)
+        variants = np.arange(len(constants)) if variants is None else variants
+        current, least = constants, self.score(constants)
+        best, lowest = current, least
+        for number in range(tries):
+            tried = current.copy()
+            for _ in range(generator.integers(1, 4)):
+                values = tried[generator.choice(variants)]
+                if generator.random() < 0.15:
+                    values[0] = max(0.0, values[0] + generator.normal())
+                    continue
+                term = generator.choice(np.nonzero(values > 1e-6)[0])
+                values[term] *= math.exp(generator.normal(0, 0.12))
+            found = self.score(tried)
+            if found < least or generator.random() < math.exp((least - found) / (5e-4 * (1 - number / tries))):
+                current, least = tried, found
+                if least < lowest:
+                    best, lowest = current, least
         return best
 
-    def refined(self, constants):
-        """The constants after small random changes that lessen the losses, large ones before all."""
-        def score(tried):
-            return self.score(tried) + 60 * sum(max(0.0, math.log(r / 1.08)) for r, _, _ in self.losses(tried))
+    def mended(self, constants, tries):
+        """The same for the points that lose most, one after the other: of what is chosen there and of the fastest."""
+        for _ in range(5):
+            chosen, losses = self.chosen(constants)
+            worst = losses.argmax()
+            constants = self.refined(constants, tries, np.array([chosen[worst], self.losses[worst].argmin()]))
+        return constants
 
-        generator = random.Random(1)
-        best, least = constants, score(constants)
-        for _ in range(12000):
-            tried = {variant: list(values) for variant, values in best.items()}
-            for _ in range(generator.randint(1, 3)):
-                values = tried[generator.choice(self.variants)]
-                at = generator.choice([i for i, value in enumerate(values) if value > 1e-6])
-                values[at] *= math.exp(generator.gauss(0, 0.1))
-            if (found := score(tried)) < least - 1e-9:
-                best, least = tried, found
-        return best
+
+def divide_rounds(choices, constants):
+    """Where all points of a variant have equally many stages a round nothing tells rounds from stages. Then a sixth
+    of the time is the round's own, about what other variants have, and stages of BF16 weights take what FP8 ones do."""
+    rounds, fp8_stages = TERMS.index("round"), TERMS.index("fp8_stage")
+    for j, values in enumerate(constants):
+        points = choices.features[choices.runs[:, j], j]
+        stages = {round(point[fp8_stages] / point[rounds], 6) for point in points}
+        if len(stages) != 1 or 0 in stages:
+            continue
+        (stages,) = stages
+        whole = values[rounds] + stages * values[fp8_stages]
+        values[rounds] = whole / 6
+        values[fp8_stages:fp8_stages + 2] = whole * 5 / 6 / stages
 
 
 def with_codes():
@@ -255,22 +271,15 @@ def main():
     times = read(paths, variants, problems_of)
     if not times:
         sys.exit("fit_linear_plan.py: no times of " + ", ".join(variants))
-    constants = {}
-    residuals = {}
+    choices = Choices(times, variants, problems_of)
+    fits = []
+    for j in range(len(variants)):
+        runs = choices.runs[:, j]
+        fits.append(fit((choices.features[runs, j] / choices.measured[runs, j, None]).tolist()))
+    constants = choices.mended(choices.refined(np.array(fits), TRIES), TRIES // 20)
+    divide_rounds(choices, constants)
     for variant in variants:
-        rows = []
-        for (name, tokens), measured in times.items():
-            known = features(variant, problems_of[name], tokens)
-            if known is not None and variant in measured:
-                rows.append([value / measured[variant] for value in known])
-        constants[variant] = fit(rows)
-        errors = [dot(row, constants[variant]) - 1 for row in rows]
-        residuals[variant] = (math.sqrt(sum(e * e for e in errors) / len(errors)), max(map(abs, errors)), len(errors))
-    choices = Choices(times, constants, variants, problems_of)
-    choices.constants = choices.refined(choices.adjusted())
-    adjusted = choices.constants if fp8 else choices.adjusted()
-    for variant in variants:
-        values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in adjusted[variant])
+        values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in constants[variants.index(variant)])
         family, shape = variant.split()
         numbers = shape.replace("c", ", ")
         if family == "tile":
@@ -281,15 +290,17 @@ def main():
             numbers = f"{tokens}, {groups}, {rows}"
         print(f"    LinearCost{{{family}_of({numbers}), {values}}},")
     print("\nvariant       root mean square and largest relative residual, points, chosen")
-    counts = collections.Counter(variant for _, variant in choices.chosen(adjusted))
-    for variant, (rms, most, count) in residuals.items():
-        print(f"{variant:12}  {rms:6.1%} {most:6.1%} {count:5} {counts[variant]:5}")
-    losses = sorted(choices.losses(adjusted), reverse=True)
-    mean = math.exp(sum(math.log(r) for r, _, _ in losses) / len(losses))
-    print(f"\nchosen against fastest: {mean - 1:.1%} more on average; over 2 %:")
-    for ratio, (name, tokens), variant in losses:
-        if ratio > 1.02:
-            print(f"  {name}, {tokens} tokens: {variant}, {ratio - 1:.1%}")
+    numbers, losses = choices.chosen(constants)
+    for j, variant in enumerate(variants):
+        runs = choices.runs[:, j]
+        errors = choices.estimates(constants)[runs, j] / choices.measured[runs, j] - 1
+        print(f"{variant:12}  {math.sqrt((errors**2).mean()):6.1%} {abs(errors).max():6.1%} {runs.sum():5} "
+              f"{(numbers == j).sum():5}")
+    print(f"\nchosen against fastest: {math.expm1(losses.mean()):.2%} more on average; over 2 %:")
+    for i in np.argsort(-losses):
+        if losses[i] > math.log(1.02):
+            name, tokens = choices.points[i]
+            print(f"  {name}, {tokens} tokens: {variants[numbers[i]]}, {math.expm1(losses[i]):.1%}")
 
 
 if __name__ == "__main__":

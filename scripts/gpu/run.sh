@@ -15,7 +15,7 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
                      dsv4rt; needs no GPU)
   --arch LIST        GPU code to build, as CMake names it; default 90a-real (H100, H200)
   --build-dir DIR    default build/cuda
-  --tests REGEX      only GPU tests whose name matches, under compute-sanitizer too
+  --tests REGEX      only GPU tests whose name matches, under compute-sanitizer too (of those that run there)
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --at-once N        programs under compute-sanitizer at a time, each on a processor and a share of the GPU; default 1
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
@@ -254,8 +254,8 @@ sanitize_all() {
   done
   ((ran > 0)) && return
   log=$logs/sanitize_none.log
-  echo "no test of the list is run with --tests '$tests' --tools '$tools'" >"$log"
-  report sanitize "$log" 1 0
+  echo "no test matches --tests '$tests' --tools '$tools'" >"$log"
+  if has_part test; then summary+=("sanitize|not run|0|$(<"$log")"); else report sanitize "$log" 1 0; fi
 }
 
 if has_part build; then run_logged build configure_and_build; fi

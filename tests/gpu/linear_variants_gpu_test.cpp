@@ -252,7 +252,7 @@ TEST_F(LinearVariants, GiveTheSameBytesTogether) {
   for (const Weights& weights : {kWeights[0], kWeights[1]}) {
     for (const std::int32_t tokens : {65, 128, 300}) expect_same_together(weights, 16576, 512, tokens);
     expect_same_together(weights, 3648, 3968, 300);
-    EXPECT_TRUE(seen_.contains("tile 2c1") && seen_.contains("tile 2c2") && seen_.contains("tile 2c4"));
+    EXPECT_TRUE(seen_.contains("tile 2c1") && seen_.contains("tile 2c2"));
   }
 }
 

@@ -36,7 +36,7 @@ LinearDevice h200() {
                     .sm_shared_bytes = 233472,
                     .reserved_shared_bytes = 1024,
                     .has_sm90a = true},
-          .tile_clusters = {66, 132, 66, 31, 132},
+          .tile_clusters = {66, 132, 66, 132},
           .prefill_clusters = {66, 66}};
 }
 
@@ -109,23 +109,24 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 80, wo_b), "splitk 80x4");
   EXPECT_EQ(served(device, 81, wo_b), "splitk 96x4");
   EXPECT_EQ(served(device, 96, wo_b), "splitk 96x4");
-  EXPECT_EQ(served(device, 97, wo_b), "splitk 112x4");
-  EXPECT_EQ(served(device, 112, wo_b), "splitk 112x4");
-  EXPECT_EQ(served(device, 113, wo_b), "tile 1c2k2");
   EXPECT_EQ(served(device, 128, wo_b), "tile 1c2k2");
+  EXPECT_EQ(served(device, 136, wo_b), "splitk 80x4");  // two items of 72 tokens
   const std::vector<LinearShape> wq_b_and_index{fp8(32768, 1024), fp8(8192, 1024)};
-  EXPECT_EQ(served(device, 65, wq_b_and_index), "splitk 96r5");
-  EXPECT_EQ(served(device, 96, wq_b_and_index), "splitk 96r5");
+  EXPECT_EQ(served(device, 65, wq_b_and_index), "splitk 80x1");
+  EXPECT_EQ(served(device, 80, wq_b_and_index), "splitk 80x1");
+  EXPECT_EQ(served(device, 81, wq_b_and_index), "splitk 96x1");
+  EXPECT_EQ(served(device, 96, wq_b_and_index), "splitk 96x1");
+  EXPECT_EQ(served(device, 97, wq_b_and_index), "tile 2c1");
   EXPECT_EQ(served(device, 256, wo_b), "tile 2c2");
   EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
   EXPECT_EQ(served(device, 256, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 512, wq_b_and_index), "tile 2c1t256");
-  EXPECT_EQ(served(device, 192, wq_b_and_index), "prefill 192");  // its items have no tokens in vain there
-  EXPECT_EQ(served(device, 576, wq_b_and_index), "prefill 192");
+  EXPECT_EQ(served(device, 192, wq_b_and_index), "tile 2c1t256");
+  EXPECT_EQ(served(device, 384, wq_b_and_index), "prefill 192");  // its items have no tokens in vain there
   EXPECT_EQ(served(device, 768, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 1024, wq_b_and_index), "tile 2c1t256");
-  EXPECT_EQ(served(device, 1025, wq_b_and_index), "prefill 192");
-  EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "prefill 192");
+  EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "tile 2c1t256");
+  EXPECT_EQ(served(device, 8192, wo_b), "prefill 192");
 }
 
 // Four segments a block where that leaves blocks for most multiprocessors, else two, else one.
@@ -287,7 +288,6 @@ TEST(LinearDispatch, PlansFitTheDevice) {
   }
 }
 
-// A last round that has pairs of row tiles for no more than half of the multiprocessors has single ones.
 // Every item has tokens, no item more than it has room for, and only the last one fewer than the others.
 TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
   std::map<std::string, int> seen;
@@ -302,12 +302,10 @@ TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
       ASSERT_LE(even, plan->item_tokens);
       ASSERT_GE(even * items, tokens);
       ASSERT_LT(even * (items - 1), tokens);
-      if (variant.family == LinearFamily::kPrefill) {
-        ASSERT_EQ(even, plan->item_tokens);  // halves of fixed places
+      if (codes || variant.family == LinearFamily::kPrefill) {
+        ASSERT_EQ(even, plan->item_tokens);
       } else if (items == 1) {
         ASSERT_EQ(even, tokens);  // no rows to be filled with zeros
-      } else if (codes) {
-        ASSERT_EQ(even, plan->item_tokens);  // outputs leave in whole groups
       } else {
         ASSERT_EQ(even % 8, 0);
         ASSERT_LT(even * items - tokens, 8 * items);
@@ -323,6 +321,7 @@ TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
   }
 }
 
+// A last round that has pairs of row tiles for no more than half of the multiprocessors has single ones.
 TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   const auto singles = [](std::int32_t tokens, const std::vector<LinearShape>& shapes, bool pairs = true) {
     const auto plan = plan_variant(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2, 2), h200(), tokens, shapes);
@@ -390,20 +389,20 @@ void expect_fast_choices(const std::string& path, std::size_t least_points, std:
       }
     }
     const double loss = measured.at(chosen) / least;
-    EXPECT_LT(loss, 1.2) << problem << " T " << tokens << ": " << chosen;
+    EXPECT_LT(loss, 1.1) << problem << " T " << tokens << ": " << chosen;
     sum += std::log(loss);
   }
   EXPECT_LT(std::exp(sum / static_cast<double>(times.size())), 1.01);
 }
 
 TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
-  expect_fast_choices("linear_plan_h200.csv", 154, cuda::kLinearCosts, all_layers());
+  expect_fast_choices("linear_plan_h200.csv", 240, cuda::kLinearCosts, all_layers());
 }
 
 TEST(LinearDispatch, ChoicesForProductsOfCodesAreThoseThatMeasuredFast) {
   auto layers = all_layers();
   for (auto& [name, shapes] : layers) shapes = with_products(std::move(shapes));
-  expect_fast_choices("linear_plan_fp8_h200.csv", 80, cuda::kFp8Costs, layers);
+  expect_fast_choices("linear_plan_fp8_h200.csv", 88, cuda::kFp8Costs, layers);
 }
 
 // Codes have kernels of their own from 65 tokens on, share launches with BF16 up to 128, and have half as many segments
@@ -413,7 +412,7 @@ TEST(LinearDispatch, ProductsOfCodes) {
   EXPECT_EQ(served(h200(), 1, wo_b), "gemv");
   EXPECT_EQ(served(h200(), 5, wo_b), "splitk 16x2");
   EXPECT_EQ(served(h200(), 64, wo_b), "splitk 64x2");
-  EXPECT_EQ(served(h200(), 65, wo_b), "splitk 96r2");
+  EXPECT_EQ(served(h200(), 65, wo_b), "splitk 64x4");
   EXPECT_EQ(served(h200(), 128, wo_b), "splitk 64x4");
   EXPECT_EQ(served(h200(), 256, wo_b), "fp8 64");
   EXPECT_EQ(served(h200(), 512, wo_b), "fp8 128");
@@ -426,6 +425,8 @@ TEST(LinearDispatch, ProductsOfCodes) {
   const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
   EXPECT_EQ(served(h200(), 64, mixed).substr(0, 6), "splitk");
   EXPECT_EQ(served(h200(), 128, mixed).substr(0, 6), "splitk");
+  EXPECT_EQ(served(h200(), 65, with_products({fp8(1024, 1024), bf16_shape(1024, 1024)})), "splitk 96r2");
+  EXPECT_EQ(served(h200(), 128, with_products({fp8(1024, 2048), bf16_shape(1024, 2048)})), "splitk 96r2");
   EXPECT_EQ(plan_variant({LinearFamily::kFp8, 2}, h200(), 8192, mixed).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(plan_variant({LinearFamily::kPrefill, 1}, h200(), 8192, wo_b).status().code(), StatusCode::kUnsupported);
 }

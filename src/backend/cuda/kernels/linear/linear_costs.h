@@ -58,32 +58,33 @@ consteval LinearVariant fp8_of(int tokens) {
   return {LinearFamily::kFp8, number_of(kFp8Variants, [&](const Fp8Variant& v) { return v.tokens == tokens; })};
 }
 
+// splitk 96r2 is the one variant besides 64x4 that runs kFp8Products beside other kinds, and the only one where they
+// have fewer than four segments.
 inline constexpr std::array kLinearCosts = {
-    LinearCost{splitk_of(64, 4, 1), 0, 3.019, 4.344, 0.004577, 0.0142, 0.01081},
-    LinearCost{splitk_of(80, 4, 1), 0, 3.72, 3.628, 0.004476, 0.01427, 0.0103},
-    LinearCost{splitk_of(80, 2, 1), 1, 2.936, 0.5023, 0.1032, 0.1176, 0.008795},
-    LinearCost{splitk_of(96, 4, 1), 0, 5.215, 2.665, 0.0235, 0.07835, 0.009825},
-    LinearCost{splitk_of(96, 1, 2), 2.274, 1.272, 3.821, 0.06087, 0.0595, 0.01153},
-    LinearCost{splitk_of(96, 1, 5), 3.84, 2.514, 4.192, 0.1038, 0.1153, 0.009969},
-    LinearCost{splitk_of(112, 4, 1), 0, 5.363, 3.284, 0.0452, 0.102, 0.01123},
-    LinearCost{splitk_of(128, 4, 1), 0, 4.477, 3.318, 0.07121, 0.1036, 0.009532},
-    LinearCost{splitk_of(128, 1, 2), 5.76, 0.351, 5.619, 0.05733, 0.06594, 0.005},
-    LinearCost{tile_of(1, 2, 2), 2.377, 0, 3.472, 0.2852, 0.2814, 0},
-    LinearCost{tile_of(2, 1), 0, 2.113, 1.807, 0.4213, 0.338, 0},
-    LinearCost{tile_of(2, 2), 0, 1.608, 1.793, 0.5373, 0.5389, 0},
-    LinearCost{tile_of(2, 1, 1, 256), 3.3, 0, 2, 0.629, 0.629, 0},
-    LinearCost{tile_of(2, 4), 2, 2.727, 3.234, 0.5168, 0.5231, 0},
-    LinearCost{prefill_of(128), 0.3807, 3.095, 1.732, 0.4002, 0.3368, 0},
-    LinearCost{prefill_of(192), 0.5553, 3.588, 2.802, 0.4364, 0.4814, 0},
+    LinearCost{splitk_of(64, 4, 1), 0, 0, 3.971, 0.09289, 0.09943, 0.00527},
+    LinearCost{splitk_of(80, 4, 1), 0, 1.286, 6.002, 0.04941, 0.07753, 0.005923},
+    LinearCost{splitk_of(80, 2, 1), 1.448, 3.111, 1.075, 0.07257, 0.08249, 0.01109},
+    LinearCost{splitk_of(80, 1, 1), 3.824, 0, 5.596, 0.02396, 0.04595, 0.01094},
+    LinearCost{splitk_of(96, 4, 1), 1.058, 0, 8.828, 0, 0, 0.008718},
+    LinearCost{splitk_of(96, 1, 1), 2.508, 0, 3.61, 0.1222, 0.1482, 0.00686},
+    LinearCost{splitk_of(96, 1, 2), 4.604, 0, 2.958, 0.09191, 0.07395, 0.01236},
+    LinearCost{splitk_of(112, 4, 1), 0.1098, 1.352, 7.617, 0.1113, 0.1207, 0.00385},
+    LinearCost{splitk_of(128, 1, 2), 3.31, 0.003788, 6.972, 0.05563, 0.05133, 0.01121},
+    LinearCost{tile_of(1, 2, 2), 0.3827, 2.25, 6.713, 0.1695, 0.1415, 0},
+    LinearCost{tile_of(2, 1), 1.896, 3.692, 1.779, 0.4093, 0.324, 0},
+    LinearCost{tile_of(2, 2), 1.999, 0, 1.001, 0.5347, 0.4862, 0},
+    LinearCost{tile_of(2, 1, 1, 256), 0.8832, 0, 1.919, 0.5997, 0.5997, 0},
+    LinearCost{prefill_of(128), 3.078, 0.002598, 4.087, 0.3441, 0.3018, 0},
+    LinearCost{prefill_of(192), 2.171, 3.778, 3.023, 0.4501, 0.4603, 0},
 };
 
 // Of launches of kFp8Products alone, which all round: `start` holds that too.
 inline constexpr std::array kFp8Costs = {
-    LinearCost{splitk_of(64, 4, 1), 0.5689, 0, 3.128, 0, 0, 0.01289},
-    LinearCost{splitk_of(96, 1, 2), 3.017, 0, 2.642, 0.1921, 0, 0.004887},
-    LinearCost{fp8_of(64), 4.074, 0, 0.3115, 0.3345, 0, 0},
-    LinearCost{fp8_of(128), 5.401, 0, 0.7297, 0.4525, 0, 0},
-    LinearCost{fp8_of(192), 2.189, 0, 1.137, 0.6067, 0, 0},
+    LinearCost{splitk_of(64, 4, 1), 1.326, 0, 6.61, 0, 0, 0.01124},
+    LinearCost{splitk_of(96, 1, 2), 5.654, 0, 3.145, 0.1654, 0, 0.008404},
+    LinearCost{fp8_of(64), 3.71, 0, 0.709, 0.3544, 0, 0},
+    LinearCost{fp8_of(128), 4.347, 0, 0.9786, 0.5079, 0, 0},
+    LinearCost{fp8_of(192), 3.097, 0, 1.217, 0.6954, 0, 0},
 };
 
 }  // namespace dsv4rt::cuda

@@ -20,8 +20,7 @@ constexpr std::int32_t kMostGemvTokens = 4;
 constexpr std::int32_t kMostSplitKTokens = 64;
 // Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
 constexpr std::int32_t kMostMixedTokens = 128;
-constexpr std::int32_t kMostLongItemTokens = 1024;
-// From these tokens on the prefill kernel, which takes few problems at a time, is the fastest.
+// From these tokens on a launch has few problems: as many as the prefill kernel, often the fastest there, takes.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
 // kPortable, then the tables of the families.
@@ -119,9 +118,8 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
                                std::span<const LinearShape> shapes) {
   constexpr int kRingUnit = 1024;  // bytes: swizzled stages begin at multiples of it
   const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(number));
-  // Five blocks of 64 tokens share a multiprocessor: stages of 128 inputs leave room for two each. So do stages of 128
-  // tokens in four rings of a block.
-  const int min_slots = any_products(shapes) || variant.groups == 4 ? 2 : 3;
+  // Five blocks of 96 tokens that share a multiprocessor, or of 64 with stages of 128 inputs, have room for two each.
+  constexpr int kMinSlots = 2;
   const int segments = segments_of(shapes);
   LinearPlan plan{.variant = {LinearFamily::kSplitK, number},
                   .item_tokens = variant.tokens,
@@ -134,7 +132,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   if (tokens <= kMostSplitKTokens) plan.rounding_blocks = device.multiprocessors;
   const int slot_bytes = variant.row_tiles * weight_bytes(shapes) + variant.box_bytes +
                          (any_products(shapes) ? splitk_scale_bytes(TileKind::kFp8Products) : 0);
-  int most_slots = min_slots;  // more slots than the longest segment has stages are of no use
+  int most_slots = kMinSlots;  // more slots than the longest segment has stages are of no use
   for (const LinearShape& shape : shapes) {
     most_slots = std::max(most_slots, longest_segment(shape) * stages_per_scale(*shape.tiles));
   }
@@ -143,7 +141,7 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   const bool fills = segments <= 2 * variant.groups;
   const auto even = static_cast<int>(
       std::clamp<std::int64_t>(ceil_div<std::int64_t>(blocks, device.multiprocessors), 1, variant.blocks_per_sm));
-  const int least = std::max(min_slots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
+  const int least = std::max(kMinSlots * slot_bytes, round_up(variant.sum_bytes, kRingUnit));
   for (int per_sm = fills ? even : ring_blocks(blocks, device.multiprocessors, variant.blocks_per_sm); per_sm > 0;
        --per_sm) {
     const int most_bytes = ring_block_bytes(device, per_sm);
@@ -250,24 +248,12 @@ int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<cons
   return number;
 }
 
-// Split-K of exact products and more than 64 tokens wins, if at all, where one item holds all of them. The tile
-// kernel's items of 256 tokens were measured up to kMostLongItemTokens.
-bool competes(LinearVariant variant, std::int32_t tokens) {
-  if (variant.family == LinearFamily::kTile) {
-    return tokens <= kMostLongItemTokens || kTileVariants.at(static_cast<std::size_t>(variant.number)).adds_segments;
-  }
-  if (variant.family != LinearFamily::kSplitK) return true;
-  const int item_tokens = kSplitKVariants.at(static_cast<std::size_t>(variant.number)).tokens;
-  return item_tokens <= kMostSplitKTokens || tokens <= item_tokens;
-}
-
 // From 65 tokens on. Costs are those of `counted`.
 Result<LinearPlan> plan_cheapest(std::span<const LinearCost> costs, const LinearDevice& device, std::int32_t tokens,
                                  std::span<const LinearShape> shapes, std::span<const LinearShape> counted) {
   Result<LinearPlan> best = Status{StatusCode::kUnsupported, "linear: no kernel runs these problems on this device"};
   double least = 0;
   for (const LinearCost& cost : costs) {
-    if (!all_products(shapes) && !competes(cost.variant, tokens)) continue;
     Result<LinearPlan> plan = plan_variant(cost.variant, device, tokens, shapes);
     if (!plan.ok()) continue;
     const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, counted);
@@ -395,14 +381,10 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
 }
 
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens) {
-  constexpr std::int32_t kUnit =
-      8;  // rows of a swizzled box's pattern; scales of so many are aligned for the copy engine
+  constexpr std::int32_t kUnit = 8;  // scales of so many are aligned for the copy engine
   const LinearFamily family = plan.variant.family;
-  // Two blocks fetch halves of a prefill item.
-  if (family == LinearFamily::kPrefill) return plan.item_tokens;
+  if (family == LinearFamily::kPrefill || family == LinearFamily::kFp8) return plan.item_tokens;
   if (tokens <= plan.item_tokens) return tokens;
-  // The kernel of E4M3 products stores whole groups of tokens.
-  if (family == LinearFamily::kFp8) return plan.item_tokens;
   return round_up(ceil_div(tokens, ceil_div(tokens, plan.item_tokens)), kUnit);
 }
 

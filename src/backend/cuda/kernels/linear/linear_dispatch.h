@@ -60,8 +60,8 @@ struct LinearVariant {
 
 // Every variant: kPortable, then the families from few tokens to many.
 std::span<const LinearVariant> linear_variants();
-// Names are "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c4"
-// (two row tiles a block, clusters of four), "prefill 192", "fp8 128".
+// Names are "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c2"
+// (two row tiles a block, clusters of two), "prefill 192", "fp8 128".
 std::string name_of(LinearVariant variant);
 
 // A device, and what it says of kernels.
@@ -102,6 +102,7 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
 // Tokens of every item but the last, as many as the plan's items have room for or fewer: inputs are fetched in boxes of
 // so many tokens, and what a box holds beyond the last token is not free. Rows that the copy engine fills with zeros
 // take it longer than rows that it fetches (wo_b with 33 tokens in boxes of 64 takes 19.9 us, in boxes of 33 14.7).
+// kPrefill and kFp8 have full items: they store whole groups of tokens, and gain nothing (8,192 tokens, 192 an item).
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens);
 
 // Whether calls over tile-packed weights may run in one launch: those of equally many segments, and with more than

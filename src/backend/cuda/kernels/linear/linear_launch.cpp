@@ -86,7 +86,6 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   params.token_tiles = described.token_tiles;
   params.problem_count = described.problem_count;
   params.items = described.items;
-  params.item_tokens = described.item_tokens;
   params.segments = described.segments;
   params.stages = plan.stages;
   params.input_offset = plan.input_offset;

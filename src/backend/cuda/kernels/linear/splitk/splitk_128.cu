@@ -2,7 +2,6 @@
 
 namespace dsv4rt::cuda {
 
-template Status launch_splitk_as<128, 4, 1>(const CudaDevice&, const LinearParams&, const LinearPlan&, cudaStream_t);
 template Status launch_splitk_as<128, 1, 2>(const CudaDevice&, const LinearParams&, const LinearPlan&, cudaStream_t);
 
 }  // namespace dsv4rt::cuda

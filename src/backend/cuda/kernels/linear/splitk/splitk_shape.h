@@ -36,7 +36,8 @@ struct SplitKShape {
   static constexpr int kThreads = kConsumers + (kLoaderWarps ? kGroups * 32 : 0);
   // Four or five segments give those of a layer's linears (640 at most) place at once on 132 SMs: a second wave costs
   // more than anything saved inside a block.
-  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : kGroups * kRows > 4 ? 1 : 4 / (kGroups * kRows);
+  static_assert(kGroups * kRows <= 4, "whole blocks");
+  static constexpr int kBlocksPerSm = kGroups * kRows == 1 ? 5 : 4 / (kGroups * kRows);
   // kFp8Products need a second set of accumulators.
   static constexpr bool kTakesCodes = kTokens <= 64 || (kTokens == 96 && kRows == 2);
   // Inputs whose weights are widened together: a quarter as many registers, twice.
@@ -78,10 +79,10 @@ constexpr SplitKVariant splitk_variant() {
 
 // Numbered as LinearVariant does.
 inline constexpr std::array kSplitKVariants = {
-    splitk_variant<16, 4>(),     splitk_variant<16, 2>(),    splitk_variant<16, 1>(),  splitk_variant<32, 4>(),
-    splitk_variant<32, 2>(),     splitk_variant<32, 1>(),    splitk_variant<64, 4>(),  splitk_variant<64, 2>(),
-    splitk_variant<64, 1>(),     splitk_variant<80, 4>(),    splitk_variant<80, 2>(),  splitk_variant<96, 4>(),
-    splitk_variant<96, 1, 2>(),  splitk_variant<96, 1, 5>(), splitk_variant<112, 4>(), splitk_variant<128, 4>(),
+    splitk_variant<16, 4>(),     splitk_variant<16, 2>(), splitk_variant<16, 1>(),    splitk_variant<32, 4>(),
+    splitk_variant<32, 2>(),     splitk_variant<32, 1>(), splitk_variant<64, 4>(),    splitk_variant<64, 2>(),
+    splitk_variant<64, 1>(),     splitk_variant<80, 4>(), splitk_variant<80, 2>(),    splitk_variant<80, 1>(),
+    splitk_variant<96, 4>(),     splitk_variant<96, 1>(), splitk_variant<96, 1, 2>(), splitk_variant<112, 4>(),
     splitk_variant<128, 1, 2>(),
 };
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/cuda/kernels/linear/shared/widen.cuh"
 #include "backend/cuda/kernels/linear/tile/tile_memory.cuh"
+#include "backend/cuda/kernels/linear/tile/tile_store.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -151,13 +152,6 @@ struct TileConsumer {
     asm volatile("bar.sync %0, 128;\n" ::"r"(1 + tile) : "memory");
   }
 
-  // 16 bytes; as an ordinary assignment the compiler makes four stores of it.
-  __device__ __forceinline__ static void store_unit(__nv_bfloat16* to, uint4 v) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
-                 : "memory");
-  }
-
   // One past the current item's last token. Columns from there on are of whatever lay in the ring.
   __device__ __forceinline__ int end_token() const {
     return min(p.tokens, (item.token_tile + 1) * p.item_tokens);
@@ -192,18 +186,6 @@ struct TileConsumer {
       store_quad(q, row, first_token + 8 * j + 2 * (lane % 4),
                  make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
     }
-  }
-
-  // 16 outputs of 16 tokens as BF16, a token's outputs side by side. Lane l names where row l % 8 of matrix l / 8 goes:
-  // 8 tokens, outputs 0 .. 7 and 8 .. 15, then the next 8 tokens.
-  __device__ __forceinline__ static void store_transposed(std::uint32_t at, float4 low, float4 high) {
-    const auto pack = [](float first, float second) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-      return *reinterpret_cast<const std::uint32_t*>(&pair);
-    };
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at),
-                 "r"(pack(low.x, low.y)), "r"(pack(low.z, low.w)), "r"(pack(high.x, high.y)), "r"(pack(high.z, high.w))
-                 : "memory");
   }
 
   // BF16 through shared memory, so that a token's 64 outputs leave as one line. Staged [token][64], 16-byte unit

@@ -67,7 +67,7 @@ constexpr TileVariant tile_variant(int cluster_blocks) {
 
 // Numbered as LinearVariant does.
 inline constexpr std::array kTileVariants = {tile_variant<128, 1, 2>(2), tile_variant<128, 2>(1),
-                                             tile_variant<128, 2>(2), tile_variant<128, 2>(4), tile_variant<256, 2>(1)};
+                                             tile_variant<128, 2>(2), tile_variant<256, 2>(1)};
 
 // Parts keep their segments' sums, all but the first part one by one, in registers for two.
 static_assert(std::ranges::all_of(kTileVariants, [](const TileVariant& variant) {
