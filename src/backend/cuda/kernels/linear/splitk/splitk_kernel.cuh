@@ -1,8 +1,8 @@
-// Linear layers for up to some 160 tokens, where the gemv kernel does not take them: a warpgroup multiplies one segment
-// of the inputs of 64 outputs, and the kGroups warpgroups of a block, or of the blocks of a cluster, add up. Weights are
-// the A operand of wgmma, tokens the B operand. Stages come through a ring in shared memory, one for each warpgroup;
-// weights do not depend on earlier kernels, so the first ring of them is fetched while the previous kernel of the
-// stream still runs. The order of accumulation is that of linear_params.h.
+// Linear layers for up to some 160 tokens, where the gemv kernel does not take them: a warpgroup multiplies one
+// segment of the inputs of 64 outputs, and the kGroups warpgroups of a block, or of the blocks of a cluster, add up.
+// Weights are the A operand of wgmma, tokens the B operand. Stages come through a ring in shared memory, one for each
+// warpgroup; weights do not depend on earlier kernels, so the first ring of them is fetched while the previous kernel
+// of the stream still runs. The order of accumulation is that of linear_params.h.
 #pragma once
 
 #include <cstdint>
