@@ -24,7 +24,7 @@ import sys
 from typing import NamedTuple
 
 from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argument_parser, check_files, demangle, \
-    disassemble, exit_status, parse
+    disassemble, exit_status, parse, print_kernels
 
 MATRIX = ("HGMMA", "QGMMA", "IGMMA", "BGMMA")  # F16, BF16 and TF32; FP8; INT8; bits
 OPERAND_REGISTERS = 4  # registers of a thread, for every type: 64 rows of 32 bytes in 128 threads
@@ -154,12 +154,8 @@ def check_file(cuobjdump, file):
 
 
 def print_report(report):
-    for kernel in report["kernels"]:
-        result = kernel["not_checked"] and f"not checked: {kernel['not_checked']}"
-        print(f"{kernel['kernel']}: {kernel['matrix_instructions']} matrix instructions with an operand in registers, "
-              f"{result or str(len(kernel['hazards'])) + ' hazards'}")
-        for hazard in kernel["hazards"]:
-            print(f"  {hazard['address']}  {hazard['instruction']}")
+    print_kernels(report["kernels"], "matrix_instructions", "matrix instructions with an operand in registers",
+                  "hazards")
     hazards = sum(len(kernel["hazards"]) for kernel in report["kernels"])
     print(f"{report['file']}: {report['all_matrix_instructions']} matrix instructions, "
           f"{len(report['kernels'])} kernels with an operand in registers, {hazards} hazards")

@@ -29,7 +29,7 @@ import sys
 from typing import NamedTuple
 
 from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, check_files, \
-    demangle, disassemble, exit_status, parse
+    demangle, disassemble, exit_status, parse, print_kernels
 
 
 class Load(NamedTuple):
@@ -104,14 +104,7 @@ def check_file(allow, cuobjdump, file):
 
 
 def print_report(report):
-    for kernel in report["kernels"]:
-        result = kernel["not_checked"] and f"not checked: {kernel['not_checked']}"
-        print(f"{kernel['kernel']}: {kernel['arrivals']} arrivals, "
-              f"{result or str(len(kernel['hazards'])) + ' with loads under way'}")
-        for hazard in kernel["hazards"]:
-            print(f"  {hazard['address']}  {hazard['instruction']}")
-            for load in hazard["loads"]:
-                print(f"      {load}")
+    print_kernels(report["kernels"], "arrivals", "arrivals", "with loads under way")
     arrivals = sum(kernel["arrivals"] for kernel in report["kernels"])
     hazards = sum(len(kernel["hazards"]) for kernel in report["kernels"])
     print(f"{report['file']}: {arrivals} arrivals in {len(report['kernels'])} kernels, {hazards} with loads under way")

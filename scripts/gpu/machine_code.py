@@ -144,6 +144,18 @@ def argument_parser(description):
     return parser
 
 
+def print_kernels(kernels, counted, counted_as, hazards_as):
+    """A line for every kernel, of what there is of `counted` and what was found, and the findings below it."""
+    for kernel in kernels:
+        reason = kernel["not_checked"]
+        result = f"not checked: {reason}" if reason else f"{len(kernel['hazards'])} {hazards_as}"
+        print(f"{kernel['kernel']}: {kernel[counted]} {counted_as}, {result}")
+        for hazard in kernel["hazards"]:
+            print(f"  {hazard['address']}  {hazard['instruction']}")
+            for load in hazard.get("loads", []):
+                print(f"      {load}")
+
+
 def exit_status(reports, looked_at, missing):
     """looked_at: whether a report found something to check; missing: the message where none did."""
     kernels = [kernel for report in reports for kernel in report["kernels"]]
