@@ -22,7 +22,7 @@ TEST_F(IndexerTopkGpuTest, StepsAndScratchDoNotMatter) {
     // 257 tokens: a prefill across the lengths at which scoring begins, two decodes, another prefill.
     const std::vector<Part> parts = {{0, 350, 150}, {1, 11990, 1}, {2, 4000, 1}, {1, 7001, 105}};
     const TestStep step(parts, 3);
-    const Call call = random_call(step, kHeads, kTopK, 980);
+    const Call call = random_call(step, kHeads, kTopK, 980, keys.format);
     const Selection whole = select_on_gpu(step, call, keys);
     expect_agreement(step, call, keys, whole);
     EXPECT_EQ(select_on_gpu(step, call, keys, std::size_t{3072} * 4 * 7), whole) << "seven tokens' scores at a time";
@@ -59,7 +59,7 @@ TEST_F(IndexerTopkGpuTest, TokensBesideOneDoNotMatter) {
       std::vector<Part> parts = scattered_tokens(kTokens, 4, rows);
       parts[0].start = rows * kRatio - 1;
       const TestStep step(parts);
-      const Call call = random_call(step, 8, kTopK, 987);
+      const Call call = random_call(step, 8, kTopK, 987, keys.format);
       const Selection whole = select_on_gpu(step, call, keys);
       expect_agreement(step, call, keys, whole);
       for (const std::int32_t tokens : {1, 2, 15, 16, 19, 31, 33, 44, 66, 67, 131, 132, 133, 255}) {
@@ -84,7 +84,7 @@ TEST_P(OneSelectLaunch, AgreesWithTheCpu) {
   Keys keys(2, kRows, format);
   keys.fill_random(2, kRows);
   const TestStep step(scattered_tokens(tokens, 2, kRows));
-  check(step, random_call(step, 16, 40, 988), keys);
+  check(step, random_call(step, 16, 40, 988, keys.format), keys);
 }
 // "fp8T20"
 std::string format_and_number(const ::testing::TestParamInfo<std::tuple<IndexKeyFormat, std::int32_t>>& info,
@@ -105,7 +105,7 @@ TEST_P(OneCountedLaunch, AgreesWithTheCpu) {
   std::vector<Part> parts = scattered_tokens(tokens, 2, kRows);
   parts[0].start = kRows * kRatio - 1;
   const TestStep step(parts);
-  check(step, random_call(step, 16, 40, 981), keys);
+  check(step, random_call(step, 16, 40, 981, keys.format), keys);
 }
 INSTANTIATE_TEST_SUITE_P(Blocks, OneCountedLaunch,
                          ::testing::Combine(::testing::ValuesIn(kKeyFormats), ::testing::Values(2, 132)),
@@ -124,8 +124,8 @@ TEST_F(IndexerTopkGpuTest, EveryReplayFindsCountsAtZero) {
     const std::int32_t last = most * kRatio - 1;
     const TestStep step({{0, last, 1}, {1, 100, 1}, {2, 2051, 1}, {3, 9000, 1}, {0, 2047, 1}}, 3);
     const TestStep fewer({{3, last - 1, 1}, {2, 20001, 1}}, 1);
-    const Call call = random_call(step, 64, 512, 986);
-    const Call other = random_call(fewer, 64, 512, 1986);
+    const Call call = random_call(step, 64, 512, 986, keys.format);
+    const Call other = random_call(fewer, 64, 512, 1986, keys.format);
     ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
     OnGpu first(step, call, keys);
     OnGpu second(fewer, other, keys);
@@ -157,7 +157,7 @@ TEST_F(IndexerTopkGpuTest, ManyLaunchesSelectTheSame) {
   Keys keys(2, kRows, IndexKeyFormat::kMxfp4);
   keys.fill_random(2, kRows);
   const TestStep step(scattered_tokens(5, 2, kRows));
-  const Call call = random_call(step, 64, 512, 984);
+  const Call call = random_call(step, 64, 512, 984, keys.format);
   ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
   OnGpu on_gpu(step, call, keys);
   on_gpu.run();
@@ -187,7 +187,7 @@ TEST_P(RowsInMemory, AgreeWithTheCpu) {
   Keys keys(1, rows, format);
   keys.fill_random(1, rows);
   const TestStep step({{0, rows * kRatio - 1, 1}});
-  check(step, random_call(step, 65, 512, 991), keys);
+  check(step, random_call(step, 65, 512, 991, keys.format), keys);
 }
 std::string rows_name(const ::testing::TestParamInfo<std::tuple<IndexKeyFormat, std::int32_t>>& info) {
   return format_and_number(info, 'R');
@@ -205,7 +205,7 @@ TEST_F(IndexerTopkGpuTest, TwoBlocksSelectFromScoresInMemory) {
   Keys keys(1, kRows, IndexKeyFormat::kMxfp4);
   keys.fill_random(1, kRows);
   const TestStep step({{0, kRows * kRatio - 1, 1}});
-  check(step, random_call(step, 65, 512, 989), keys);
+  check(step, random_call(step, 65, 512, 989, keys.format), keys);
 }
 
 // The longest sequence decides how many blocks share a token; the others leave most of them without rows. With several
@@ -218,7 +218,7 @@ TEST_F(IndexerTopkGpuTest, ShortSequencesBesideALongOne) {
     for (const std::int32_t tokens : {1, 3}) {
       const TestStep step({{0, kRows * kRatio - 1, 1}, {1, 2051, 1}, {2, 2048, tokens}, {3, 19999, 1}, {1, 900, 1}}, 2);
       SCOPED_TRACE(index_key_format_name(format));
-      check(step, random_call(step, 16, 512, 985), keys);
+      check(step, random_call(step, 16, 512, 985, keys.format), keys);
     }
   }
 }
@@ -233,7 +233,7 @@ TEST_F(IndexerTopkGpuTest, PromptsOfManyRuns) {
     for (const std::int32_t heads : {64, 128}) {
       SCOPED_TRACE(std::string(index_key_format_name(format)) + ", heads " + std::to_string(heads));
       const TestStep step({{0, 0, 800}, {1, 799, 1}, {2, 100, 695}, {1, 200, 5}, {0, 0, 790}}, 3);
-      const Call call = random_call(step, heads, 5, 983);
+      const Call call = random_call(step, heads, 5, 983, keys.format);
       const Selection out = select_on_gpu(step, call, keys);
       expect_agreement(step, call, keys, out);
       EXPECT_EQ(select_on_gpu(step, call, keys), out);
@@ -248,10 +248,10 @@ TEST_F(IndexerTopkGpuTest, QuarterMillionRows) {
   keys.fill_random(1, kRows);
   for (const std::int32_t rows : {260000, 1 << 18, (1 << 18) + 1, kRows}) {
     const TestStep step({{0, rows * kRatio - 1, 1}});
-    check(step, random_call(step, 8, 512, 990), keys);
+    check(step, random_call(step, 8, 512, 990, keys.format), keys);
   }
   const TestStep two({{0, kRows * kRatio - 2, 2}});  // one row fewer, then all
-  check(two, random_call(two, 8, 512, 990), keys);
+  check(two, random_call(two, 8, 512, 990, keys.format), keys);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "gpu/support/gpu.h"
+#include "layout/rounding.h"
 #include "unit/backend/ops_fixture.h"
 
 namespace dsv4rt::test {
@@ -111,10 +113,20 @@ class IndexerTopkGpuTest : public test::GpuTest {
     std::vector<std::byte> blocks;
   };
 
-  static Call random_call(const TestStep& step, std::int32_t heads, std::int32_t top_k, std::uint64_t seed) {
+  // rounded_through: the format that queries are rounded through, as the engine's are through that of their keys.
+  static Call random_call(const TestStep& step, std::int32_t heads, std::int32_t top_k, std::uint64_t seed,
+                          std::optional<IndexKeyFormat> rounded_through = std::nullopt) {
     const auto tokens = static_cast<std::size_t>(step.tokens());
-    return {heads, top_k, random_bf16(seed, tokens * static_cast<std::size_t>(heads * kIndexHeadDim)),
-            random_bf16(seed + 1, tokens * static_cast<std::size_t>(heads + 3))};
+    Call call{heads, top_k, random_bf16(seed, tokens * static_cast<std::size_t>(heads * kIndexHeadDim)),
+              random_bf16(seed + 1, tokens * static_cast<std::size_t>(heads + 3))};
+    if (!rounded_through) return call;
+    std::array<float, kIndexHeadDim> values;
+    for (std::size_t at = 0; at < call.q.size(); at += values.size()) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_float(call.q[at + i]);
+      round_through(*rounded_through, values.data());
+      for (std::size_t i = 0; i < values.size(); ++i) call.q[at + i] = to_bf16(values[i]);
+    }
+    return call;
   }
 
   // Single tokens, in turn of each of the sequences, at positions that see up to `rows` rows.
@@ -176,6 +188,7 @@ class IndexerTopkGpuTest : public test::GpuTest {
       params_.topk_count = count_.data();
     }
     void run() { EXPECT_OK(gpu().ops().indexer_topk(params_)); }
+    [[nodiscard]] const IndexerTopkParams& params() const { return params_; }
     [[nodiscard]] Selection take() {
       Selection out{rows_.download(), count_.download()};
       const std::vector<std::int32_t> unwritten(out.rows.size(), -7);

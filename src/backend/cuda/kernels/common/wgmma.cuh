@@ -45,6 +45,11 @@ __device__ inline void wgmma_hold(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int kCount>
+__device__ inline void wgmma_hold(std::int32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
 
 template <int kTokens>
 struct Wgmma;

@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/indexer_topk/few_rows.cuh"
 #include "backend/cuda/kernels/indexer_topk/score_tiles.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_all.cuh"
+#include "backend/cuda/kernels/indexer_topk/uneven_rows.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -36,6 +37,7 @@ class SendScores {
   __device__ void operator()(float score) const {
     asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(out_), "f"(score) : "memory");
   }
+  __device__ void again(float score) const { (*this)(score); }  // of the first row, in place of what it was
   __device__ void advance() { out_ += kScoreGroups * kTileKeys * std::uint32_t{sizeof(float)}; }
 
  private:
@@ -101,11 +103,34 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   } else {
     take_registers<160>();
     RingReader ring(memory, shape);
-    QueryLoader<kFormat>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
-    fence_async_proxy();
-    sync_scores();
-    score_single<kFormat>(memory, ring, first + thread / 128, end,
-                          [&](int row) { return SendScores(control.scores, row); });
+    const auto load = [&](auto operand) {
+      return QueryLoader<decltype(operand)>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
+    };
+    const auto report_from = [&](int row) { return SendScores(control.scores, row); };
+    const auto score = [&](auto operand) {
+      score_single<decltype(operand)>(memory, ring, first + thread / 128, end, report_from, [&](int from) {
+        UnevenRows(p, run.sequence).score_again(token, rows, from, end, kScoreGroups, report_from);
+      });
+    };
+    if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
+      const std::uint32_t uneven = load(IntegerKeys{});
+      fence_async_proxy();
+      sync_scores();
+      if (!any_worker(uneven != 0)) {
+        score(IntegerKeys{});
+      } else {
+        load(KeyOperand<kFormat>{});
+        fence_async_proxy();
+        sync_workers();
+        score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first + thread / 128, end, 1,
+                                           [&](int, int row) { return report_from(row); });
+      }
+    } else {
+      load(KeyOperand<kFormat>{});
+      fence_async_proxy();
+      sync_scores();
+      score(KeyOperand<kFormat>{});
+    }
   }
   cluster_arrive();
   cluster_wait();

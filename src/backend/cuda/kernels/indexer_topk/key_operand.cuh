@@ -8,23 +8,38 @@
 //
 // Operands are FP16 for coded keys, which holds every code times its scale exactly once a power of two common
 // to the key is taken out: convert() returns that factor for the key that the lane reports (row r for even
-// lanes, row r + 8 for odd ones). BF16 keys are used as they are. read() takes a lane's bytes of a tile, codes
-// of all keys first, then their scales; `row` is r of the tile, `lane` is c.
+// lanes, row r + 8 for odd ones). BF16 keys are used as they are. MXFP4 keys are integers too (integer_keys.cuh).
+// read() takes a lane's bytes of a tile, codes of all keys first, then their scales; `row` is r of the tile, `lane` is
+// c.
 #pragma once
 
 #include <cstdint>
 #include <cuda_fp8.h>
 
+#include "backend/cuda/kernels/indexer_topk/index_mma.cuh"
 #include "backend/cuda/kernels/indexer_topk/tile_keys.h"
 #include "dsv4rt/types.h"
 #include "layout/index_key.h"
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kOperandSteps = kIndexHeadDim / 16;  // instructions over the dims
+// A lane's operands of each instruction over the dims. Of 16-bit values columns 16 s + 2 c + {0, 1} and
+// 16 s + 8 + 2 c + {0, 1} of rows r and r + 8, c = lane % 4.
+template <int kSteps>
+using KeyFragment = std::uint32_t[kSteps][4];
 
-// Columns 16 s + 2 c + {0, 1} and 16 s + 8 + 2 c + {0, 1} of rows r and r + 8, c = lane % 4.
-using KeyFragment = std::uint32_t[kOperandSteps][4];
+// What convert() says of a lane's two keys.
+struct ConvertedKeys {
+  float factor;           // of the key that the lane reports
+  std::int32_t room = 0;  // integers: negative where a key's scales lie too far apart for them
+};
+
+// Operands of 16-bit values: instructions take 16 dims.
+template <OperandKind kOperandKind>
+struct ValueOperand {
+  static constexpr OperandKind kKind = kOperandKind;
+  using Fragment = KeyFragment<kIndexHeadDim / 16>;
+};
 
 __device__ inline uint4 shared_unit(const std::byte* address) {
   return *reinterpret_cast<const uint4*>(address);
@@ -70,7 +85,8 @@ __device__ inline void e2m1_to_f16(std::uint32_t codes, std::uint32_t (&out)[4])
 }
 
 // Pairs of neighbouring dims, as queries come.
-struct NeighbourPairs {
+template <OperandKind kOperandKind>
+struct NeighbourPairs : ValueOperand<kOperandKind> {
   static constexpr int pair_dim(int pair) { return 2 * pair; }
   __device__ static void pair_up(std::uint32_t (&/*words*/)[8]) {}
 };
@@ -79,9 +95,8 @@ template <IndexKeyFormat kFormat>
 struct KeyOperand;
 
 template <>
-struct KeyOperand<IndexKeyFormat::kFp8> : NeighbourPairs {
+struct KeyOperand<IndexKeyFormat::kFp8> : NeighbourPairs<OperandKind::kF16> {
   using Layout = Fp8Key;
-  static constexpr bool kF16 = true;
 
   // Lane c holds units c and c + 4 of 16 codes.
   static constexpr int column(int dim) {
@@ -103,7 +118,7 @@ struct KeyOperand<IndexKeyFormat::kFp8> : NeighbourPairs {
     raw.scale = reinterpret_cast<const float*>(keys + kTileKeys * Layout::kDataBytes)[row + lane % 2 * 8];
     return raw;
   }
-  __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
+  __device__ static ConvertedKeys convert(const Raw& raw, int /*lane*/, Fragment& a) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -117,13 +132,12 @@ struct KeyOperand<IndexKeyFormat::kFp8> : NeighbourPairs {
         }
       }
     }
-    return raw.scale;
+    return {raw.scale};
   }
 };
 
 // What both E2M1 formats have in common: lane c holds the 32 codes from 32 c on. Dims d and d + 4 of eight are a pair.
-struct E2m1Operand {
-  static constexpr bool kF16 = true;
+struct E2m1Operand : ValueOperand<OperandKind::kF16> {
   static constexpr int pair_dim(int pair) { return pair / 4 * 8 + pair % 4; }
   static constexpr int column(int dim) {
     return 16 * (dim % 32 / 8 * 2 + dim % 4 / 2) + 8 * (dim % 2) + 2 * (dim / 32) + dim % 8 / 4;
@@ -144,7 +158,7 @@ struct E2m1Operand {
     std::uint32_t scales[2];  // scales of rows r and r + 8 as the format stores them
   };
   // Row r (below = 0) or r + 8 of the fragment; scale[i]: two FP16 factors of codes 16 i to 16 i + 15.
-  __device__ static void convert_row(const uint4& codes, const std::uint32_t (&scale)[2], int below, KeyFragment& a) {
+  __device__ static void convert_row(const uint4& codes, const std::uint32_t (&scale)[2], int below, Fragment& a) {
     const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -167,7 +181,7 @@ struct KeyOperand<IndexKeyFormat::kMxfp4> : E2m1Operand {
     const std::byte* const data = keys + row * Layout::kDataBytes + lane * 16;
     return {.codes = {shared_unit(data), shared_unit(data + 8 * Layout::kDataBytes)}, .scales = {scales[0], scales[8]}};
   }
-  __device__ static float convert(const Raw& raw, int lane, KeyFragment& a) {
+  __device__ static ConvertedKeys convert(const Raw& raw, int lane, Fragment& a) {
     std::uint32_t top[2];
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
@@ -184,7 +198,7 @@ struct KeyOperand<IndexKeyFormat::kMxfp4> : E2m1Operand {
     const std::uint32_t largest = lane % 2 == 0 ? top[0] : top[1];
     // 2^(largest - 127 + 14 - 15), in two factors: it may be subnormal. Code 0 belongs to keys of zeros.
     const float scale = __uint_as_float(largest == kE8m0NanCode ? 0x7fc00000U : largest << 23);
-    return __fmul_rn(scale, 0.5F);
+    return {__fmul_rn(scale, 0.5F)};
   }
 };
 
@@ -199,7 +213,7 @@ struct KeyOperand<IndexKeyFormat::kNvfp4> : E2m1Operand {
     return {.codes = {shared_unit(data), shared_unit(data + 8 * Layout::kDataBytes)},
             .scales = {scales[0], scales[32]}};
   }
-  __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
+  __device__ static ConvertedKeys convert(const Raw& raw, int /*lane*/, Fragment& a) {
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
       // E4M3 scales times 2^6 lie in FP16's range, and their products with E2M1 values, multiples of 2^-10 below 2^12,
@@ -208,14 +222,13 @@ struct KeyOperand<IndexKeyFormat::kNvfp4> : E2m1Operand {
       const std::uint32_t pair = multiply_f16_pair(e4m3_pair_to_f16(raw.scales[below]), kTwoTo6);
       convert_row(raw.codes[below], {permute_bytes(pair, pair, 0x1010U), permute_bytes(pair, pair, 0x3232U)}, below, a);
     }
-    return 0x1p8F;
+    return {0x1p8F};
   }
 };
 
 template <>
-struct KeyOperand<IndexKeyFormat::kBf16> : NeighbourPairs {
+struct KeyOperand<IndexKeyFormat::kBf16> : NeighbourPairs<OperandKind::kBf16> {
   using Layout = Bf16Key;
-  static constexpr bool kF16 = false;
 
   // Lane c holds units c, c + 4, c + 8 and c + 12 of eight values.
   static constexpr int column(int dim) {
@@ -234,7 +247,7 @@ struct KeyOperand<IndexKeyFormat::kBf16> : NeighbourPairs {
     }
     return raw;
   }
-  __device__ static float convert(const Raw& raw, int /*lane*/, KeyFragment& a) {
+  __device__ static ConvertedKeys convert(const Raw& raw, int /*lane*/, Fragment& a) {
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
 #pragma unroll
@@ -245,7 +258,7 @@ struct KeyOperand<IndexKeyFormat::kBf16> : NeighbourPairs {
         a[2 * i + 1][2 + below] = raw.unit[below][i].w;
       }
     }
-    return 1.0F;
+    return {1.0F};
   }
 };
 

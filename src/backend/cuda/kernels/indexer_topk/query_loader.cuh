@@ -7,7 +7,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/indexer_topk/index_mma.cuh"
-#include "backend/cuda/kernels/indexer_topk/key_operand.cuh"
+#include "backend/cuda/kernels/indexer_topk/integer_keys.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
 #include "base/bfloat16.h"
 
@@ -26,19 +26,19 @@ __device__ inline int weight_place(int head) {
 }
 
 // Queries in shared memory, of a token: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
-// their weights [head tiles * 64].
-template <IndexKeyFormat kFormat>
+// their weights [head tiles * 64]. Integers take the first half alone.
+template <class Operand>
 class QueryLoader {
  public:
-  using Operand = KeyOperand<kFormat>;
-
   __device__ QueryLoader(const IndexerTopkParams& params, int head_tiles) : p_(params), head_tiles_(head_tiles) {}
 
-  // Tokens from `token` on, kAhead of them at a time: a fetch takes as long as memory does.
+  // Tokens from `token` on, kAhead of them at a time: a fetch takes as long as memory does. Returns those, a bit each,
+  // of which the thread has seen that integers cannot hold them.
   template <int kAhead>
-  __device__ void load(std::int64_t token, int tokens, std::byte* queries, float* weights) const {
+  __device__ std::uint32_t load(std::int64_t token, int tokens, std::byte* queries, float* weights) const {
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread >= kThreads) return;
+    std::uint32_t uneven = 0;
+    if (thread >= kThreads) return uneven;
 #pragma unroll 1
     for (int tile = 0; tile < head_tiles_; ++tile) {
 #pragma unroll 1
@@ -56,14 +56,15 @@ class QueryLoader {
           const int slot = (first + i) * head_tiles_;
 #pragma unroll
           for (int j = 0; j < kThreadParts; ++j) {
-            if (first + i < tokens) {
-              place(part[i][j], head(tile, thread, j), thread % 8, queries + slot * kQueryTileBytes,
-                    weights + slot * kTileHeads);
-            }
+            if (first + i >= tokens) continue;
+            const bool even = place(part[i][j], head(tile, thread, j), thread % 8, queries + slot * kQueryTileBytes,
+                                    weights + slot * kTileHeads);
+            if (!even) uneven |= 1U << (first + i);
           }
         }
       }
     }
+    return uneven;
   }
 
  private:
@@ -91,25 +92,41 @@ class QueryLoader {
     return part;
   }
 
-  // FP16 queries are scaled by a power of two so that the head's largest magnitude stands near the top of the
-  // range: what FP16 then cannot hold is below 2^-32 of it. The weight takes the factor back. The eight lanes
-  // of a head call together.
-  __device__ void place(Part& part, int head, int index, std::byte* queries, float* weights) const {
-    std::uint32_t(&words)[8] = part.words;
+  // The largest magnitude of the head, as BF16. The eight lanes of a head call together.
+  __device__ static std::uint32_t largest_of_head(const std::uint32_t (&words)[8]) {
+    std::uint32_t largest = 0;  // of each half of the words
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = __vmaxu2(largest, words[i] & 0x7fff7fffU);
+    largest = max(largest & 0xffffU, largest >> 16);
+    const unsigned lanes = 0xffU << (threadIdx.x % 32 / 8 * 8);
+#pragma unroll
+    for (int distance = 4; distance > 0; distance /= 2) {
+      largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
+    }
+    return largest;
+  }
+
+  // Writes part `index` of a head, and its weight. False where integers cannot hold it.
+  __device__ bool place(Part& part, int head, int index, std::byte* queries, float* weights) const {
     float weight = __fmul_rn(part.weight, p_.head_scale);
-    if constexpr (Operand::kF16) {
-      std::uint32_t largest = 0;  // largest magnitude of each half of the words
-#pragma unroll
-      for (int i = 0; i < 8; ++i) largest = __vmaxu2(largest, words[i] & 0x7fff7fffU);
-      largest = max(largest & 0xffffU, largest >> 16);
-      const unsigned lanes = 0xffU << (threadIdx.x % 32 / 8 * 8);
-#pragma unroll
-      for (int distance = 4; distance > 0; distance /= 2) {
-        largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
-      }
+    bool even = true;
+    if constexpr (Operand::kKind == OperandKind::kInteger) {
+      even = place_integers(part.words, weight, head, index, queries);
+    } else {
+      place_values(part.words, weight, head, index, queries);
+    }
+    if (index == 0) weights[weight_place(head)] = weight;
+    return even;
+  }
+
+  // FP16 queries are scaled by a power of two so that the head's largest magnitude stands near the top of the
+  // range: what FP16 then cannot hold is below 2^-32 of it. The weight takes the factor back.
+  __device__ void place_values(std::uint32_t (&words)[8], float& weight, int head, int index,
+                               std::byte* queries) const {
+    if constexpr (Operand::kKind == OperandKind::kF16) {
       // The largest magnitude goes to [2^14, 2^15); the factor and its inverse stay normal. Heads that are not finite
       // need no scale.
-      const std::uint32_t exponent = min(max(largest >> 7, 16U), 253U);
+      const std::uint32_t exponent = min(max(largest_of_head(words) >> 7, 16U), 253U);
       const float up = __uint_as_float((2 * 127 + 14 - exponent) << 23);
       // Halved too: positive_part() gives twice the value.
       weight = __fmul_rn(weight, __uint_as_float((exponent - 15) << 23));
@@ -130,8 +147,40 @@ class QueryLoader {
     for (int i = 0; i < 8; ++i) {
       *reinterpret_cast<std::uint32_t*>(tile + (offset ^ (Operand::column(Operand::pair_dim(i)) * 2))) = words[i];
     }
-    if (!Operand::kF16 && head >= p_.heads) weight = __uint_as_float(kNoHead);
-    if (index == 0) weights[weight_place(head)] = weight;
+    if (Operand::kKind == OperandKind::kBf16 && head >= p_.heads) weight = __uint_as_float(kNoHead);
+  }
+
+  // Integers are a head's values times a power of two that brings the largest magnitude to [64, 128). Where it is far
+  // from one, a value is no integer then, or the weight would leave terms of a score that are not normal, the head is
+  // not for integers.
+  __device__ bool place_integers(const std::uint32_t (&words)[8], float& weight, int head, int index,
+                                 std::byte* queries) const {
+    constexpr std::uint32_t kOne = 127;   // exponent of one
+    constexpr float kRounds = 0x1.8p23F;  // in a sum with which the lowest byte is an integer's
+    const std::uint32_t largest = largest_of_head(words);
+    const std::uint32_t exponent = largest == 0 ? kOne : largest >> 7;
+    bool even = exponent >= kOne - 40 && exponent <= kOne + 33;
+    const float up = __uint_as_float((2 * kOne + 6 - exponent) << 23);
+    weight = __fmul_rn(weight, __uint_as_float((exponent + kIntegerWeightBits - 6) << 23));
+    even = even && (weight == 0.0F || (fabsf(weight) >= 0x1p23F && fabsf(weight) < 0x1p127F));
+    std::uint32_t bits[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const std::uint32_t value = i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000U;
+      const float scaled = __fmul_rn(__uint_as_float(value), up);
+      const float rounded = __fadd_rn(scaled, kRounds);
+      even = even && __fsub_rn(rounded, kRounds) == scaled;
+      bits[i] = __float_as_uint(rounded);
+    }
+    std::byte* const tile = queries + head / kTileHeads * (kQueryTileBytes - kTileHeads * 128);
+    const int offset = head * 128 + (Operand::column(index * 16) ^ (head % 8 * 16));
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const std::uint32_t four = permute_bytes(permute_bytes(bits[i], bits[i + 1], 0x0040U),
+                                               permute_bytes(bits[i + 2], bits[i + 3], 0x0040U), 0x5410U);
+      *reinterpret_cast<std::uint32_t*>(tile + (offset ^ Operand::column(i))) = four;
+    }
+    return even;
   }
 
   const IndexerTopkParams& p_;

@@ -53,6 +53,7 @@ struct alignas(16) ScoreControl {
   ScorePart part;
   std::int32_t rows[kMostRunTokens];  // what the tokens of a run see, ascending
   bool last;                          // whether the block selects for the token whose rows it has scored
+  std::uint32_t uneven_tokens;        // see gather_tokens()
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -62,35 +63,63 @@ __device__ inline void sync_workers() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kScoreWorkers) : "memory");
 }
 
-// The positive part, twice it where weights are halved for that: an addition is cheaper than a maximum, and
-// -infinity, for which it does not serve, arises with BF16 keys only. NaN stays NaN.
-template <bool kTwice>
-__device__ inline float positive_part(float x) {
-  if constexpr (kTwice) return __fadd_rn(x, fabsf(x));
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;\n" : "=f"(y) : "f"(x));
-  return y;
+// Whether it is true of any of them.
+__device__ inline bool any_worker(bool own) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred own, any;\nsetp.ne.s32 own, %1, 0;\nbar.red.or.pred any, 1, %2, own;\n"
+      "selp.s32 %0, 1, 0, any;\n}\n"
+      : "=r"(any)
+      : "r"(static_cast<int>(own)), "n"(kScoreWorkers)
+      : "memory");
+  return any != 0;
+}
+// The bits that any of them has.
+__device__ inline std::uint32_t gather_tokens(ScoreControl& control, std::uint32_t own) {
+  if (threadIdx.x == 0) control.uneven_tokens = 0;
+  sync_workers();
+  if (own != 0) atomicOr(&control.uneven_tokens, own);
+  sync_workers();
+  return control.uneven_tokens;
+}
+
+// The positive part of a product as weights expect it. NaN stays NaN.
+template <OperandKind kKind>
+__device__ inline float positive_part(IndexProduct<kKind> x) {
+  if constexpr (kKind == OperandKind::kInteger) {
+    return __int_as_float(max(x, 0));  // times 2^-149, see kIntegerWeightBits
+  } else if constexpr (kKind == OperandKind::kF16) {
+    // Twice it, and weights are halved: an addition is cheaper than a maximum, and -infinity, for which it does not
+    // serve, arises with BF16 keys only.
+    return __fadd_rn(x, fabsf(x));
+  } else {
+    float y;
+    asm("max.NaN.f32 %0, %1, 0f00000000;\n" : "=f"(y) : "f"(x));
+    return y;
+  }
 }
 
 // The matrix instruction reads its register operand until its results have been waited for: the compiler,
 // which does not know, must not use the registers for anything else before.
-__device__ inline void hold_keys(KeyFragment& keys) {
+template <int kSteps>
+__device__ inline void hold_keys(KeyFragment<kSteps>& keys) {
 #pragma unroll
-  for (int s = 0; s < kOperandSteps; ++s) {
+  for (int s = 0; s < kSteps; ++s) {
     asm volatile("" : "+r"(keys[s][0]), "+r"(keys[s][1]), "+r"(keys[s][2]), "+r"(keys[s][3])::"memory");
   }
 }
 
 // Products of the keys and one tile of heads; done at wgmma_wait.
-template <IndexKeyFormat kFormat>
-__device__ inline void start_products(float (&d)[32], const KeyFragment& keys, std::uint32_t query_tile) {
+template <OperandKind kKind, int kSteps>
+__device__ inline void start_products(IndexProduct<kKind> (&d)[32], const KeyFragment<kSteps>& keys,
+                                      std::uint32_t query_tile) {
   const std::uint64_t low = query_descriptor(query_tile);
   const std::uint64_t high = query_descriptor(query_tile + kQueryTileBytes / 2);
   wgmma_hold(d);
   wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < kOperandSteps; ++s) {
-    index_mma<KeyOperand<kFormat>::kF16>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
+  for (int s = 0; s < kSteps; ++s) {
+    index_mma<kKind>(d, keys[s], (s < 4 ? low : high) + s % 4 * kWgmmaStep, s > 0);
   }
   wgmma_commit();
 }
@@ -110,20 +139,21 @@ __device__ inline void load_weights(const float* from, HeadWeights& weights) {
 
 // Heads that do not exist have queries of zeros, which add nothing to finite keys; BF16 keys may be infinite, and
 // such heads are left out by their weight.
-template <bool kF16>
-__device__ inline void add_heads(const float (&d)[32], const HeadWeights& weights, HeadSums& sum) {
+template <OperandKind kKind>
+__device__ inline void add_heads(const IndexProduct<kKind> (&d)[32], const HeadWeights& weights, HeadSums& sum) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
-    if (!kF16 && __float_as_uint(weights[i]) == kNoHead) continue;
+    if (kKind == OperandKind::kBf16 && __float_as_uint(weights[i]) == kNoHead) continue;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
       float& chain = sum[below][i % 4];
-      chain = __fmaf_rn(positive_part<kF16>(d[i / 2 * 4 + i % 2 + 2 * below]), weights[i], chain);
+      chain = __fmaf_rn(positive_part<kKind>(d[i / 2 * 4 + i % 2 + 2 * below]), weights[i], chain);
     }
   }
 }
 
 // The score of row r in even lanes, of row r + 8 in odd ones.
+template <OperandKind kKind>
 __device__ inline float finish_score(const HeadSums& sum, float factor) {
   float total[2];
 #pragma unroll
@@ -134,6 +164,7 @@ __device__ inline float finish_score(const HeadSums& sum, float factor) {
   float own = odd ? total[1] : total[0];
   own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, odd ? total[0] : total[1], 1));
   own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, own, 2));
+  if constexpr (kKind == OperandKind::kInteger) own = __fmul_rn(own, kIntegerSumFactor);
   return __fmul_rn(own, factor);
 }
 
@@ -220,28 +251,50 @@ class StoreScores {
   // `scores` of the token; the lane's first row.
   __device__ StoreScores(float* scores, int row) : out_(scores + row) {}
   __device__ void operator()(float score) const { *out_ = score; }
+  __device__ void again(float score) const { *out_ = score; }  // of the first row, in place of what it was
   __device__ void advance() { out_ += kScoreGroups * kTileKeys; }
 
  private:
   float* out_;
 };
 
+// Which of a warpgroup's tiles have keys that are not for integers, as far as a lane sees: the last one may have rows
+// that nobody sees, which hold anything.
+class UnevenTiles {
+ public:
+  __device__ void add(const ConvertedKeys& keys) {
+    before_ |= last_;
+    last_ = keys.room;
+  }
+  // The first tile to look at of tiles [tile, end), `end` where there is none. By a whole warp.
+  [[nodiscard]] __device__ int first(int tile, int end) const {
+    if (__any_sync(0xffffffffU, before_ < 0)) return tile;
+    if (!__any_sync(0xffffffffU, last_ < 0)) return end;
+    return end - 1 - (end - 1 - tile) % kScoreGroups;
+  }
+
+ private:
+  std::int32_t before_ = 0;
+  std::int32_t last_ = 0;
+};
+
 // Tiles [tile, end) of a run of one token, every kScoreGroups-th. While the products of a tile are formed, the
 // next one's bytes are read and the one before is summed over heads. report_from(row): takes the lane's scores from
-// that row on.
-template <IndexKeyFormat kFormat, class ReportFrom>
+// that row on. score_again(tile): of integers, from which tile on there may be keys that are not for them.
+template <class Operand, class ReportFrom, class ScoreAgain>
 __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring, int tile, int end,
-                                    const ReportFrom& report_from) {
-  using Operand = KeyOperand<kFormat>;
+                                    const ReportFrom& report_from, const ScoreAgain& score_again) {
+  constexpr OperandKind kKind = Operand::kKind;
   int left = warp_uniform((end - tile + kScoreGroups - 1) / kScoreGroups);  // tiles whose products are not formed
   if (left <= 0) return;
   const LanePlace place;
   const std::uint32_t queries = shared_address(memory.queries);
   const float* const weights_from = memory.weights + place.column * 16;
   HeadWeights weights;
-  if constexpr (Operand::kF16) load_weights(weights_from, weights);
+  if constexpr (kKind != OperandKind::kBf16) load_weights(weights_from, weights);
   auto report = report_from(tile * kTileKeys + place.reported_row());
-  KeyFragment keys;
+  typename Operand::Fragment keys;
+  UnevenTiles uneven;
   typename Operand::Raw raw = Operand::read(ring.wait(), place.row, place.column);
   float factor;
   const auto read_next = [&] {
@@ -250,15 +303,18 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   // The next tile's bytes and the weights are in registers before this tile is summed where they fit. BF16 bytes are
   // themselves the operand: the compiler reads them into the very registers that products under way still read, and
   // what hold_keys() holds is a copy.
-  constexpr bool kAhead = Operand::kF16;
+  constexpr bool kAhead = kKind != OperandKind::kBf16;
+  using Products = IndexProduct<kKind>[32];
   // Products of the keys just read.
-  const auto start = [&](float(&d)[32]) {
-    factor = Operand::convert(raw, place.column, keys);
+  const auto start = [&](Products& d) {
+    const ConvertedKeys converted = Operand::convert(raw, place.column, keys);
+    factor = converted.factor;
+    if constexpr (kKind == OperandKind::kInteger) uneven.add(converted);
     ring.release();
-    start_products<kFormat>(d, keys, queries);
+    start_products<kKind>(d, keys, queries);
     if constexpr (kAhead) read_next();
   };
-  const auto step = [&](float(&now)[32], float(&next)[32]) {
+  const auto step = [&](Products& now, Products& next) {
     wgmma_wait<0>();
     wgmma_hold(now);
     hold_keys(keys);
@@ -267,33 +323,42 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     const bool more = left > 0;
     if (more) start(next);
     HeadSums sum = {};
-    if constexpr (!Operand::kF16) load_weights(weights_from, weights);
-    add_heads<Operand::kF16>(now, weights, sum);
-    const float score = finish_score(sum, own_factor);
+    if constexpr (kKind == OperandKind::kBf16) load_weights(weights_from, weights);
+    add_heads<kKind>(now, weights, sum);
+    const float score = finish_score<kKind>(sum, own_factor);
     if (place.reports()) report(score);
     report.advance();
     return more;
   };
-  float d[2][32];
+  Products d[2];
   start(d[0]);
 #pragma unroll 1
   while (step(d[0], d[1]) && step(d[1], d[0])) {
   }
   wgmma_wait<0>();  // nothing is under way, which the compiler does not see
+  if constexpr (kKind == OperandKind::kInteger) {
+    const int first = uneven.first(tile, end);
+    if (first < end) score_again(first);
+  }
 }
 
 // Does the same as above for any run.
-template <IndexKeyFormat kFormat>
+template <class Operand, class ScoreAgain>
 __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
-                                 int end, int tokens, float* out, std::int64_t stride) {
-  using Operand = KeyOperand<kFormat>;
+                                 int end, int tokens, float* out, std::int64_t stride, const ScoreAgain& score_again) {
+  constexpr OperandKind kKind = Operand::kKind;
+  using Products = IndexProduct<kKind>[32];
+  const int first_tile = tile;
+  UnevenTiles uneven;
   const int query_tiles = warp_uniform(tokens) * shape.head_tiles;
   const std::uint32_t queries = shared_address(memory.queries);
   const LanePlace place;
 #pragma unroll 1
   for (; tile < end; tile += kScoreGroups) {
-    KeyFragment keys;
-    const float factor = Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    typename Operand::Fragment keys;
+    const ConvertedKeys converted =
+        Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    if constexpr (kKind == OperandKind::kInteger) uneven.add(converted);
     ring.release();
     int token = 0;  // the first that sees the tile
 #pragma unroll 1
@@ -303,8 +368,8 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
     int head_tile = 0;
     float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     HeadSums sum = {};
-    const auto start = [&](float(&d)[32]) { start_products<kFormat>(d, keys, queries + query_tile * kQueryTileBytes); };
-    const auto step = [&](float(&now)[32], float(&next)[32]) {
+    const auto start = [&](Products& d) { start_products<kKind>(d, keys, queries + query_tile * kQueryTileBytes); };
+    const auto step = [&](Products& now, Products& next) {
       HeadWeights weights;
       load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
       ++query_tile;
@@ -313,9 +378,9 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
       wgmma_hold(now);
       hold_keys(keys);
       if (more) start(next);
-      add_heads<Operand::kF16>(now, weights, sum);
+      add_heads<kKind>(now, weights, sum);
       if (++head_tile == shape.head_tiles) {
-        const float score = finish_score(sum, factor);
+        const float score = finish_score<kKind>(sum, converted.factor);
         if (place.reports()) *target = score;
         target += stride;
         head_tile = 0;
@@ -324,12 +389,50 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
       }
       return more;
     };
-    float d[2][32];
+    Products d[2];
     start(d[0]);
 #pragma unroll 1
     while (step(d[0], d[1]) && step(d[1], d[0])) {
     }
     wgmma_wait<0>();
+  }
+  if constexpr (kKind == OperandKind::kInteger) {
+    const int first = uneven.first(first_tile, end);
+    if (first < end) score_again(first);
+  }
+}
+
+// Does the same for any run one product after the other, in registers that are left beside those of the above.
+// report_from(token, row) takes a score.
+template <class Operand, class ReportFrom>
+__device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
+                                     int end, int tokens, const ReportFrom& report_from) {
+  constexpr OperandKind kKind = Operand::kKind;
+  const LanePlace place;
+#pragma unroll 1
+  for (; tile < end; tile += kScoreGroups) {
+    typename Operand::Fragment keys;
+    const ConvertedKeys converted =
+        Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    ring.release();
+#pragma unroll 1
+    for (int token = 0; token < tokens; ++token) {
+      HeadSums sum = {};
+#pragma unroll 1
+      for (int head_tile = 0; head_tile < shape.head_tiles; ++head_tile) {
+        const int query_tile = token * shape.head_tiles + head_tile;
+        IndexProduct<kKind> products[32];
+        start_products<kKind>(products, keys, shared_address(memory.queries) + query_tile * kQueryTileBytes);
+        wgmma_wait<0>();
+        wgmma_hold(products);
+        hold_keys(keys);
+        HeadWeights weights;
+        load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
+        add_heads<kKind>(products, weights, sum);
+      }
+      const float score = finish_score<kKind>(sum, converted.factor);
+      if (place.reports()) report_from(token, tile * kTileKeys + place.reported_row())(score);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/indexer_topk/row_selector.cuh"
 #include "backend/cuda/kernels/indexer_topk/score_tiles.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_all.cuh"
+#include "backend/cuda/kernels/indexer_topk/uneven_rows.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -32,6 +33,11 @@ class CountScores {
     *out_ = score;
     if (left_ <= 0) return;  // past the token's last row
     atomicAdd(&rows_of_[first_digit(rank_of(score))], 1U);
+  }
+  // Of the first row, one of the token's, in place of what it was.
+  __device__ void again(float score) const {
+    atomicSub(&rows_of_[first_digit(rank_of(*out_))], 1U);
+    (*this)(score);
   }
   __device__ void advance() {
     out_ += kScoreGroups * kTileKeys;
@@ -141,33 +147,70 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   if (part.tiles == 0) return;
   take_registers<160>();
   RingReader ring(memory, shape);
-  const QueryLoader<kFormat> loader(p, shape.head_tiles);
   std::int32_t number = 0;  // number in the block's part of the first tile in hand
   std::int32_t tile = part.first_tile;
   ScoreRun run = part.run;
   while (true) {
-    if constexpr (kUse == ScoreUse::kRuns) {
-      if (thread < run.end - run.first) control.rows[thread] = runs.rows(run.first + thread);
-      loader.template load<4>(batch.first_token + run.first, run.end - run.first, memory.queries, memory.weights);
-    } else {
-      loader.template load<1>(batch.first_token + run.first, 1, memory.queries, memory.weights);
-    }
-    fence_async_proxy();
-    sync_workers();
+    const std::int32_t tokens = kUse == ScoreUse::kRuns ? run.end - run.first : 1;
+    if (kUse == ScoreUse::kRuns && thread < tokens) control.rows[thread] = runs.rows(run.first + thread);
+    const std::int32_t rows = kUse == ScoreUse::kRuns ? 0 : runs.rows(run.first);
     const std::int32_t count = min(run.tiles - tile, part.tiles - number);
     // The warpgroup's first tile of these: its number is the warpgroup's modulo their count.
     const std::int32_t first = tile + (thread / 128 + kScoreGroups - number % kScoreGroups) % kScoreGroups;
+    const std::int32_t end = tile + count;
     float* const out = batch.scores + run.first * batch.stride;
-    if constexpr (kUse == ScoreUse::kSelect) {
-      const std::int32_t rows = runs.rows(run.first);
-      score_single<kFormat>(memory, ring, first, tile + count,
-                            [&](int row) { return CountScores(out, rows, selector.rows_of, row); });
-      finish_token(p, batch, run, rows, count, control, selector);
-    } else if constexpr (kUse == ScoreUse::kTokens) {
-      score_single<kFormat>(memory, ring, first, tile + count, [&](int row) { return StoreScores(out, row); });
+    const auto report_from = [&](int token, int row) {
+      if constexpr (kUse == ScoreUse::kSelect) {
+        return CountScores(out, rows, selector.rows_of, row);
+      } else {
+        return StoreScores(out + token * batch.stride, row);
+      }
+    };
+    const auto load = [&](auto operand) {
+      return QueryLoader<decltype(operand)>(p, shape.head_tiles).template load < kUse == ScoreUse::kRuns
+                 ? 4
+                 : 1 > (batch.first_token + run.first, tokens, memory.queries, memory.weights);
+    };
+    // Keys that are not for integers, from a tile on, of the tokens that are.
+    const auto score_again = [&](int from, std::uint32_t uneven_tokens) {
+      const UnevenRows uneven(p, run.sequence);
+#pragma unroll 1
+      for (int token = 0; token < tokens; ++token) {
+        if ((uneven_tokens >> token & 1U) != 0) continue;
+        uneven.score_again(batch.first_token + run.first + token, kUse == ScoreUse::kRuns ? control.rows[token] : rows,
+                           from, end, kScoreGroups, [&](int row) { return report_from(token, row); });
+      }
+    };
+    const auto score = [&](auto operand) {
+      using Operand = decltype(operand);
+      const auto again = [&](int from) { score_again(from, 0); };
+      if constexpr (kUse == ScoreUse::kRuns) {
+        score_run<Operand>(shape, memory, ring, first, end, tokens, out, batch.stride, again);
+      } else {
+        score_single<Operand>(
+            memory, ring, first, end, [&](int row) { return report_from(0, row); }, again);
+      }
+    };
+    if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
+      const std::uint32_t uneven = load(IntegerKeys{});
+      fence_async_proxy();
+      if (!any_worker(uneven != 0)) {
+        score(IntegerKeys{});
+      } else {
+        const std::uint32_t uneven_tokens = gather_tokens(control, uneven);
+        load(KeyOperand<kFormat>{});
+        fence_async_proxy();
+        sync_workers();
+        score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first, end, tokens, report_from);
+        if (tokens > 1) score_again(first, uneven_tokens);
+      }
     } else {
-      score_run<kFormat>(shape, memory, ring, first, tile + count, run.end - run.first, out, batch.stride);
+      load(KeyOperand<kFormat>{});
+      fence_async_proxy();
+      sync_workers();
+      score(KeyOperand<kFormat>{});
     }
+    if constexpr (kUse == ScoreUse::kSelect) finish_token(p, batch, run, rows, count, control, selector);
     number += count;
     if (number >= part.tiles) break;
     run = runs.run_after(run);
