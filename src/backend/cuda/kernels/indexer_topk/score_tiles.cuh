@@ -154,13 +154,12 @@ __device__ inline void add_heads(const IndexProduct<kKind> (&d)[32], const HeadW
 
 // The score of row r in even lanes, of row r + 8 in odd ones.
 template <OperandKind kKind>
-__device__ inline float finish_score(const HeadSums& sum, float factor) {
+__device__ inline float finish_score(const HeadSums& sum, float factor, bool odd) {
   float total[2];
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     total[below] = __fadd_rn(__fadd_rn(sum[below][0], sum[below][2]), __fadd_rn(sum[below][1], sum[below][3]));
   }
-  const bool odd = threadIdx.x % 2 != 0;
   float own = odd ? total[1] : total[0];
   own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, odd ? total[0] : total[1], 1));
   own = __fadd_rn(own, __shfl_xor_sync(0xffffffffU, own, 2));
@@ -243,6 +242,7 @@ struct LanePlace {
   }
   [[nodiscard]] __device__ int reported_row() const { return row + column % 2 * 8; }
   [[nodiscard]] __device__ bool reports() const { return column < 2; }
+  [[nodiscard]] __device__ bool odd() const { return column % 2 != 0; }
 };
 
 // What becomes of a lane's scores of one token, whose rows lie `kScoreGroups` tiles apart: stored.
@@ -325,7 +325,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     HeadSums sum = {};
     if constexpr (kKind == OperandKind::kBf16) load_weights(weights_from, weights);
     add_heads<kKind>(now, weights, sum);
-    const float score = finish_score<kKind>(sum, own_factor);
+    const float score = finish_score<kKind>(sum, own_factor, place.odd());
     if (place.reports()) report(score);
     report.advance();
     return more;
@@ -380,7 +380,7 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
       if (more) start(next);
       add_heads<kKind>(now, weights, sum);
       if (++head_tile == shape.head_tiles) {
-        const float score = finish_score<kKind>(sum, converted.factor);
+        const float score = finish_score<kKind>(sum, converted.factor, place.odd());
         if (place.reports()) *target = score;
         target += stride;
         head_tile = 0;
@@ -430,7 +430,7 @@ __device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory&
         load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
         add_heads<kKind>(products, weights, sum);
       }
-      const float score = finish_score<kKind>(sum, converted.factor);
+      const float score = finish_score<kKind>(sum, converted.factor, place.odd());
       if (place.reports()) report_from(token, tile * kTileKeys + place.reported_row())(score);
     }
   }
