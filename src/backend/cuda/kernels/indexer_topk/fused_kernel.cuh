@@ -37,7 +37,7 @@ class SendScores {
   __device__ void operator()(float score) const {
     asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(out_), "f"(score) : "memory");
   }
-  __device__ void again(float score) const { (*this)(score); }  // of the first row, in place of what it was
+  __device__ void again(float score) const { (*this)(score); }  // takes the place of the first row's
   __device__ void advance() { out_ += kScoreGroups * kTileKeys * std::uint32_t{sizeof(float)}; }
 
  private:

@@ -30,7 +30,7 @@ using KeyFragment = std::uint32_t[kSteps][4];
 
 // What convert() says of a lane's two keys.
 struct ConvertedKeys {
-  float factor;           // of the key that the lane reports
+  float factor;           // what scores of the key that the lane reports are multiplied with
   std::int32_t room = 0;  // integers: negative where a key's scales lie too far apart for them
 };
 

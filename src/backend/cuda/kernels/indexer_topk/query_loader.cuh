@@ -94,7 +94,7 @@ class QueryLoader {
 
   // The largest magnitude of the head, as BF16. The eight lanes of a head call together.
   __device__ static std::uint32_t largest_of_head(const std::uint32_t (&words)[8]) {
-    std::uint32_t largest = 0;  // of each half of the words
+    std::uint32_t largest = 0;  // two: largest of the lower and of the upper halves of words
 #pragma unroll
     for (int i = 0; i < 8; ++i) largest = __vmaxu2(largest, words[i] & 0x7fff7fffU);
     largest = max(largest & 0xffffU, largest >> 16);

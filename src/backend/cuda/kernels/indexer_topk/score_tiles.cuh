@@ -251,7 +251,7 @@ class StoreScores {
   // `scores` of the token; the lane's first row.
   __device__ StoreScores(float* scores, int row) : out_(scores + row) {}
   __device__ void operator()(float score) const { *out_ = score; }
-  __device__ void again(float score) const { *out_ = score; }  // of the first row, in place of what it was
+  __device__ void again(float score) const { *out_ = score; }  // takes the place of the first row's
   __device__ void advance() { out_ += kScoreGroups * kTileKeys; }
 
  private:

@@ -34,7 +34,7 @@ class CountScores {
     if (left_ <= 0) return;  // past the token's last row
     atomicAdd(&rows_of_[first_digit(rank_of(score))], 1U);
   }
-  // Of the first row, one of the token's, in place of what it was.
+  // Takes the place of the first row's, which is one of the token's.
   __device__ void again(float score) const {
     atomicSub(&rows_of_[first_digit(rank_of(*out_))], 1U);
     (*this)(score);
