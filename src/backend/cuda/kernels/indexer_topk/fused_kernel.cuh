@@ -52,6 +52,14 @@ __device__ inline void sync_scores() {
     sync_workers();
   }
 }
+// The same, and whether it is true of any of them.
+__device__ inline bool sync_scores_any(bool own) {
+  if constexpr (kAllSelect) {
+    return __syncthreads_or(own ? 1 : 0) != 0;
+  } else {
+    return any_worker(own);
+  }
+}
 #endif
 
 // Grid: a cluster for every token of the batch, none of which has more than kMostFewRows rows; one token a run, heads
@@ -95,7 +103,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   __syncthreads();
   if (thread >= kScoreWorkers) {
     give_registers<32>();
-    if constexpr (kAllSelect) sync_scores();
+    if constexpr (kAllSelect) sync_scores_any(false);
     if (thread < kScoreWorkers + 32) {
       produce_tiles<kFormat>(p, finder, place, end - first, shape, shared_address(memory.ring), control.score);
     }
@@ -115,8 +123,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
       const std::uint32_t uneven = load(IntegerKeys{});
       fence_async_proxy();
-      sync_scores();
-      if (!any_worker(uneven != 0)) {
+      if (!sync_scores_any(uneven != 0)) {
         score(IntegerKeys{});
       } else {
         load(KeyOperand<kFormat>{});
@@ -128,7 +135,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     } else {
       load(KeyOperand<kFormat>{});
       fence_async_proxy();
-      sync_scores();
+      sync_scores_any(false);
       score(KeyOperand<kFormat>{});
     }
   }
