@@ -37,9 +37,6 @@ class SendScores {
   __device__ void operator()(float score) const {
     asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(out_), "f"(score) : "memory");
   }
-  __device__ void by_all(float score, bool reports) const {  // the lanes that report, called by all
-    if (reports) (*this)(score);
-  }
   __device__ void again(float score) const { (*this)(score); }  // takes the place of the first row's
   __device__ void advance() { out_ += kScoreGroups * kTileKeys * std::uint32_t{sizeof(float)}; }
 

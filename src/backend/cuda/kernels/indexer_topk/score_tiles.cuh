@@ -251,9 +251,6 @@ class StoreScores {
   // `scores` of the token; the lane's first row.
   __device__ StoreScores(float* scores, int row) : out_(scores + row) {}
   __device__ void operator()(float score) const { *out_ = score; }
-  __device__ void by_all(float score, bool reports) const {  // the lanes that report, called by all
-    if (reports) *out_ = score;
-  }
   __device__ void again(float score) const { *out_ = score; }  // takes the place of the first row's
   __device__ void advance() { out_ += kScoreGroups * kTileKeys; }
 
@@ -329,13 +326,7 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
     if constexpr (kKind == OperandKind::kBf16) load_weights(weights_from, weights);
     add_heads<kKind>(now, weights, sum);
     const float score = finish_score<kKind>(sum, own_factor, place.odd());
-    if constexpr (kKind == OperandKind::kInteger) {
-      if (place.reports()) report(score);
-    } else {
-      // Without a branch around what is made of the score: 1 x 262K FP8 keys take 25.6 us for 27.3, 32 x 32K of
-      // integers 47.5 for 45.6.
-      report.by_all(score, place.reports());
-    }
+    if (place.reports()) report(score);
     report.advance();
     return more;
   };

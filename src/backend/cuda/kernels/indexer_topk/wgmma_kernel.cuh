@@ -34,13 +34,6 @@ class CountScores {
     if (left_ <= 0) return;  // past the token's last row
     atomicAdd(&rows_of_[first_digit(rank_of(score))], 1U);
   }
-  // The lanes that report, called by all.
-  __device__ void by_all(float score, bool reports) const {
-    std::uint32_t digit = first_digit(rank_of(score));
-    asm volatile("" : "+r"(digit));  // not under the conditions below
-    if (reports) *out_ = score;
-    if (reports && left_ > 0) atomicAdd(&rows_of_[digit], 1U);
-  }
   // Takes the place of the first row's, which is one of the token's.
   __device__ void again(float score) const {
     atomicSub(&rows_of_[first_digit(rank_of(*out_))], 1U);
