@@ -124,7 +124,7 @@ sanitized=(
   "racecheck attend_runs_gpu_test *OneRun*"
   "racecheck attend_queries_gpu_test *One*:*.WithoutFrequencies*"
   "racecheck early_reads_gpu_test */0:*/2:*/9"
-  "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*OneCounted*:*OneLaunch*:*RowsInMemory*:*TwoBlocks*:*FewUneven*"
+  "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*OneCounted*:*OneLaunch*:*RowsInMemory*:*TwoBlocks*:*UnevenRuns*"
   "racecheck indexer_topk_fixed_registers_gpu_test *OneSelect*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
   "initcheck linear_gpu_test *Grouped*:*E4m3*:*Strided*:*FewTile*:*FewSingle*:*FewLane*:*Norms*"

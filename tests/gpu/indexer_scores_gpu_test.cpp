@@ -1,5 +1,6 @@
-// Scores of MXFP4 keys on the GPU, which integers, FP16 and, where a key's scales lie far apart, FP32 give: a score's
-// bits are the same whichever of them serves, and whatever tokens are beside its own.
+// Scores of MXFP4 keys on the GPU, which integers, FP16 and, where a key's scales lie far apart, FP32 give. Integers
+// give the bits of FP16; which of the three serves depends on the query, its weights and the key, and no score's bits
+// depend on the tokens beside its own.
 #include <cstring>
 #include <cuda_runtime_api.h>
 
@@ -193,24 +194,29 @@ TEST_F(IndexerScoresGpuTest, UnevenRowsAreSelectedAsTheCpuDoes) {
   }
 }
 
-// So few launches that tools can follow every access: runs with a token that is not for integers and without one, then
-// tokens alone in one kernel and in two.
-TEST_F(IndexerScoresGpuTest, FewUnevenOnes) {
+// So few launches that tools can follow every access: runs with a token that is not for integers and without one, and
+// tokens alone whose rows are counted.
+TEST_F(IndexerScoresGpuTest, FewUnevenRuns) {
   Keys keys = keys_of_every_spread(300);
   const TestStep runs({{0, 1190, 5}, {0, 900, 3}}, 1);
   Call call = random_call(runs, 16, 40, 1350, kFormat);
   make_uneven(call, 2);
   check(runs, call, keys);
-  const TestStep alone({{0, 1199, 1}, {0, 1001, 1}});
-  Call few = random_call(alone, 16, 40, 1351, kFormat);
-  make_uneven(few, 1);
-  check(alone, few, keys);
   constexpr std::int32_t kRows = cuda::kMostFewRows + 40;
   Keys more_keys = keys_of_every_spread(kRows);
   const TestStep counted({{0, kRows * kRatio - 1, 1}, {0, kRows * kRatio - 300, 1}});
   Call more = random_call(counted, 16, 40, 1352, kFormat);
   make_uneven(more, 1);
   check(counted, more, more_keys);
+}
+
+// The same of the kernel that scores and selects, whose blocks form clusters.
+TEST_F(IndexerScoresGpuTest, FewUnevenOnes) {
+  Keys keys = keys_of_every_spread(300);
+  const TestStep alone({{0, 1199, 1}, {0, 1001, 1}});
+  Call few = random_call(alone, 16, 40, 1351, kFormat);
+  make_uneven(few, 1);
+  check(alone, few, keys);
 }
 
 // Scales without a number, in one group of a key or in all, and keys of zeros.

@@ -2,10 +2,10 @@
 // in the same time and reads half as many registers for them.
 //
 // A code is a multiple of one half up to 6, so a key whose four scales differ by no more than 2^kMostSpread is a vector
-// of integers up to 48 times a power of two, and a query whose values share a power of two likewise one of integers up
-// to 127 (query_loader.cuh). Their products and sums are exact, as those of FP16 operands are: below 2^24 nothing is
-// rounded either way, and both give a score the same bits. Keys whose scales lie further apart (uneven_rows.cuh has
-// their scores) come out as anything.
+// of integers up to 48 times a power of two; operands are twice these. A query whose values share a power of two is
+// likewise one of integers up to 127 (query_loader.cuh). Their products and sums are exact, as those of FP16 operands
+// are: below 2^24 nothing is rounded either way, and both give a score the same bits. Keys whose scales lie further
+// apart (uneven_rows.cuh has their scores) come out as anything.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kMostSpread = 2;  // powers of two between a key's scales
 
-// A sum of products is a positive integer below 2^23, read as the FP32 value of the same bits: itself times 2^-149.
-// Weights bring that back: they have 2^kIntegerWeightBits more, which leaves the terms of a score normal (weights that
-// it does not are query_loader.cuh's matter). The rest comes last.
+// The positive part of a sum of products is an integer below 2^23, read as the FP32 value of the same bits: itself
+// times 2^-149. Weights bring most of that back, 2^kIntegerWeightBits, so that the terms of a score are normal numbers;
+// tokens with weights for which they would not be are not multiplied as integers (query_loader.cuh). The rest comes
+// last.
 inline constexpr int kIntegerWeightBits = 100;
 // An operand is a key's value times 2^kIntegerKeyBits over its largest scale.
 inline constexpr int kIntegerKeyBits = kMostSpread + 2;
@@ -54,7 +55,7 @@ struct IntegerKeys {
       convert_row(raw.codes[below], static_cast<std::uint32_t>(shift), below, a);
     }
     const std::uint32_t largest = lane % 2 == 0 ? top[0] : top[1];
-    // 2^(largest - 127), see finish_score. Code 0 belongs to keys of zeros.
+    // 2^(largest - 127), see finish_score. Code 0, which the encoder of keys does not give, counts as zero.
     constexpr std::uint32_t kNan = kE8m0NanCode * 0x00010001U;
     return {__uint_as_float(largest == kNan ? 0x7fc00000U : largest << 23), room};
   }

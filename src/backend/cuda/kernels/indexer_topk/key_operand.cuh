@@ -196,7 +196,8 @@ struct KeyOperand<IndexKeyFormat::kMxfp4> : E2m1Operand {
       convert_row(raw.codes[below], {factors, factors}, below, a);
     }
     const std::uint32_t largest = lane % 2 == 0 ? top[0] : top[1];
-    // 2^(largest - 127 + 14 - 15), in two factors: it may be subnormal. Code 0 belongs to keys of zeros.
+    // 2^(largest - 127 + 14 - 15), in two factors: it may be subnormal. Code 0, which the encoder does not give,
+    // counts as zero.
     const float scale = __uint_as_float(largest == kE8m0NanCode ? 0x7fc00000U : largest << 23);
     return {__fmul_rn(scale, 0.5F)};
   }

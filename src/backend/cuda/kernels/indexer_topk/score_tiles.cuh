@@ -7,7 +7,7 @@
 //
 // A score's bits depend on its query, its key, its weights and the number of heads alone: the columns of a
 // lane are added in head order, even and odd groups of eight heads apart, then the four partial sums of a
-// lane, then the lanes as a tree.
+// lane, then the lanes as a tree. Keys that are not for integers have an order of their own (uneven_rows.cuh).
 #pragma once
 
 #include <cstddef>
