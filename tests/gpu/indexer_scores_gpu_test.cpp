@@ -57,8 +57,8 @@ class IndexerScoresGpuTest : public IndexerTopkGpuTest {
   static Call rounded_call(const TestStep& step, std::int32_t heads, std::uint64_t seed) {
     return random_call(step, heads, 1, seed, kFormat);
   }
-  // Makes a token's last head one that integers cannot hold.
-  static void make_uneven(Call& call, std::int32_t token) {
+  // Gives a token a last head that integers cannot hold, and so FP16 products.
+  static void give_fp16(Call& call, std::int32_t token) {
     bf16* const head = call.q.data() + std::int64_t{token + 1} * call.heads * kIndexHeadDim - kIndexHeadDim;
     for (int i = 0; i < kIndexHeadDim; ++i) head[i] = to_bf16(1.0F + static_cast<float>(i) * 0x1p-7F);
   }
@@ -108,7 +108,7 @@ TEST_F(IndexerScoresGpuTest, IntegersGiveTheBitsOfFp16) {
         const auto weight = call.weight.begin() + std::int64_t{t} * (heads + 3);
         other.weight.insert(other.weight.end(), weight, weight + heads);
         other.weight.resize(other.weight.size() + 4);  // zeros
-        make_uneven(other, t);
+        give_fp16(other, t);
       }
       const Scores integers = scores_of(step, call, keys);
       const Scores fp16 = scores_of(step, other, keys);
@@ -131,10 +131,10 @@ TEST_F(IndexerScoresGpuTest, AgreesWithDoublePrecision) {
   Keys keys = keys_of_every_spread(kRows);
   std::array<int, 2> rows_of{};  // even, uneven
   for (const std::int32_t heads : {1, 23, 64, 65}) {
-    for (const bool uneven : {false, true}) {
+    for (const bool fp16 : {false, true}) {
       const TestStep step({{0, kRows * kRatio - 1, 1}});
       Call call = rounded_call(step, heads, 1100 + static_cast<std::uint64_t>(heads));
-      if (uneven) make_uneven(call, 0);
+      if (fp16) give_fp16(call, 0);
       for (bf16& weight : call.weight) weight = to_bf16(std::abs(to_float(weight)));  // no cancellation
       const Scores scores = scores_of(step, call, keys);
       for (std::int32_t row = 0; row < kRows; ++row) {
@@ -158,7 +158,7 @@ TEST_F(IndexerScoresGpuTest, TokensBesideOneChangeNoBits) {
   for (const std::int32_t heads : {16, 64, 65}) {
     const TestStep step({{0, kFirst, kTokens}});
     Call call = rounded_call(step, heads, 1200 + static_cast<std::uint64_t>(heads));
-    for (const std::int32_t token : {9, 12, 16, 17, 18, 19, 20, 21, 22, 23}) make_uneven(call, token);
+    for (const std::int32_t token : {9, 12, 16, 17, 18, 19, 20, 21, 22, 23}) give_fp16(call, token);
     const Scores together = scores_of(step, call, keys);
     for (std::int32_t t = 0; t < kTokens; ++t) {
       const TestStep alone({{0, kFirst + t, 1}});
@@ -179,16 +179,16 @@ TEST_F(IndexerScoresGpuTest, TokensBesideOneChangeNoBits) {
 TEST_F(IndexerScoresGpuTest, UnevenRowsAreSelectedAsTheCpuDoes) {
   for (const std::int32_t rows : {700, 2500, 6000, 70000}) {
     Keys keys = keys_of_every_spread(rows);
-    for (const bool uneven_query : {false, true}) {
-      SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(uneven_query));
+    for (const bool fp16_query : {false, true}) {
+      SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(fp16_query));
       const TestStep step({{0, rows * kRatio - 1, 1}, {0, rows * kRatio - 200, 1}});
       Call call = random_call(step, 64, 512, 1300, kFormat);
-      if (uneven_query) make_uneven(call, 0);
+      if (fp16_query) give_fp16(call, 0);
       check(step, call, keys);
       // By two kernels.
       const TestStep prompt({{0, rows * kRatio - 11, 11}});
       Call run = random_call(prompt, 64, 512, 1301, kFormat);
-      if (uneven_query) make_uneven(run, 3);
+      if (fp16_query) give_fp16(run, 3);
       check(prompt, run, keys);
     }
   }
@@ -200,13 +200,13 @@ TEST_F(IndexerScoresGpuTest, FewUnevenRuns) {
   Keys keys = keys_of_every_spread(300);
   const TestStep runs({{0, 1190, 5}, {0, 900, 3}}, 1);
   Call call = random_call(runs, 16, 40, 1350, kFormat);
-  make_uneven(call, 2);
+  give_fp16(call, 2);
   check(runs, call, keys);
   constexpr std::int32_t kRows = cuda::kMostFewRows + 40;
   Keys more_keys = keys_of_every_spread(kRows);
   const TestStep counted({{0, kRows * kRatio - 1, 1}, {0, kRows * kRatio - 300, 1}});
   Call more = random_call(counted, 16, 40, 1352, kFormat);
-  make_uneven(more, 1);
+  give_fp16(more, 1);
   check(counted, more, more_keys);
 }
 
@@ -215,7 +215,7 @@ TEST_F(IndexerScoresGpuTest, FewUnevenOnes) {
   Keys keys = keys_of_every_spread(300);
   const TestStep alone({{0, 1199, 1}, {0, 1001, 1}});
   Call few = random_call(alone, 16, 40, 1351, kFormat);
-  make_uneven(few, 1);
+  give_fp16(few, 1);
   check(alone, few, keys);
 }
 

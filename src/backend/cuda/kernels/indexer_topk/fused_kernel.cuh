@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       });
     };
     if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
-      const std::uint32_t uneven = load(IntegerKeys{});
+      const std::uint32_t fp16_tokens = load(IntegerKeys{});
       fence_async_proxy();
-      if (!sync_scores_any(uneven != 0)) {
+      if (!sync_scores_any(fp16_tokens != 0)) {
         score(IntegerKeys{});
       } else {
         load(KeyOperand<kFormat>{});

@@ -37,8 +37,8 @@ class QueryLoader {
   template <int kAhead>
   __device__ std::uint32_t load(std::int64_t token, int tokens, std::byte* queries, float* weights) const {
     const int thread = static_cast<int>(threadIdx.x);
-    std::uint32_t uneven = 0;
-    if (thread >= kThreads) return uneven;
+    std::uint32_t fp16_tokens = 0;
+    if (thread >= kThreads) return fp16_tokens;
 #pragma unroll 1
     for (int tile = 0; tile < head_tiles_; ++tile) {
 #pragma unroll 1
@@ -57,14 +57,14 @@ class QueryLoader {
 #pragma unroll
           for (int j = 0; j < kThreadParts; ++j) {
             if (first + i >= tokens) continue;
-            const bool even = place(part[i][j], head(tile, thread, j), thread % 8, queries + slot * kQueryTileBytes,
+            const bool held = place(part[i][j], head(tile, thread, j), thread % 8, queries + slot * kQueryTileBytes,
                                     weights + slot * kTileHeads);
-            if (!even) uneven |= 1U << (first + i);
+            if (!held) fp16_tokens |= 1U << (first + i);
           }
         }
       }
     }
-    return uneven;
+    return fp16_tokens;
   }
 
  private:
@@ -109,14 +109,14 @@ class QueryLoader {
   // Writes part `index` of a head, and its weight. False where integers cannot hold it.
   __device__ bool place(Part& part, int head, int index, std::byte* queries, float* weights) const {
     float weight = __fmul_rn(part.weight, p_.head_scale);
-    bool even = true;
+    bool held = true;
     if constexpr (Operand::kKind == OperandKind::kInteger) {
-      even = place_integers(part.words, weight, head, index, queries);
+      held = place_integers(part.words, weight, head, index, queries);
     } else {
       place_values(part.words, weight, head, index, queries);
     }
     if (index == 0) weights[weight_place(head)] = weight;
-    return even;
+    return held;
   }
 
   // FP16 queries are scaled by a power of two so that the head's largest magnitude stands near the top of the
@@ -159,17 +159,17 @@ class QueryLoader {
     constexpr float kRounds = 0x1.8p23F;  // in a sum with which the lowest byte is an integer's
     const std::uint32_t largest = largest_of_head(words);
     const std::uint32_t exponent = largest == 0 ? kOne : largest >> 7;
-    bool even = exponent >= kOne - 40 && exponent <= kOne + 33;
+    bool held = exponent >= kOne - 40 && exponent <= kOne + 33;
     const float up = __uint_as_float((2 * kOne + 6 - exponent) << 23);
     weight = __fmul_rn(weight, __uint_as_float((exponent + kIntegerWeightBits - 6) << 23));
-    even = even && (weight == 0.0F || (fabsf(weight) >= 0x1p23F && fabsf(weight) < 0x1p127F));
+    held = held && (weight == 0.0F || (fabsf(weight) >= 0x1p23F && fabsf(weight) < 0x1p127F));
     std::uint32_t bits[16];
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const std::uint32_t value = i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000U;
       const float scaled = __fmul_rn(__uint_as_float(value), up);
       const float rounded = __fadd_rn(scaled, kRounds);
-      even = even && __fsub_rn(rounded, kRounds) == scaled;
+      held = held && __fsub_rn(rounded, kRounds) == scaled;
       bits[i] = __float_as_uint(rounded);
     }
     std::byte* const tile = queries + head / kTileHeads * (kQueryTileBytes - kTileHeads * 128);
@@ -180,7 +180,7 @@ class QueryLoader {
                                                permute_bytes(bits[i + 2], bits[i + 3], 0x0040U), 0x5410U);
       *reinterpret_cast<std::uint32_t*>(tile + (offset ^ Operand::column(i))) = four;
     }
-    return even;
+    return held;
   }
 
   const IndexerTopkParams& p_;

@@ -53,7 +53,7 @@ struct alignas(16) ScoreControl {
   ScorePart part;
   std::int32_t rows[kMostRunTokens];  // what the tokens of a run see, ascending
   bool last;                          // whether the block selects for the token whose rows it has scored
-  std::uint32_t uneven_tokens;        // see gather_tokens()
+  std::uint32_t fp16_tokens;          // see gather_tokens()
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -76,11 +76,11 @@ __device__ inline bool any_worker(bool own) {
 }
 // The bits that any of them has.
 __device__ inline std::uint32_t gather_tokens(ScoreControl& control, std::uint32_t own) {
-  if (threadIdx.x == 0) control.uneven_tokens = 0;
+  if (threadIdx.x == 0) control.fp16_tokens = 0;
   sync_workers();
-  if (own != 0) atomicOr(&control.uneven_tokens, own);
+  if (own != 0) atomicOr(&control.fp16_tokens, own);
   sync_workers();
-  return control.uneven_tokens;
+  return control.fp16_tokens;
 }
 
 // The positive part of a product as weights expect it. NaN stays NaN.

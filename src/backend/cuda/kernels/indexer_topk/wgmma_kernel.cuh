@@ -167,16 +167,16 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       }
     };
     const auto load = [&](auto operand) {
-      return QueryLoader<decltype(operand)>(p, shape.head_tiles).template load < kUse == ScoreUse::kRuns
-                 ? 4
-                 : 1 > (batch.first_token + run.first, tokens, memory.queries, memory.weights);
+      constexpr int kAhead = kUse == ScoreUse::kRuns ? 4 : 1;  // tokens
+      return QueryLoader<decltype(operand)>(p, shape.head_tiles)
+          .template load<kAhead>(batch.first_token + run.first, tokens, memory.queries, memory.weights);
     };
     // Keys that are not for integers, from a tile on, of the tokens that are.
-    const auto score_again = [&](int from, std::uint32_t uneven_tokens) {
+    const auto score_again = [&](int from, std::uint32_t fp16_tokens) {
       const UnevenRows uneven(p, run.sequence);
 #pragma unroll 1
       for (int token = 0; token < tokens; ++token) {
-        if ((uneven_tokens >> token & 1U) != 0) continue;
+        if ((fp16_tokens >> token & 1U) != 0) continue;
         uneven.score_again(batch.first_token + run.first + token, kUse == ScoreUse::kRuns ? control.rows[token] : rows,
                            from, end, kScoreGroups, [&](int row) { return report_from(token, row); });
       }
@@ -192,17 +192,17 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       }
     };
     if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
-      const std::uint32_t uneven = load(IntegerKeys{});
+      const std::uint32_t own_fp16_tokens = load(IntegerKeys{});
       fence_async_proxy();
-      if (!any_worker(uneven != 0)) {
+      if (!any_worker(own_fp16_tokens != 0)) {
         score(IntegerKeys{});
       } else {
-        const std::uint32_t uneven_tokens = gather_tokens(control, uneven);
+        const std::uint32_t fp16_tokens = gather_tokens(control, own_fp16_tokens);
         load(KeyOperand<kFormat>{});
         fence_async_proxy();
         sync_workers();
         score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first, end, tokens, report_from);
-        if (tokens > 1) score_again(first, uneven_tokens);
+        if (tokens > 1) score_again(first, fp16_tokens);
       }
     } else {
       load(KeyOperand<kFormat>{});
