@@ -24,7 +24,13 @@ TEST(StepShape, TokenBucketsHoldTheStepAndWasteLittle) {
   EXPECT_EQ(token_bucket(1), 1);
   EXPECT_EQ(token_bucket(3), 4);
   EXPECT_EQ(token_bucket(5), 8);
-  EXPECT_EQ(token_bucket(65), 80);
+  EXPECT_EQ(token_bucket(32), 32);
+  EXPECT_EQ(token_bucket(33), 33);
+  EXPECT_EQ(token_bucket(34), 40);
+  EXPECT_EQ(token_bucket(64), 64);
+  EXPECT_EQ(token_bucket(65), 66);
+  EXPECT_EQ(token_bucket(66), 66);
+  EXPECT_EQ(token_bucket(67), 80);
   EXPECT_EQ(token_bucket(257), 320);
 }
 
