@@ -103,7 +103,9 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   __syncthreads();
   if (thread >= kScoreWorkers) {
     give_registers<32>();
-    if constexpr (kAllSelect) sync_scores_any(false);
+    if constexpr (kAllSelect) {
+      if (sync_scores_any(false)) sync_scores();  // as in load_and_score()
+    }
     if (thread < kScoreWorkers + 32) {
       produce_tiles<kFormat>(p, finder, place, end - first, shape, shared_address(memory.ring), control.score);
     }
@@ -120,24 +122,11 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
         UnevenRows(p, run.sequence).score_again(token, rows, from, end, kScoreGroups, report_from);
       });
     };
-    if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
-      const std::uint32_t fp16_tokens = load(IntegerKeys{});
-      fence_async_proxy();
-      if (!sync_scores_any(fp16_tokens != 0)) {
-        score(IntegerKeys{});
-      } else {
-        load(KeyOperand<kFormat>{});
-        fence_async_proxy();
-        sync_workers();
-        score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first + thread / 128, end, 1,
-                                           [&](int, int row) { return report_from(row); });
-      }
-    } else {
-      load(KeyOperand<kFormat>{});
-      fence_async_proxy();
-      sync_scores_any(false);
-      score(KeyOperand<kFormat>{});
-    }
+    load_and_score<kFormat>(load, sync_scores_any, score, [&](std::uint32_t) {
+      sync_scores();
+      score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first + thread / 128, end, 1,
+                                         [&](int, int row) { return report_from(row); });
+    });
   }
   cluster_arrive();
   cluster_wait();

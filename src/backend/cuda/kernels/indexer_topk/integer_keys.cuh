@@ -67,8 +67,8 @@ struct IntegerKeys {
   __device__ static void convert_row(const uint4& codes, std::uint32_t shift, int below, Fragment& a) {
     constexpr std::uint32_t kLow = 0x03020100U;   // twice the values of codes 0 to 3
     constexpr std::uint32_t kHigh = 0x0c080604U;  // and of codes 4 to 7
-    const std::uint32_t low = kLow << shift;
-    const std::uint32_t high = kHigh << shift;
+    const std::uint32_t low = kLow << (shift & 31U);  // of a key that is not for integers by any amount
+    const std::uint32_t high = kHigh << (shift & 31U);
     const std::uint32_t positive[2] = {low + low, high + high};
     const std::uint32_t negative[2] = {0x80808000U - low, 0x80808080U - high};
     const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};

@@ -342,6 +342,46 @@ __device__ inline void score_single(const ScoreMemory& memory, RingReader& ring,
   }
 }
 
+// The lane's part of the next tile's keys, whose stage is then free.
+template <class Operand>
+__device__ inline ConvertedKeys take_keys(RingReader& ring, const LanePlace& place, typename Operand::Fragment& keys) {
+  const ConvertedKeys converted =
+      Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+  ring.release();
+  return converted;
+}
+
+// Scores of a tile's keys for all tokens of a run of kMostRunTokens, each with one tile of heads: the next token's
+// products are under way while a token's are summed over heads. Straight code, since the compiler waits for products
+// that are under way across the end of a loop (C7514).
+template <class Operand>
+__device__ inline void score_full_run(const ScoreMemory& memory, typename Operand::Fragment& keys, float factor,
+                                      const LanePlace& place, float* target, std::int64_t stride) {
+  constexpr OperandKind kKind = Operand::kKind;
+  const std::uint32_t queries = shared_address(memory.queries);
+  IndexProduct<kKind> products[2][32];
+  start_products<kKind>(products[0], keys, queries);
+#pragma unroll
+  for (int token = 0; token < kMostRunTokens; ++token) {
+    auto& now = products[token % 2];
+    if (token + 1 < kMostRunTokens) {
+      start_products<kKind>(products[(token + 1) % 2], keys, queries + (token + 1) * kQueryTileBytes);
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+      hold_keys(keys);
+    }
+    wgmma_hold(now);
+    HeadWeights weights;
+    load_weights(memory.weights + token * kTileHeads + place.column * 16, weights);
+    HeadSums sum = {};
+    add_heads<kKind>(now, weights, sum);
+    const float score = finish_score<kKind>(sum, factor, place.odd());
+    if (place.reports()) *target = score;
+    target += stride;
+  }
+}
+
 // Does the same as above for any run.
 template <class Operand, class ScoreAgain>
 __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
@@ -356,17 +396,19 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 #pragma unroll 1
   for (; tile < end; tile += kScoreGroups) {
     typename Operand::Fragment keys;
-    const ConvertedKeys converted =
-        Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
+    const ConvertedKeys converted = take_keys<Operand>(ring, place, keys);
     if constexpr (kKind == OperandKind::kInteger) uneven.add(converted);
-    ring.release();
     int token = 0;  // the first that sees the tile
 #pragma unroll 1
     while (memory.control->rows[token] <= tile * kTileKeys) ++token;
     token = warp_uniform(token);
+    float* target = out + token * stride + tile * kTileKeys + place.reported_row();
+    if (token == 0 && query_tiles == kMostRunTokens && shape.head_tiles == 1) {
+      score_full_run<Operand>(memory, keys, converted.factor, place, target, stride);
+      continue;
+    }
     int query_tile = token * shape.head_tiles;
     int head_tile = 0;
-    float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     HeadSums sum = {};
     const auto start = [&](Products& d) { start_products<kKind>(d, keys, queries + query_tile * kQueryTileBytes); };
     const auto step = [&](Products& now, Products& next) {
@@ -412,9 +454,7 @@ __device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory&
 #pragma unroll 1
   for (; tile < end; tile += kScoreGroups) {
     typename Operand::Fragment keys;
-    const ConvertedKeys converted =
-        Operand::convert(Operand::read(ring.wait(), place.row, place.column), place.column, keys);
-    ring.release();
+    const ConvertedKeys converted = take_keys<Operand>(ring, place, keys);
 #pragma unroll 1
     for (int token = 0; token < tokens; ++token) {
       HeadSums sum = {};
@@ -433,6 +473,30 @@ __device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory&
       const float score = finish_score<kKind>(sum, converted.factor, place.odd());
       if (place.reports()) report_from(token, tile * kTileKeys + place.reported_row())(score);
     }
+  }
+}
+
+// Loads queries and scores with them. By the workers: load(operand) brings queries and tells which tokens integers do
+// not hold, as far as the thread sees; any(value) is a barrier that tells whether it is true of one of them;
+// score(operand) scores; score_plainly(tokens) does, behind a barrier, where there are such tokens.
+template <IndexKeyFormat kFormat, class Load, class Any, class Score, class ScorePlainly>
+__device__ inline void load_and_score(const Load& load, const Any& any, const Score& score,
+                                      const ScorePlainly& score_plainly) {
+  if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
+    const std::uint32_t fp16_tokens = load(IntegerKeys{});
+    fence_async_proxy();
+    if (!any(fp16_tokens != 0)) {
+      score(IntegerKeys{});
+      return;
+    }
+    load(KeyOperand<kFormat>{});
+    fence_async_proxy();
+    score_plainly(fp16_tokens);
+  } else {
+    load(KeyOperand<kFormat>{});
+    fence_async_proxy();
+    any(false);
+    score(KeyOperand<kFormat>{});
   }
 }
 

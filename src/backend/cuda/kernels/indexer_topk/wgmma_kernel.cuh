@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   while (true) {
     const std::int32_t tokens = kUse == ScoreUse::kRuns ? run.end - run.first : 1;
     if (kUse == ScoreUse::kRuns && thread < tokens) control.rows[thread] = runs.rows(run.first + thread);
-    const std::int32_t rows = kUse == ScoreUse::kRuns ? 0 : runs.rows(run.first);
+    std::int32_t rows = 0;  // what the one token sees; looked up behind the queries, which come from as far
     const std::int32_t count = min(run.tiles - tile, part.tiles - number);
     // The warpgroup's first tile of these: its number is the warpgroup's modulo their count.
     const std::int32_t first = tile + (thread / 128 + kScoreGroups - number % kScoreGroups) % kScoreGroups;
@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     };
     const auto score = [&](auto operand) {
       using Operand = decltype(operand);
+      if constexpr (kUse != ScoreUse::kRuns) rows = runs.rows(run.first);
       const auto again = [&](int from) { score_again(from, 0); };
       if constexpr (kUse == ScoreUse::kRuns) {
         score_run<Operand>(shape, memory, ring, first, end, tokens, out, batch.stride, again);
@@ -191,25 +192,12 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
             memory, ring, first, end, [&](int row) { return report_from(0, row); }, again);
       }
     };
-    if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
-      const std::uint32_t own_fp16_tokens = load(IntegerKeys{});
-      fence_async_proxy();
-      if (!any_worker(own_fp16_tokens != 0)) {
-        score(IntegerKeys{});
-      } else {
-        const std::uint32_t fp16_tokens = gather_tokens(control, own_fp16_tokens);
-        load(KeyOperand<kFormat>{});
-        fence_async_proxy();
-        sync_workers();
-        score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first, end, tokens, report_from);
-        if (tokens > 1) score_again(first, fp16_tokens);
-      }
-    } else {
-      load(KeyOperand<kFormat>{});
-      fence_async_proxy();
-      sync_workers();
-      score(KeyOperand<kFormat>{});
-    }
+    load_and_score<kFormat>(load, any_worker, score, [&](std::uint32_t own_fp16_tokens) {
+      const std::uint32_t fp16_tokens = gather_tokens(control, own_fp16_tokens);
+      if constexpr (kUse != ScoreUse::kRuns) rows = runs.rows(run.first);
+      score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first, end, tokens, report_from);
+      if (tokens > 1) score_again(first, fp16_tokens);
+    });
     if constexpr (kUse == ScoreUse::kSelect) finish_token(p, batch, run, rows, count, control, selector);
     number += count;
     if (number >= part.tiles) break;
