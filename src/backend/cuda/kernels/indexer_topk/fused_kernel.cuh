@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     take_registers<160>();
     RingReader ring(memory, shape);
     const auto load = [&](auto operand) {
-      return QueryLoader<decltype(operand)>(p, 1).template load<1>(token, 1, memory.queries, memory.weights);
+      return QueryLoader<decltype(operand)>(p, 1).template load<2>(token, 1, memory.queries, memory.weights);
     };
     const auto report_from = [&](int row) { return SendScores(control.scores, row); };
     const auto score = [&](auto operand) {

@@ -26,6 +26,7 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kScoreGroups = 3;  // warpgroups
 inline constexpr int kScoreWorkers = kScoreGroups * 128;
+static_assert(kScoreWorkers == kQueryLoaders);
 inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
 inline constexpr int kMostRunTokens = 8;
 inline constexpr int kMostStages = 30;

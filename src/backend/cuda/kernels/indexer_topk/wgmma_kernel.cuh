@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       }
     };
     const auto load = [&](auto operand) {
-      constexpr int kAhead = kUse == ScoreUse::kRuns ? 4 : 1;  // tokens
+      constexpr int kAhead = kUse == ScoreUse::kRuns ? 6 : 2;
       return QueryLoader<decltype(operand)>(p, shape.head_tiles)
           .template load<kAhead>(batch.first_token + run.first, tokens, memory.queries, memory.weights);
     };
