@@ -29,7 +29,8 @@ FusedLaunch launch_of(const CudaDevice& device) {
   launch.kernel = fused_select_kernel<kFormat>;
   launch.shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
   const std::int32_t budget = device.block_shared_bytes() - std::int32_t{sizeof(FusedControl)};
-  const std::int32_t query_bytes = kQueryTileBytes + kTileHeads * std::int32_t{sizeof(float)};
+  const std::int32_t query_bytes =
+      run_query_bytes(launch.shape, 1) + run_weights(launch.shape, 1) * std::int32_t{sizeof(float)};
   launch.shape.stages =
       std::min((budget - query_bytes) / launch.shape.stage_bytes, kMostStages) / kScoreGroups * kScoreGroups;
   launch.shared_bytes =

@@ -122,10 +122,9 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
         UnevenRows(p, run.sequence).score_again(token, rows, from, end, kScoreGroups, report_from);
       });
     };
-    load_and_score<kFormat>(load, sync_scores_any, score, [&](std::uint32_t) {
-      sync_scores();
-      score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first + thread / 128, end, 1,
-                                         [&](int, int row) { return report_from(row); });
+    load_and_score<kFormat>(load, sync_scores_any, score, [&] {
+      score_plainly<KeyOperand<kFormat>>(shape, shared_address(memory.queries), memory.weights, ring,
+                                         first + thread / 128, end, 1, [&](int, int row) { return report_from(row); });
     });
   }
   cluster_arrive();

@@ -65,9 +65,10 @@ struct IntegerKeys {
   // which gives zero for the other's. That is what the instruction makes of the fourth bit of a selector: eight times
   // the top bit of the byte chosen, which no byte of the tables has. Negative ones are therefore halved.
   __device__ static void convert_row(const uint4& codes, std::uint32_t shift, int below, Fragment& a) {
-    constexpr std::uint32_t kLow = 0x03020100U;       // twice the values of codes 0 to 3
-    constexpr std::uint32_t kHigh = 0x0c080604U;      // and of codes 4 to 7
-    const std::uint32_t low = kLow << (shift & 31U);  // of a key that is not for integers by any amount
+    constexpr std::uint32_t kLow = 0x03020100U;   // twice the values of codes 0 to 3
+    constexpr std::uint32_t kHigh = 0x0c080604U;  // and of codes 4 to 7
+    // The shift of a key that is not for integers may be anything.
+    const std::uint32_t low = kLow << (shift & 31U);
     const std::uint32_t high = kHigh << (shift & 31U);
     const std::uint32_t positive[2] = {low + low, high + high};
     const std::uint32_t negative[2] = {0x80808000U - low, 0x80808080U - high};

@@ -160,7 +160,8 @@ class QueryLoader {
     const std::uint32_t exponent = largest == 0 ? kOne : largest >> 7;
     weight = __fmul_rn(weight, __uint_as_float((exponent + kIntegerWeightBits - 6) << 23));
     const bool near_one = exponent >= kOne - 40 && exponent <= kOne + 33;
-    constexpr std::uint32_t kLeastWeight = (kOne + 23) << 23;  // as bits
+    // 2^23 and 2^127, as bits.
+    constexpr std::uint32_t kLeastWeight = (kOne + 23) << 23;
     constexpr std::uint32_t kWeightLimit = (kOne + 127) << 23;
     const std::uint32_t magnitude = __float_as_uint(fabsf(weight));
     const bool weighs = (magnitude == 0) | (magnitude - kLeastWeight < kWeightLimit - kLeastWeight);

@@ -12,6 +12,8 @@
 
 namespace dsv4rt::cuda {
 
+inline constexpr int kMostRunTokens = 8;
+
 // What fetching the queries of a run of several tokens takes, in tiles.
 inline constexpr std::int32_t kRunStartTiles = 6;
 
@@ -52,13 +54,26 @@ class ScoreRuns {
     while (run.first > group && sequence(run.first - 1) == run.sequence) --run.first;
     return run;
   }
-  // The next run with tiles. There is one.
+  // The next run with tiles. There is one. Its tokens are looked up together: one after the other they would take
+  // longer than a run's queries.
   [[nodiscard]] __device__ ScoreRun run_after(const ScoreRun& run) const {
-    std::int32_t index = run.end;
-    std::int32_t tiles = 0;
+    ScoreRun next{.first = run.end, .end = run.end, .tiles = 0, .sequence = -1};
 #pragma unroll 1
-    while ((tiles = tiles_ending(index)) == 0) ++index;
-    return run_ending(index, tiles);
+    while (next.tiles == 0) {
+      next.first = next.end;
+      const std::int32_t group_end =
+          min(next.first - next.first % batch_.group_tokens + batch_.group_tokens, batch_.tokens);
+      std::int32_t sequences[kMostRunTokens];
+#pragma unroll
+      for (int i = 0; i < kMostRunTokens; ++i) sequences[i] = sequence(min(next.first + i, group_end - 1));
+      next.sequence = sequences[0];
+      std::int32_t same = 1;
+#pragma unroll
+      for (int i = 1; i < kMostRunTokens; ++i) same += same == i && sequences[i] == sequences[0] ? 1 : 0;
+      next.end = min(next.first + same, group_end);
+      next.tiles = tiles_ending(next.end - 1);
+    }
+    return next;
   }
 
  private:
@@ -71,6 +86,28 @@ struct ScorePart {
   std::int32_t tiles;
   std::int32_t first_tile;
   ScoreRun run;
+};
+
+// A run's tiles in a block's part: [tile, tile + count), of which the first one has this number in the part.
+struct RunTiles {
+  ScoreRun run;
+  std::int32_t tile = 0;
+  std::int32_t count = 0;  // 0: before the part's first run
+  std::int32_t number = 0;
+
+  [[nodiscard]] __device__ std::int32_t tokens() const { return run.end - run.first; }
+  [[nodiscard]] __device__ std::int32_t end() const { return tile + count; }
+  [[nodiscard]] __device__ bool is_last(const ScorePart& part) const { return number + count == part.tiles; }
+  // Those of the part's next run. There is one.
+  [[nodiscard]] __device__ RunTiles next(const ScoreRuns& runs, const ScorePart& part) const {
+    RunTiles next{.run = part.run, .tile = part.first_tile, .number = number + count};
+    if (count > 0) {
+      next.run = runs.run_after(run);
+      next.tile = 0;
+    }
+    next.count = min(next.run.tiles - next.tile, part.tiles - next.number);
+    return next;
+  }
 };
 
 // Sums over runs.

@@ -28,7 +28,6 @@ inline constexpr int kScoreGroups = 3;  // warpgroups
 inline constexpr int kScoreWorkers = kScoreGroups * 128;
 static_assert(kScoreWorkers == kQueryLoaders);
 inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
-inline constexpr int kMostRunTokens = 8;
 inline constexpr int kMostStages = 30;
 
 // Division of the dynamic shared memory, chosen on the host.
@@ -38,12 +37,12 @@ struct ScoreShape {
   std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
 };
 
-// Bytes of a run's queries, and its weights.
+// Bytes of a run's queries, and the weights of a run and the next one.
 __host__ __device__ inline std::int32_t run_query_bytes(const ScoreShape& shape, std::int32_t tokens) {
   return tokens * shape.head_tiles * kQueryTileBytes;
 }
 __host__ __device__ inline std::int32_t run_weights(const ScoreShape& shape, std::int32_t tokens) {
-  return tokens * shape.head_tiles * kTileHeads;
+  return 2 * tokens * shape.head_tiles * kTileHeads;
 }
 
 // What lies in shared memory beside the queries, the ring and the weights.
@@ -52,9 +51,10 @@ struct alignas(16) ScoreControl {
   std::uint64_t empty[kMostStages];
   RunSum warp_total[kWgmmaScoreThreads / 32];
   ScorePart part;
-  std::int32_t rows[kMostRunTokens];  // what the tokens of a run see, ascending
-  bool last;                          // whether the block selects for the token whose rows it has scored
-  std::uint32_t fp16_tokens;          // see gather_tokens()
+  RunTiles tiles[2];                     // of a run of several tokens, and of the next one
+  std::int32_t rows[2][kMostRunTokens];  // what the tokens of a run and of the next one see, ascending
+  bool last;                             // whether the block selects for the token whose rows it has scored
+  std::uint32_t fp16_tokens;             // of a run, which integers do not hold
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -75,15 +75,6 @@ __device__ inline bool any_worker(bool own) {
       : "memory");
   return any != 0;
 }
-// The bits that any of them has.
-__device__ inline std::uint32_t gather_tokens(ScoreControl& control, std::uint32_t own) {
-  if (threadIdx.x == 0) control.fp16_tokens = 0;
-  sync_workers();
-  if (own != 0) atomicOr(&control.fp16_tokens, own);
-  sync_workers();
-  return control.fp16_tokens;
-}
-
 // The positive part of a product as weights expect it. NaN stays NaN.
 template <OperandKind kKind>
 __device__ inline float positive_part(IndexProduct<kKind> x) {
@@ -170,9 +161,9 @@ __device__ inline float finish_score(const HeadSums& sum, float factor, bool odd
 
 // Dynamic shared memory: the run's queries, the ring, the queries' weights, what the workers share.
 struct ScoreMemory {
-  std::byte* queries;  // [run tokens], see QueryLoader
+  std::byte* queries;  // [run tokens], see QueryLoader; of integers the next run's are in the other half
   std::byte* ring;
-  float* weights;
+  float* weights;  // [this run, the next one][run tokens]
   ScoreControl* control;
 
   __device__ ScoreMemory(std::byte* shared, const ScoreShape& shape, const ScoreBatch& batch)
@@ -227,8 +218,16 @@ class RingReader {
   std::uint32_t phase_ = 0;
 };
 
+// The warpgroup's first one of a run's tiles; every kScoreGroups-th from there on is its. A tile's number in the part
+// is its warpgroup's modulo their count.
+__device__ inline int first_own_tile(const RunTiles& tiles) {
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  return tiles.tile + (group + kScoreGroups - tiles.number % kScoreGroups) % kScoreGroups;
+}
+
 // The same in all lanes, and known to be: products may be under way across branches that depend on it.
-__device__ inline int warp_uniform(int value) {
+template <class Integer>
+__device__ inline Integer warp_uniform(Integer value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
@@ -352,21 +351,27 @@ __device__ inline ConvertedKeys take_keys(RingReader& ring, const LanePlace& pla
   return converted;
 }
 
+// What a run's tokens bring: see ScoreMemory.
+struct RunQueries {
+  std::uint32_t queries;
+  const float* weights;
+  const std::int32_t* rows;  // what they see, ascending
+};
+
 // Scores of a tile's keys for all tokens of a run of kMostRunTokens, each with one tile of heads: the next token's
 // products are under way while a token's are summed over heads. Straight code, since the compiler waits for products
 // that are under way across the end of a loop (C7514).
 template <class Operand>
-__device__ inline void score_full_run(const ScoreMemory& memory, typename Operand::Fragment& keys, float factor,
+__device__ inline void score_full_run(const RunQueries& run, typename Operand::Fragment& keys, float factor,
                                       const LanePlace& place, float* target, std::int64_t stride) {
   constexpr OperandKind kKind = Operand::kKind;
-  const std::uint32_t queries = shared_address(memory.queries);
   IndexProduct<kKind> products[2][32];
-  start_products<kKind>(products[0], keys, queries);
+  start_products<kKind>(products[0], keys, run.queries);
 #pragma unroll
   for (int token = 0; token < kMostRunTokens; ++token) {
     auto& now = products[token % 2];
     if (token + 1 < kMostRunTokens) {
-      start_products<kKind>(products[(token + 1) % 2], keys, queries + (token + 1) * kQueryTileBytes);
+      start_products<kKind>(products[(token + 1) % 2], keys, run.queries + (token + 1) * kQueryTileBytes);
       wgmma_wait<1>();
     } else {
       wgmma_wait<0>();
@@ -374,7 +379,7 @@ __device__ inline void score_full_run(const ScoreMemory& memory, typename Operan
     }
     wgmma_hold(now);
     HeadWeights weights;
-    load_weights(memory.weights + token * kTileHeads + place.column * 16, weights);
+    load_weights(run.weights + token * kTileHeads + place.column * 16, weights);
     HeadSums sum = {};
     add_heads<kKind>(now, weights, sum);
     const float score = finish_score<kKind>(sum, factor, place.odd());
@@ -383,38 +388,41 @@ __device__ inline void score_full_run(const ScoreMemory& memory, typename Operan
   }
 }
 
-// Does the same as above for any run.
-template <class Operand, class ScoreAgain>
-__device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
-                                 int end, int tokens, float* out, std::int64_t stride, const ScoreAgain& score_again) {
+// Does the same as score_single() for any run. between(): called once, before the warpgroup's tile of this number or
+// behind the last one.
+template <class Operand, class Between, class ScoreAgain>
+__device__ inline void score_run(const ScoreShape& shape, const RunQueries& run, RingReader& ring, int tile, int end,
+                                 int tokens, float* out, std::int64_t stride, int between_tiles, const Between& between,
+                                 const ScoreAgain& score_again) {
   constexpr OperandKind kKind = Operand::kKind;
   using Products = IndexProduct<kKind>[32];
   const int first_tile = tile;
   UnevenTiles uneven;
   const int query_tiles = warp_uniform(tokens) * shape.head_tiles;
-  const std::uint32_t queries = shared_address(memory.queries);
   const LanePlace place;
 #pragma unroll 1
-  for (; tile < end; tile += kScoreGroups) {
+  for (;; tile += kScoreGroups) {
+    if (between_tiles-- == 0) between();
+    if (tile >= end) break;
     typename Operand::Fragment keys;
     const ConvertedKeys converted = take_keys<Operand>(ring, place, keys);
     if constexpr (kKind == OperandKind::kInteger) uneven.add(converted);
     int token = 0;  // the first that sees the tile
 #pragma unroll 1
-    while (memory.control->rows[token] <= tile * kTileKeys) ++token;
+    while (run.rows[token] <= tile * kTileKeys) ++token;
     token = warp_uniform(token);
     float* target = out + token * stride + tile * kTileKeys + place.reported_row();
     if (token == 0 && query_tiles == kMostRunTokens && shape.head_tiles == 1) {
-      score_full_run<Operand>(memory, keys, converted.factor, place, target, stride);
+      score_full_run<Operand>(run, keys, converted.factor, place, target, stride);
       continue;
     }
     int query_tile = token * shape.head_tiles;
     int head_tile = 0;
     HeadSums sum = {};
-    const auto start = [&](Products& d) { start_products<kKind>(d, keys, queries + query_tile * kQueryTileBytes); };
+    const auto start = [&](Products& d) { start_products<kKind>(d, keys, run.queries + query_tile * kQueryTileBytes); };
     const auto step = [&](Products& now, Products& next) {
       HeadWeights weights;
-      load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
+      load_weights(run.weights + query_tile * kTileHeads + place.column * 16, weights);
       ++query_tile;
       const bool more = query_tile < query_tiles;
       wgmma_wait<0>();
@@ -448,8 +456,8 @@ __device__ inline void score_run(const ScoreShape& shape, const ScoreMemory& mem
 // Does the same for any run one product after the other, in registers that are left beside those of the above.
 // report_from(token, row) takes a score.
 template <class Operand, class ReportFrom>
-__device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory& memory, RingReader& ring, int tile,
-                                     int end, int tokens, const ReportFrom& report_from) {
+__device__ inline void score_plainly(const ScoreShape& shape, std::uint32_t queries, const float* all_weights,
+                                     RingReader& ring, int tile, int end, int tokens, const ReportFrom& report_from) {
   constexpr OperandKind kKind = Operand::kKind;
   const LanePlace place;
 #pragma unroll 1
@@ -463,12 +471,12 @@ __device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory&
       for (int head_tile = 0; head_tile < shape.head_tiles; ++head_tile) {
         const int query_tile = token * shape.head_tiles + head_tile;
         IndexProduct<kKind> products[32];
-        start_products<kKind>(products, keys, shared_address(memory.queries) + query_tile * kQueryTileBytes);
+        start_products<kKind>(products, keys, queries + query_tile * kQueryTileBytes);
         wgmma_wait<0>();
         wgmma_hold(products);
         hold_keys(keys);
         HeadWeights weights;
-        load_weights(memory.weights + query_tile * kTileHeads + place.column * 16, weights);
+        load_weights(all_weights + query_tile * kTileHeads + place.column * 16, weights);
         add_heads<kKind>(products, weights, sum);
       }
       const float score = finish_score<kKind>(sum, converted.factor, place.odd());
@@ -477,22 +485,23 @@ __device__ inline void score_plainly(const ScoreShape& shape, const ScoreMemory&
   }
 }
 
-// Loads queries and scores with them. By the workers: load(operand) brings queries and tells which tokens integers do
-// not hold, as far as the thread sees; any(value) is a barrier that tells whether it is true of one of them;
-// score(operand) scores; score_plainly(tokens) does, behind a barrier, where there are such tokens.
+// Loads the queries of one token and scores with them. By the workers: load(operand) brings queries and tells whether
+// integers do not hold them, as far as the thread sees; any(value) is a barrier that tells whether it is true of one of
+// them; score(operand) scores; score_plainly() does where integers do not hold them.
 template <IndexKeyFormat kFormat, class Load, class Any, class Score, class ScorePlainly>
 __device__ inline void load_and_score(const Load& load, const Any& any, const Score& score,
                                       const ScorePlainly& score_plainly) {
   if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
-    const std::uint32_t fp16_tokens = load(IntegerKeys{});
+    const bool integers = load(IntegerKeys{}) == 0;
     fence_async_proxy();
-    if (!any(fp16_tokens != 0)) {
+    if (!any(!integers)) {
       score(IntegerKeys{});
       return;
     }
     load(KeyOperand<kFormat>{});
     fence_async_proxy();
-    score_plainly(fp16_tokens);
+    any(false);
+    score_plainly();
   } else {
     load(KeyOperand<kFormat>{});
     fence_async_proxy();

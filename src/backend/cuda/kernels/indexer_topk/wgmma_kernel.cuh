@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
 #include "backend/cuda/kernels/indexer_topk/row_selector.cuh"
+#include "backend/cuda/kernels/indexer_topk/run_scorer.cuh"
 #include "backend/cuda/kernels/indexer_topk/score_tiles.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_all.cuh"
 #include "backend/cuda/kernels/indexer_topk/uneven_rows.cuh"
@@ -147,63 +148,48 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   if (part.tiles == 0) return;
   take_registers<160>();
   RingReader ring(memory, shape);
-  std::int32_t number = 0;  // number in the block's part of the first tile in hand
-  std::int32_t tile = part.first_tile;
-  ScoreRun run = part.run;
-  while (true) {
-    const std::int32_t tokens = kUse == ScoreUse::kRuns ? run.end - run.first : 1;
-    if (kUse == ScoreUse::kRuns && thread < tokens) control.rows[thread] = runs.rows(run.first + thread);
-    std::int32_t rows = 0;  // what the one token sees; looked up behind the queries, which come from as far
-    const std::int32_t count = min(run.tiles - tile, part.tiles - number);
-    // The warpgroup's first tile of these: its number is the warpgroup's modulo their count.
-    const std::int32_t first = tile + (thread / 128 + kScoreGroups - number % kScoreGroups) % kScoreGroups;
-    const std::int32_t end = tile + count;
-    float* const out = batch.scores + run.first * batch.stride;
-    const auto report_from = [&](int token, int row) {
-      if constexpr (kUse == ScoreUse::kSelect) {
-        return CountScores(out, rows, selector.rows_of, row);
-      } else {
-        return StoreScores(out + token * batch.stride, row);
-      }
-    };
-    const auto load = [&](auto operand) {
-      constexpr int kAhead = kUse == ScoreUse::kRuns ? 6 : 2;
-      return QueryLoader<decltype(operand)>(p, shape.head_tiles)
-          .template load<kAhead>(batch.first_token + run.first, tokens, memory.queries, memory.weights);
-    };
-    // Keys that are not for integers, from a tile on, of the tokens that are.
-    const auto score_again = [&](int from, std::uint32_t fp16_tokens) {
-      const UnevenRows uneven(p, run.sequence);
+  if constexpr (kUse == ScoreUse::kRuns) {
+    if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
+      score_integer_runs(p, batch, shape, runs, part, memory, ring);
+    } else {
+      score_runs<KeyOperand<kFormat>>(p, batch, shape, runs, part, memory, ring);
+    }
+  } else {
+    RunTiles tiles;
 #pragma unroll 1
-      for (int token = 0; token < tokens; ++token) {
-        if ((fp16_tokens >> token & 1U) != 0) continue;
-        uneven.score_again(batch.first_token + run.first + token, kUse == ScoreUse::kRuns ? control.rows[token] : rows,
-                           from, end, kScoreGroups, [&](int row) { return report_from(token, row); });
+    while (true) {
+      tiles = tiles.next(runs, part);
+      const int first = first_own_tile(tiles);
+      const std::int64_t token = batch.first_token + tiles.run.first;
+      std::int32_t rows = 0;  // looked up behind the queries, which come from as far
+      float* const out = batch.scores + tiles.run.first * batch.stride;
+      const auto report_from = [&](int row) {
+        if constexpr (kUse == ScoreUse::kSelect) {
+          return CountScores(out, rows, selector.rows_of, row);
+        } else {
+          return StoreScores(out, row);
+        }
+      };
+      const auto load = [&](auto operand) {
+        return QueryLoader<decltype(operand)>(p, 1).template load<2>(token, 1, memory.queries, memory.weights);
+      };
+      const auto score = [&](auto operand) {
+        rows = runs.rows(tiles.run.first);
+        score_single<decltype(operand)>(memory, ring, first, tiles.end(), report_from, [&](int from) {
+          UnevenRows(p, tiles.run.sequence).score_again(token, rows, from, tiles.end(), kScoreGroups, report_from);
+        });
+      };
+      load_and_score<kFormat>(load, any_worker, score, [&] {
+        rows = runs.rows(tiles.run.first);
+        score_plainly<KeyOperand<kFormat>>(shape, shared_address(memory.queries), memory.weights, ring, first,
+                                           tiles.end(), 1, [&](int, int row) { return report_from(row); });
+      });
+      if constexpr (kUse == ScoreUse::kSelect) {
+        finish_token(p, batch, tiles.run, rows, tiles.count, control, selector);
       }
-    };
-    const auto score = [&](auto operand) {
-      using Operand = decltype(operand);
-      if constexpr (kUse != ScoreUse::kRuns) rows = runs.rows(run.first);
-      const auto again = [&](int from) { score_again(from, 0); };
-      if constexpr (kUse == ScoreUse::kRuns) {
-        score_run<Operand>(shape, memory, ring, first, end, tokens, out, batch.stride, again);
-      } else {
-        score_single<Operand>(
-            memory, ring, first, end, [&](int row) { return report_from(0, row); }, again);
-      }
-    };
-    load_and_score<kFormat>(load, any_worker, score, [&](std::uint32_t own_fp16_tokens) {
-      const std::uint32_t fp16_tokens = gather_tokens(control, own_fp16_tokens);
-      if constexpr (kUse != ScoreUse::kRuns) rows = runs.rows(run.first);
-      score_plainly<KeyOperand<kFormat>>(shape, memory, ring, first, end, tokens, report_from);
-      if (tokens > 1) score_again(first, fp16_tokens);
-    });
-    if constexpr (kUse == ScoreUse::kSelect) finish_token(p, batch, run, rows, count, control, selector);
-    number += count;
-    if (number >= part.tiles) break;
-    run = runs.run_after(run);
-    tile = 0;
-    sync_workers();  // the queries are read no more
+      if (tiles.is_last(part)) break;
+      sync_workers();  // the queries are read no more
+    }
   }
 #else
   __trap();  // chosen for this architecture alone
