@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   if (thread >= kScoreWorkers) {
     give_registers<32>();
     if constexpr (kAllSelect) {
-      if (sync_scores_any(false)) sync_scores();  // as in load_and_score()
+      // The barriers of load_and_score().
+      if (sync_scores_any(false)) sync_scores_any(false);
     }
     if (thread < kScoreWorkers + 32) {
       produce_tiles<kFormat>(p, finder, place, end - first, shape, shared_address(memory.ring), control.score);

@@ -51,10 +51,11 @@ struct alignas(16) ScoreControl {
   std::uint64_t empty[kMostStages];
   RunSum warp_total[kWgmmaScoreThreads / 32];
   ScorePart part;
-  RunTiles tiles[2];                     // of a run of several tokens, and of the next one
-  std::int32_t rows[2][kMostRunTokens];  // what the tokens of a run and of the next one see, ascending
-  bool last;                             // whether the block selects for the token whose rows it has scored
-  std::uint32_t fp16_tokens;             // of a run, which integers do not hold
+  // Of a run of several tokens and of the next one: their tiles, and what their tokens see, ascending.
+  RunTiles tiles[2];
+  std::int32_t rows[2][kMostRunTokens];
+  std::uint32_t fp16_tokens;  // a run's tokens that integers do not hold, a bit each
+  bool last;                  // whether the block selects for the token whose rows it has scored
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -351,109 +352,8 @@ __device__ inline ConvertedKeys take_keys(RingReader& ring, const LanePlace& pla
   return converted;
 }
 
-// What a run's tokens bring: see ScoreMemory.
-struct RunQueries {
-  std::uint32_t queries;
-  const float* weights;
-  const std::int32_t* rows;  // what they see, ascending
-};
-
-// Scores of a tile's keys for all tokens of a run of kMostRunTokens, each with one tile of heads: the next token's
-// products are under way while a token's are summed over heads. Straight code, since the compiler waits for products
-// that are under way across the end of a loop (C7514).
-template <class Operand>
-__device__ inline void score_full_run(const RunQueries& run, typename Operand::Fragment& keys, float factor,
-                                      const LanePlace& place, float* target, std::int64_t stride) {
-  constexpr OperandKind kKind = Operand::kKind;
-  IndexProduct<kKind> products[2][32];
-  start_products<kKind>(products[0], keys, run.queries);
-#pragma unroll
-  for (int token = 0; token < kMostRunTokens; ++token) {
-    auto& now = products[token % 2];
-    if (token + 1 < kMostRunTokens) {
-      start_products<kKind>(products[(token + 1) % 2], keys, run.queries + (token + 1) * kQueryTileBytes);
-      wgmma_wait<1>();
-    } else {
-      wgmma_wait<0>();
-      hold_keys(keys);
-    }
-    wgmma_hold(now);
-    HeadWeights weights;
-    load_weights(run.weights + token * kTileHeads + place.column * 16, weights);
-    HeadSums sum = {};
-    add_heads<kKind>(now, weights, sum);
-    const float score = finish_score<kKind>(sum, factor, place.odd());
-    if (place.reports()) *target = score;
-    target += stride;
-  }
-}
-
-// Does the same as score_single() for any run. between(): called once, before the warpgroup's tile of this number or
-// behind the last one.
-template <class Operand, class Between, class ScoreAgain>
-__device__ inline void score_run(const ScoreShape& shape, const RunQueries& run, RingReader& ring, int tile, int end,
-                                 int tokens, float* out, std::int64_t stride, int between_tiles, const Between& between,
-                                 const ScoreAgain& score_again) {
-  constexpr OperandKind kKind = Operand::kKind;
-  using Products = IndexProduct<kKind>[32];
-  const int first_tile = tile;
-  UnevenTiles uneven;
-  const int query_tiles = warp_uniform(tokens) * shape.head_tiles;
-  const LanePlace place;
-#pragma unroll 1
-  for (;; tile += kScoreGroups) {
-    if (between_tiles-- == 0) between();
-    if (tile >= end) break;
-    typename Operand::Fragment keys;
-    const ConvertedKeys converted = take_keys<Operand>(ring, place, keys);
-    if constexpr (kKind == OperandKind::kInteger) uneven.add(converted);
-    int token = 0;  // the first that sees the tile
-#pragma unroll 1
-    while (run.rows[token] <= tile * kTileKeys) ++token;
-    token = warp_uniform(token);
-    float* target = out + token * stride + tile * kTileKeys + place.reported_row();
-    if (token == 0 && query_tiles == kMostRunTokens && shape.head_tiles == 1) {
-      score_full_run<Operand>(run, keys, converted.factor, place, target, stride);
-      continue;
-    }
-    int query_tile = token * shape.head_tiles;
-    int head_tile = 0;
-    HeadSums sum = {};
-    const auto start = [&](Products& d) { start_products<kKind>(d, keys, run.queries + query_tile * kQueryTileBytes); };
-    const auto step = [&](Products& now, Products& next) {
-      HeadWeights weights;
-      load_weights(run.weights + query_tile * kTileHeads + place.column * 16, weights);
-      ++query_tile;
-      const bool more = query_tile < query_tiles;
-      wgmma_wait<0>();
-      wgmma_hold(now);
-      hold_keys(keys);
-      if (more) start(next);
-      add_heads<kKind>(now, weights, sum);
-      if (++head_tile == shape.head_tiles) {
-        const float score = finish_score<kKind>(sum, converted.factor, place.odd());
-        if (place.reports()) *target = score;
-        target += stride;
-        head_tile = 0;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0.0F;
-      }
-      return more;
-    };
-    Products d[2];
-    start(d[0]);
-#pragma unroll 1
-    while (step(d[0], d[1]) && step(d[1], d[0])) {
-    }
-    wgmma_wait<0>();
-  }
-  if constexpr (kKind == OperandKind::kInteger) {
-    const int first = uneven.first(first_tile, end);
-    if (first < end) score_again(first);
-  }
-}
-
-// Does the same for any run one product after the other, in registers that are left beside those of the above.
+// Does the same for any run (run_scorer.cuh) one product after the other, in registers that are left beside those of
+// the others.
 // report_from(token, row) takes a score.
 template <class Operand, class ReportFrom>
 __device__ inline void score_plainly(const ScoreShape& shape, std::uint32_t queries, const float* all_weights,
