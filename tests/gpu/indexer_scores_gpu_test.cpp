@@ -89,6 +89,22 @@ class IndexerScoresGpuTest : public IndexerTopkGpuTest {
   }
 
   static bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof(float)) == 0; }
+
+  // Token `t` of a step whose first token has this position, alone, has the scores that it has `together`.
+  static void expect_same_alone(std::int32_t first_position, std::int32_t t, const Call& call, const Keys& keys,
+                                const Scores& together) {
+    const std::int32_t heads = call.heads;
+    const TestStep alone({{0, first_position + t, 1}});
+    const auto q = call.q.begin() + std::int64_t{t} * heads * kIndexHeadDim;
+    const auto weight = call.weight.begin() + std::int64_t{t} * (heads + 3);
+    const Call own{heads, 1, {q, q + std::int64_t{heads} * kIndexHeadDim}, {weight, weight + heads + 3}};
+    const Scores scores = scores_of(alone, own, keys);
+    for (std::int32_t row = 0; row < (first_position + t + 1) / kRatio; ++row) {
+      ASSERT_TRUE(same_bits(scores.at(0, row), together.at(t, row)))
+          << "token " << t << ", row " << row << ", " << heads << " heads: " << scores.at(0, row) << ", "
+          << together.at(t, row);
+    }
+  }
 };
 
 // A head whose weight is zero adds nothing, but takes the token to the kernel's products of FP16.
@@ -160,19 +176,27 @@ TEST_F(IndexerScoresGpuTest, TokensBesideOneChangeNoBits) {
     Call call = rounded_call(step, heads, 1200 + static_cast<std::uint64_t>(heads));
     for (const std::int32_t token : {9, 12, 16, 17, 18, 19, 20, 21, 22, 23}) give_fp16(call, token);
     const Scores together = scores_of(step, call, keys);
-    for (std::int32_t t = 0; t < kTokens; ++t) {
-      const TestStep alone({{0, kFirst + t, 1}});
-      const auto q = call.q.begin() + std::int64_t{t} * heads * kIndexHeadDim;
-      const auto weight = call.weight.begin() + std::int64_t{t} * (heads + 3);
-      const Call own{heads, 1, {q, q + std::int64_t{heads} * kIndexHeadDim}, {weight, weight + heads + 3}};
-      const Scores scores = scores_of(alone, own, keys);
-      for (std::int32_t row = 0; row < (kFirst + t + 1) / kRatio; ++row) {
-        ASSERT_TRUE(same_bits(scores.at(0, row), together.at(t, row)))
-            << "token " << t << ", row " << row << ", " << heads << " heads: " << scores.at(0, row) << ", "
-            << together.at(t, row);
-      }
-    }
+    for (std::int32_t t = 0; t < kTokens; ++t) expect_same_alone(kFirst, t, call, keys, together);
   }
+}
+
+// Blocks that take several runs, of which some are for integers and some are not, in any order.
+TEST_F(IndexerScoresGpuTest, RunsOfABlockChangeNoBits) {
+  constexpr std::int32_t kRows = 643;
+  constexpr std::int32_t kTokens = 2400;
+  constexpr std::int32_t kHeads = 64;
+  constexpr std::int32_t kFirst = kRows * kRatio - kTokens;
+  Keys keys = keys_of_every_spread(kRows);
+  const TestStep step({{0, kFirst, kTokens}});
+  Call call = rounded_call(step, kHeads, 1250);
+  Random random(86);
+  for (std::int32_t t = 0; t < kTokens; ++t) {
+    const bool all = t >= 1200 && t < 1300;
+    const bool none = t < 400;
+    if (all || (!none && random.bits() % 16 == 0)) give_fp16(call, t);
+  }
+  const Scores together = scores_of(step, call, keys);
+  for (std::int32_t t = 3; t < kTokens; t += 23) expect_same_alone(kFirst, t, call, keys, together);
 }
 
 // Rows that are scored again are counted again: few rows in one kernel, more counted, more yet with many blocks.

@@ -22,11 +22,11 @@ constexpr int kFewThreads = 256;
 constexpr int kManyThreads = 512;
 constexpr std::int64_t kManyTokens = 4;  // for every multiprocessor
 
-template <int kThreads, int kHeldQuads>
+template <int kThreads, int kHeldQuads, bool kAlone = false>
 Status launch_of(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch, std::int32_t blocks,
                  cudaStream_t stream) {
-  const auto kernel = top_k_rows_kernel<kThreads, kHeldQuads>;
-  constexpr std::size_t kSharedBytes = sizeof(TopKShared<kThreads>);
+  const auto kernel = top_k_rows_kernel<kThreads, kHeldQuads, kAlone>;
+  constexpr std::size_t kSharedBytes = sizeof(TopKShared<kThreads, kAlone>);
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   return launch_pdl(kernel,
                     {.grid = dim3(static_cast<unsigned>(batch.tokens) * static_cast<unsigned>(blocks)),
@@ -46,7 +46,8 @@ Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, c
          2 * blocks * std::int64_t{batch.tokens} <= (blocks == 1 ? 2 * processors : processors)) {
     blocks *= 2;
   }
-  if (batch.tokens >= kManyTokens * processors) return launch_of<kFewThreads, 4>(device, params, batch, 1, stream);
+  if (batch.tokens >= kManyTokens * processors)
+    return launch_of<kFewThreads, 2, true>(device, params, batch, 1, stream);
   // Ranks of a token at the bound of visible rows stay in registers, if they fit at all.
   const std::int64_t quads =
       ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * (kManyThreads / 32) * kQuadRows);

@@ -26,24 +26,23 @@ inline constexpr int kQuadRows = 128;  // rows of one float4 of every lane
 inline constexpr int kDigitBits = kRankDigitBits;
 inline constexpr int kFirstShift = 32 - kDigitBits;
 inline constexpr int kDigitBins = 1 << kDigitBits;
-inline constexpr int kMostListed = 2048;  // rows that share the first digit
 
 struct Candidate {
   std::uint32_t rank;
   std::int32_t row;
 };
 
-template <int kThreads>
+// kAlone: for blocks without a cluster, of which many share a multiprocessor.
+template <int kThreads, bool kAlone>
 struct TopKShared {
   static constexpr int kWarps = kThreads / 32;
+  static constexpr int kHistograms = kAlone ? 1 : 2;
+  static constexpr std::uint32_t kMostListed = kAlone ? 1024 : 2048;  // rows that share the first digit
 
   union {
     // Counts of rows by one digit of their ranks; passes take turns.
-    alignas(16) std::uint32_t histogram[2][kDigitBins];
-    struct {
-      Candidate listed[kMostListed];  // the cluster's candidates, once the first histogram has been read
-      std::uint32_t list_histogram[kDigitBins];
-    };
+    alignas(16) std::uint32_t histogram[kHistograms][kDigitBins];
+    Candidate listed[kMostListed];  // the cluster's candidates, once the first histogram has been read
   };
   Candidate own[kMostListed];        // the block's candidates
   std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
@@ -85,14 +84,14 @@ struct TopKRows {
 };
 
 // The kThreads threads of every block of a cluster; a lane keeps kHeldQuads times four ranks.
-template <int kThreads, int kHeldQuads>
+template <int kThreads, int kHeldQuads, bool kAlone>
 class TopKBlock {
  public:
-  using Shared = TopKShared<kThreads>;
+  using Shared = TopKShared<kThreads, kAlone>;
 
   // scores [row] in global memory.
   __device__ TopKBlock(const float* scores, const TopKRows& rows, Shared& shared)
-      : scores_(scores), shared_(shared), blocks_(static_cast<int>(cluster_blocks())) {
+      : scores_(scores), shared_(shared), blocks_(kAlone ? 1 : static_cast<int>(cluster_blocks())) {
     const std::int32_t warp_rows = (rows.most + kWarps * kQuadRows - 1) / (kWarps * kQuadRows) * kQuadRows;
     begin_ = min(rows.begin + warp_ * warp_rows, rows.end);
     end_ = min(begin_ + warp_rows, rows.end);
@@ -111,7 +110,7 @@ class TopKBlock {
     });
     find_digit(shared_.histogram[0], shared_.group[0], static_cast<std::uint32_t>(k), blocks_);
     Threshold threshold{shared_.digit, kFirstShift, shared_.wanted};
-    if (shared_.bucket <= kMostListed) {
+    if (shared_.bucket <= Shared::kMostListed) {
       refine_listed(threshold, chosen);
     } else {
       refine_all(threshold, chosen);
@@ -121,6 +120,7 @@ class TopKBlock {
 
  private:
   static constexpr int kWarps = Shared::kWarps;
+  static constexpr int kHistograms = Shared::kHistograms;
   static constexpr int kGroupBins = kDigitBins / kThreads;
 
   static __device__ void sync() {
@@ -292,19 +292,20 @@ class TopKBlock {
 
   // The further digits of the threshold, among the listed rows.
   __device__ void decide(const Candidate* list, std::uint32_t candidates, Threshold& threshold) {
+    std::uint32_t(&histogram)[kDigitBins] = shared_.histogram[kHistograms - 1];  // `listed` lies in the first of two
     while (shared_.bucket != threshold.wanted && threshold.shift > 0) {
       const int before = threshold.shift;
       threshold.shift = max(before - kDigitBits, 0);
       sync();
-      clear(shared_.list_histogram);
+      clear(histogram);
       sync();
       for (std::uint32_t i = static_cast<std::uint32_t>(thread_); i < candidates; i += kThreads) {
         const std::uint32_t rank = list[i].rank;
         if (rank >> before != threshold.digits) continue;
         const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
-        atomicAdd(&shared_.list_histogram[(rank >> threshold.shift) & bins], 1U);
+        atomicAdd(&histogram[(rank >> threshold.shift) & bins], 1U);
       }
-      find_digit(shared_.list_histogram, shared_.group[0], threshold.wanted, 1);
+      find_digit(histogram, shared_.group[0], threshold.wanted, 1);
       threshold.digits = threshold.digits << (before - threshold.shift) | shared_.digit;
       threshold.wanted = shared_.wanted;
     }
@@ -317,7 +318,7 @@ class TopKBlock {
       const int before = threshold.shift;
       threshold.shift = max(before - kDigitBits, 0);
       const std::uint32_t bins = (1U << (before - threshold.shift)) - 1;
-      std::uint32_t(&histogram)[kDigitBins] = shared_.histogram[pass % 2];
+      std::uint32_t(&histogram)[kDigitBins] = shared_.histogram[pass % kHistograms];
       sync();
       clear(histogram);
       sync();
@@ -414,9 +415,15 @@ class TopKBlock {
   std::uint32_t held_[kHeldQuads][4];
 };
 
-// Grid: a cluster for every token of the batch.
-template <int kThreads, int kHeldQuads>
-__global__ void __launch_bounds__(kThreads, kHeldQuads <= 8 ? 1024 / kThreads : 1)
+// Blocks of a multiprocessor that registers must allow.
+template <int kThreads, int kHeldQuads, bool kAlone>
+inline constexpr int kMinTopKBlocks = kAlone            ? 2048 / kThreads
+                                      : kHeldQuads <= 8 ? 1024 / kThreads
+                                                        : 1;
+
+// Grid: a cluster for every token of the batch, or a block (kAlone).
+template <int kThreads, int kHeldQuads, bool kAlone>
+__global__ void __launch_bounds__(kThreads, kMinTopKBlocks<kThreads, kHeldQuads, kAlone>)
     top_k_rows_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch) {
   extern __shared__ __align__(16) std::byte top_k_shared[];
   allow_dependents();
@@ -433,9 +440,9 @@ __global__ void __launch_bounds__(kThreads, kHeldQuads <= 8 ? 1024 / kThreads : 
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const std::int32_t most = ((rows + blocks - 1) / blocks + 3) / 4 * 4;
   const std::int32_t begin = min(static_cast<std::int32_t>(cluster_rank()) * most, rows);
-  TopKBlock<kThreads, kHeldQuads>(batch.scores + index * batch.stride,
-                                  {.begin = begin, .end = min(begin + most, rows), .most = most},
-                                  *reinterpret_cast<TopKShared<kThreads>*>(top_k_shared))
+  TopKBlock<kThreads, kHeldQuads, kAlone>(batch.scores + index * batch.stride,
+                                          {.begin = begin, .end = min(begin + most, rows), .most = most},
+                                          *reinterpret_cast<TopKShared<kThreads, kAlone>*>(top_k_shared))
       .run(p.top_k, chosen);
 }
 
