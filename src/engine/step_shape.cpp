@@ -16,6 +16,11 @@ namespace {
 // each).
 constexpr std::array<std::int32_t, 2> kPairedTokens = {33, 66};
 
+// Of rows of four tokens each, 512 are all selected (V4-Flash), and up to 2,560 are scored and selected by one kernel,
+// more by slower ones (kMostFewRows of backend/cuda/kernels/indexer_topk/params.h).
+constexpr std::int32_t kSmallestContext = 2048;
+constexpr std::int32_t kFewRowsContext = 10240;
+
 }  // namespace
 
 std::int32_t token_bucket(std::int32_t tokens) {
@@ -41,10 +46,11 @@ std::int32_t entry_bucket(std::int32_t longest_entry, std::int32_t draft_budget,
 }
 
 std::int32_t context_bucket(std::int32_t context_end) {
-  constexpr std::uint32_t kSmallest = 4096;
   constexpr std::uint32_t kLargest = std::numeric_limits<std::int32_t>::max();
-  return static_cast<std::int32_t>(
-      std::min(kLargest, std::bit_ceil(std::max(kSmallest, static_cast<std::uint32_t>(context_end)))));
+  const auto rounded =
+      std::min(kLargest, std::bit_ceil(static_cast<std::uint32_t>(std::max(context_end, kSmallestContext))));
+  const auto bucket = static_cast<std::int32_t>(rounded);
+  return context_end <= kFewRowsContext ? std::min(bucket, kFewRowsContext) : bucket;
 }
 
 }  // namespace dsv4rt

@@ -69,10 +69,16 @@ TEST(StepShape, EntryBucketsAreFewAndAgreeAboutRings) {
   }
 }
 
-TEST(StepShape, ContextBucketsArePowersOfTwo) {
-  EXPECT_EQ(context_bucket(0), 4096);
+TEST(StepShape, ContextBucketsArePowersOfTwoAndOneMore) {
+  EXPECT_EQ(context_bucket(0), 2048);
+  EXPECT_EQ(context_bucket(2048), 2048);
+  EXPECT_EQ(context_bucket(2049), 4096);
   EXPECT_EQ(context_bucket(4096), 4096);
   EXPECT_EQ(context_bucket(4097), 8192);
+  EXPECT_EQ(context_bucket(8192), 8192);
+  EXPECT_EQ(context_bucket(8193), 10240);
+  EXPECT_EQ(context_bucket(10240), 10240);
+  EXPECT_EQ(context_bucket(10241), 16384);
   EXPECT_EQ(context_bucket(1048576), 1048576);
   EXPECT_EQ(context_bucket(INT32_MAX), INT32_MAX);
 }
