@@ -16,9 +16,10 @@ namespace {
 // each).
 constexpr std::array<std::int32_t, 2> kPairedTokens = {33, 66};
 
-// Of rows of four tokens each, 512 are all selected (V4-Flash), and up to 2,560 are scored and selected by one kernel,
-// more by slower ones (kMostFewRows of backend/cuda/kernels/indexer_topk/params.h).
-constexpr std::int32_t kSmallestContext = 2048;
+// Up to 2,560 rows, of four tokens each, are scored and selected by one kernel, more by slower ones (kMostFewRows of
+// backend/cuda/kernels/indexer_topk/params.h). A smallest shape of 2,048 tokens, whose rows are all selected, gains
+// nothing.
+constexpr std::int32_t kSmallestContext = 4096;
 constexpr std::int32_t kFewRowsContext = 10240;
 
 }  // namespace

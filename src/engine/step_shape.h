@@ -14,7 +14,7 @@ std::int32_t token_bucket(std::int32_t tokens);
 // grids and says whether rings keep what is read (ring_keeps_needed_rows), for which a bucket and what it holds agree.
 std::int32_t entry_bucket(std::int32_t longest_entry, std::int32_t draft_budget, std::int32_t tokens);
 
-// One past the largest position: powers of two from 2,048 on, and 10,240, up to which selection is faster. It bounds
+// One past the largest position: powers of two from 4,096 on, and 10,240, up to which selection is faster. It bounds
 // grids, not results.
 std::int32_t context_bucket(std::int32_t context_end);
 

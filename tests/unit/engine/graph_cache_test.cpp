@@ -70,9 +70,7 @@ TEST(StepShape, EntryBucketsAreFewAndAgreeAboutRings) {
 }
 
 TEST(StepShape, ContextBucketsArePowersOfTwoAndOneMore) {
-  EXPECT_EQ(context_bucket(0), 2048);
-  EXPECT_EQ(context_bucket(2048), 2048);
-  EXPECT_EQ(context_bucket(2049), 4096);
+  EXPECT_EQ(context_bucket(0), 4096);
   EXPECT_EQ(context_bucket(4096), 4096);
   EXPECT_EQ(context_bucket(4097), 8192);
   EXPECT_EQ(context_bucket(8192), 8192);
