@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "backend/cuda/kernels/write_kv/launch.h"
+#include "engine/step_shape.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
 
@@ -218,6 +219,13 @@ TEST(SlowPathReport, TellsEachReasonOnce) {
   EXPECT_NE(told[1].find("1152"), std::string::npos) << told[1];
   cuda::SlowPathReport silent;
   silent.tell(SlowPath::kAttendFormat);  // nobody listens
+}
+
+// Captured steps have a shape that ends where the kernel for few rows does, of four tokens a row.
+TEST(SelectionPlan, FewRowsHaveAContextOfTheirOwn) {
+  constexpr std::int32_t kContext = cuda::kMostFewRows * 4;
+  EXPECT_EQ(context_bucket(kContext), kContext);
+  EXPECT_GT(context_bucket(kContext + 1), kContext);
 }
 
 // Told when the operations are made, before any of them runs.

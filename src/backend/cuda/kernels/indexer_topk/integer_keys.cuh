@@ -2,10 +2,11 @@
 // in the same time and reads half as many registers for them.
 //
 // A code is a multiple of one half up to 6, so a key whose four scales differ by no more than 2^kMostSpread is a vector
-// of integers up to 48 times a power of two; operands are twice these. A query whose values share a power of two is
-// likewise one of integers up to 127 (query_loader.cuh). Their products and sums are exact, as those of FP16 operands
-// are: below 2^24 nothing is rounded either way, and both give a score the same bits. Keys whose scales lie further
-// apart (uneven_rows.cuh has their scores) come out as anything.
+// of integers up to 48 times a power of two; operands are twice these. A query of values of two significant bits, the
+// last of them no less than 2^-6 of the greatest value's first one, is one of integers up to 96 (query_loader.cuh).
+// Their products and sums are exact, as those of FP16 operands are: below 2^24 nothing is rounded either way, and both
+// give a score the same bits. Keys whose scales lie further apart (uneven_rows.cuh has their scores) come out as
+// anything.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,6 @@
 namespace dsv4rt::cuda {
 namespace {
 
-constexpr std::int64_t kMostGroupTokens = 8;
 constexpr std::int64_t kMostBatchTokens = 65535;  // limit of a grid's second dimension
 
 constexpr const char* kName = "indexer_topk";
@@ -62,7 +61,7 @@ Result<ScoreBatch> plan_scores(const IndexerTopkParams& params, const Scratch& s
   }
   // Several tokens of a sequence share its decoded keys. Groups change no score.
   batch.group_tokens =
-      static_cast<std::int32_t>(std::clamp<std::int64_t>(params.step.counts.longest_entry, 1, kMostGroupTokens));
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(params.step.counts.longest_entry, 1, kMostRunTokens));
   return batch;
 }
 

@@ -11,6 +11,7 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kKeyTileRows = 256;  // keys that a block scores at a time
 inline constexpr int kMostIndexHeads = 128;
+inline constexpr int kMostRunTokens = 8;  // limit of ScoreBatch::group_tokens
 
 // Rows of a token that one kernel scores and selects from (fused_kernel.cuh); with more, counting them as they are
 // scored by all blocks is faster.

@@ -27,7 +27,7 @@ __device__ inline std::uint32_t weight_place(std::uint32_t head) {
 }
 
 // Queries in shared memory, of a token: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
-// their weights [head tiles * 64]. Integers take the first half alone.
+// their weights [head tiles * 64]. Integers take one half; the other one may have those of another run.
 template <class Operand>
 class QueryLoader {
  public:

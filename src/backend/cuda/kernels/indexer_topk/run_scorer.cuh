@@ -49,8 +49,8 @@ __device__ inline void score_full_run(const RunQueries& run, typename Operand::F
   }
 }
 
-// Does the same as score_single() for any run. between(): called once, before the warpgroup's tile of this number or
-// behind the last one.
+// Does the same as score_single() for any run. between(): called before the warpgroup's tile number `between_tiles`, or
+// behind its last one where that is the number; below zero never.
 template <class Operand, class Between, class ScoreAgain>
 __device__ inline void score_run(const ScoreShape& shape, const RunQueries& run, RingReader& ring, int tile, int end,
                                  int tokens, float* out, std::int64_t stride, int between_tiles, const Between& between,

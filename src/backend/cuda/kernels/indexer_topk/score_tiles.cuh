@@ -37,7 +37,7 @@ struct ScoreShape {
   std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
 };
 
-// Bytes of a run's queries, and the weights of a run and the next one.
+// Bytes of a run's queries, and the weights of a run and the next one (run_scorer.cuh).
 __host__ __device__ inline std::int32_t run_query_bytes(const ScoreShape& shape, std::int32_t tokens) {
   return tokens * shape.head_tiles * kQueryTileBytes;
 }
@@ -76,6 +76,7 @@ __device__ inline bool any_worker(bool own) {
       : "memory");
   return any != 0;
 }
+
 // The positive part of a product as weights expect it. NaN stays NaN.
 template <OperandKind kKind>
 __device__ inline float positive_part(IndexProduct<kKind> x) {
@@ -352,9 +353,8 @@ __device__ inline ConvertedKeys take_keys(RingReader& ring, const LanePlace& pla
   return converted;
 }
 
-// Does the same for any run (run_scorer.cuh) one product after the other, in registers that are left beside those of
-// the others.
-// report_from(token, row) takes a score.
+// Tiles [tile, end) of any run, every kScoreGroups-th, one product after the other: in registers that are left beside
+// those of score_single() and score_run(). report_from(token, row) takes a score.
 template <class Operand, class ReportFrom>
 __device__ inline void score_plainly(const ScoreShape& shape, std::uint32_t queries, const float* all_weights,
                                      RingReader& ring, int tile, int end, int tokens, const ReportFrom& report_from) {

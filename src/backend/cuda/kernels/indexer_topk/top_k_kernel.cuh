@@ -40,13 +40,14 @@ struct TopKShared {
   static constexpr std::uint32_t kMostListed = kAlone ? 1024 : 2048;  // rows that share the first digit
 
   union {
-    // Counts of rows by one digit of their ranks; passes take turns.
+    // Counts of rows by one digit of their ranks; passes take turns where there are two.
     alignas(16) std::uint32_t histogram[kHistograms][kDigitBins];
     Candidate listed[kMostListed];  // the cluster's candidates, once the first histogram has been read
   };
-  Candidate own[kMostListed];        // the block's candidates
-  std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kWarps];  // each warp's part of a sum over the block
+  static_assert(kAlone || sizeof(listed) <= sizeof(histogram[0]));  // beside it the second one counts
+  Candidate own[kMostListed];                                       // the block's candidates
+  std::uint32_t group[2][kThreads];                                 // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kWarps];                                 // each warp's part of a sum over the block
   std::uint32_t warp_above[kWarps];  // rows of the warp above the k-th rank, or its first digit
   std::uint32_t warp_equal[kWarps];  // rows of the warp at the k-th rank
   std::uint32_t block_above;
