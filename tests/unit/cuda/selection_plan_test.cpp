@@ -206,6 +206,13 @@ TEST(RowPlan, ClustersOfAnH200AreAsMeasured) {
   EXPECT_EQ(cuda::pool_cluster_tokens(5, 0), 5);  // a device without a place for two
 }
 
+// Captured steps have a shape that ends where the kernel for few rows does, of four tokens a row.
+TEST(SelectionPlan, FewRowsHaveAContextOfTheirOwn) {
+  constexpr std::int32_t kContext = cuda::kMostFewRows * 4;
+  EXPECT_EQ(context_bucket(kContext), kContext);
+  EXPECT_GT(context_bucket(kContext + 1), kContext);
+}
+
 TEST(SlowPathReport, TellsEachReasonOnce) {
   std::vector<std::string> told;
   cuda::SlowPathReport report([&](std::string_view text) { told.emplace_back(text); });
@@ -219,13 +226,6 @@ TEST(SlowPathReport, TellsEachReasonOnce) {
   EXPECT_NE(told[1].find("1152"), std::string::npos) << told[1];
   cuda::SlowPathReport silent;
   silent.tell(SlowPath::kAttendFormat);  // nobody listens
-}
-
-// Captured steps have a shape that ends where the kernel for few rows does, of four tokens a row.
-TEST(SelectionPlan, FewRowsHaveAContextOfTheirOwn) {
-  constexpr std::int32_t kContext = cuda::kMostFewRows * 4;
-  EXPECT_EQ(context_bucket(kContext), kContext);
-  EXPECT_GT(context_bucket(kContext + 1), kContext);
 }
 
 // Told when the operations are made, before any of them runs.

@@ -46,8 +46,9 @@ Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, c
          2 * blocks * std::int64_t{batch.tokens} <= (blocks == 1 ? 2 * processors : processors)) {
     blocks *= 2;
   }
-  if (batch.tokens >= kManyTokens * processors)
+  if (batch.tokens >= kManyTokens * processors) {
     return launch_of<kFewThreads, 2, true>(device, params, batch, 1, stream);
+  }
   // Ranks of a token at the bound of visible rows stay in registers, if they fit at all.
   const std::int64_t quads =
       ceil_div<std::int64_t>(batch.most_rows, std::int64_t{blocks} * (kManyThreads / 32) * kQuadRows);

@@ -44,10 +44,11 @@ struct TopKShared {
     alignas(16) std::uint32_t histogram[kHistograms][kDigitBins];
     Candidate listed[kMostListed];  // the cluster's candidates, once the first histogram has been read
   };
-  static_assert(kAlone || sizeof(listed) <= sizeof(histogram[0]));  // beside it the second one counts
-  Candidate own[kMostListed];                                       // the block's candidates
-  std::uint32_t group[2][kThreads];                                 // sums of kGroupBins bins, the top ones first
-  std::uint32_t warp_total[kWarps];                                 // each warp's part of a sum over the block
+  // Further digits of listed rows are counted in the second one.
+  static_assert(kAlone || sizeof(listed) <= sizeof(histogram[0]));
+  Candidate own[kMostListed];        // the block's candidates
+  std::uint32_t group[2][kThreads];  // sums of kGroupBins bins, the top ones first
+  std::uint32_t warp_total[kWarps];  // each warp's part of a sum over the block
   std::uint32_t warp_above[kWarps];  // rows of the warp above the k-th rank, or its first digit
   std::uint32_t warp_equal[kWarps];  // rows of the warp at the k-th rank
   std::uint32_t block_above;
