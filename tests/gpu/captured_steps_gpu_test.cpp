@@ -253,6 +253,42 @@ TEST_F(GraphCacheGpuTest, StepsInFp8AgreeWithoutABucket) {
   EXPECT_GT(captured.engine().graph_stats().replays, 0);
 }
 
+// Contexts that end about 8,192 and 10,240 tokens, where graphs of other kernels begin.
+TEST_F(GraphCacheGpuTest, LongContextsEqualEagerOnes) {
+  const GoldenCase golden = GoldenCase::open("tiny-fp8");
+  EngineOptions options = engine_options(golden);
+  options.limits.max_context_tokens = 12000;
+  StepRecorder captured(options, true, kMaxTokens);
+  StepRecorder eager(options, false, kMaxTokens);
+  std::vector<SequenceId> ids[2];
+  for (int i = 0; i < 2; ++i) {
+    ids[0].push_back(captured.engine().create_sequence().value());
+    ids[1].push_back(eager.engine().create_sequence().value());
+  }
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  const auto advance = [&](std::int32_t tokens) {
+    std::vector<Bf16Bits> x(static_cast<std::size_t>(2 * tokens * golden.hidden()));
+    for (Bf16Bits& value : x) value = to_bf16(normal(random)).bits;
+    const StepEntry of_captured[] = {{ids[0][0], tokens}, {ids[0][1], tokens}};
+    const StepEntry of_eager[] = {{ids[1][0], tokens}, {ids[1][1], tokens}};
+    const auto outputs = eager.run(of_eager, x, {});
+    ASSERT_FALSE(outputs.empty());
+    ASSERT_EQ(captured.run(of_captured, x, {}), outputs);
+  };
+  std::int32_t length = 0;
+  for (const std::int32_t end : {8192, 10240}) {
+    while (length < end - 3 && !HasFatalFailure()) {
+      const std::int32_t tokens = std::min(kMaxTokens / 2, end - 3 - length);
+      advance(tokens);
+      length += tokens;
+    }
+    for (; length < end + 3 && !HasFatalFailure(); ++length) advance(1);
+  }
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(captured.digest(ids[0][i]), eager.digest(ids[1][i]));
+  EXPECT_GT(captured.engine().graph_stats().replays, 0);
+}
+
 // A hook that does what a capture cannot hold is refused, and the engine goes on.
 TEST_F(GraphCacheGpuTest, HookThatCannotBeCaptured) {
   const GoldenCase golden = GoldenCase::open("tiny-fp8");

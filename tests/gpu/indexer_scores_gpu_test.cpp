@@ -165,6 +165,32 @@ TEST_F(IndexerScoresGpuTest, AgreesWithDoublePrecision) {
   EXPECT_GT(rows_of[1], 1000);
 }
 
+// One head of two values, one of them the greatest and the other at the border of what is an integer beside it; with
+// exponents up to where integers end and beyond.
+TEST_F(IndexerScoresGpuTest, HeadsAtTheBordersOfIntegers) {
+  constexpr std::int32_t kRows = 700;
+  Keys keys = keys_of_every_spread(kRows);
+  const TestStep step({{0, kRows * kRatio - 1, 1}});
+  for (const int exponent : {-41, -40, 0, 33, 34}) {
+    // Held, and not: an integer is at most 127, and has two bits.
+    for (const float value : {0x1p-6F, 0x1.8p-5F, 0x1.8p0F, 0x1.8p-6F, 0x1p-7F, 0x1.cp-3F}) {
+      for (const std::size_t dim : {std::size_t{1}, std::size_t{17}, std::size_t{127}}) {
+        Call call = rounded_call(step, 1, 1150);
+        std::fill(call.q.begin(), call.q.end(), to_bf16(0.0F));
+        call.q[0] = to_bf16(std::ldexp(1.0F, exponent));
+        call.q[dim] = to_bf16(std::ldexp(value, exponent));
+        call.weight[0] = to_bf16(1.0F);
+        const Scores scores = scores_of(step, call, keys);
+        for (std::int32_t row = 0; row < kRows; ++row) {
+          const double expected = keys.score(0, row, 1, call.q.data(), call.weight.data());
+          ASSERT_NEAR(scores.at(0, row), expected, 1e-6 * std::abs(expected))
+              << "row " << row << ", " << value << " times 2^" << exponent << " at " << dim;
+        }
+      }
+    }
+  }
+}
+
 // Runs of tokens of which all, some or none are for integers, and every token alone.
 TEST_F(IndexerScoresGpuTest, TokensBesideOneChangeNoBits) {
   constexpr std::int32_t kRows = 643;  // some tokens see one tile of keys more
@@ -184,19 +210,20 @@ TEST_F(IndexerScoresGpuTest, TokensBesideOneChangeNoBits) {
 TEST_F(IndexerScoresGpuTest, RunsOfABlockChangeNoBits) {
   constexpr std::int32_t kRows = 643;
   constexpr std::int32_t kTokens = 2400;
-  constexpr std::int32_t kHeads = 64;
   constexpr std::int32_t kFirst = kRows * kRatio - kTokens;
   Keys keys = keys_of_every_spread(kRows);
-  const TestStep step({{0, kFirst, kTokens}});
-  Call call = rounded_call(step, kHeads, 1250);
-  Random random(86);
-  for (std::int32_t t = 0; t < kTokens; ++t) {
-    const bool all = t >= 1200 && t < 1300;
-    const bool none = t < 400;
-    if (all || (!none && random.bits() % 16 == 0)) give_fp16(call, t);
+  for (const std::int32_t heads : {64, 65}) {
+    const TestStep step({{0, kFirst, kTokens}});
+    Call call = rounded_call(step, heads, 1250);
+    Random random(86);
+    for (std::int32_t t = 0; t < kTokens; ++t) {
+      const bool all = t >= 1200 && t < 1300;
+      const bool none = t < 400;
+      if (all || (!none && random.bits() % 16 == 0)) give_fp16(call, t);
+    }
+    const Scores together = scores_of(step, call, keys);
+    for (std::int32_t t = 3; t < kTokens; t += 23) expect_same_alone(kFirst, t, call, keys, together);
   }
-  const Scores together = scores_of(step, call, keys);
-  for (std::int32_t t = 3; t < kTokens; t += 23) expect_same_alone(kFirst, t, call, keys, together);
 }
 
 // Rows that are scored again are counted again: few rows in one kernel, more counted, more yet with many blocks.

@@ -296,6 +296,32 @@ TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfFewValues) {
   }
 }
 
+// Blocks of few threads that list as many rows as they can, and one more: 300 rows lie above them, and the last chosen
+// ones are among them, of two values that share the leading digit.
+TEST_F(IndexerTopkLimitsGpuTest, ManyTokensWithAsManyRowsAsAreListed) {
+  constexpr std::int32_t kRows = 6000;
+  constexpr std::int32_t kAbove = 300;
+  constexpr std::int32_t kMostListed = 1024;
+  const TestStep step({{0, kRows * kRatio - 600, 600}});
+  for (const std::int32_t listed : {kMostListed - 1, kMostListed, kMostListed + 1}) {
+    Keys keys(1, kRows, IndexKeyFormat::kBf16);
+    std::array<float, kIndexHeadDim> key;
+    for (std::int32_t row = 0; row < kRows; ++row) {
+      const std::int32_t number = row * 7 % 5801;  // once each of the rows that all tokens see
+      const bool of_all = row < 5801;
+      for (std::size_t i = 0; i < key.size(); ++i) {
+        const bool greater = (number + static_cast<std::int32_t>(i)) % 9 == 0;
+        const float value = number < kAbove ? 4.0F : greater ? 1.0F + 0x1p-7F : 1.0F;
+        key[i] = of_all && number < kAbove + listed ? value : 0.25F;
+      }
+      keys.set(0, row, key.data());
+    }
+    EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kIndexHeadDim, 512), keys),
+              Order(keys, kRows, kIndexHeadDim).selection(step, 512))
+        << listed;
+  }
+}
+
 // The same with keys that are no numbers: some of them, and so many that the last chosen are among them.
 TEST_F(IndexerTopkLimitsGpuTest, ManyTokensOfKeysWithoutNumbers) {
   constexpr std::int32_t kRows = 5000;

@@ -35,14 +35,15 @@ struct ScoreShape {
   std::int32_t head_tiles = 1;
   std::int32_t stages = 0;       // stages of the ring, a multiple of kScoreGroups
   std::int32_t stage_bytes = 0;  // a tile's codes, then its scales
+  std::int32_t weight_runs = 1;  // runs whose weights are held
 };
 
-// Bytes of a run's queries, and the weights of a run and the next one (run_scorer.cuh).
+// Bytes of a run's queries, and the weights of the runs whose weights are held.
 __host__ __device__ inline std::int32_t run_query_bytes(const ScoreShape& shape, std::int32_t tokens) {
   return tokens * shape.head_tiles * kQueryTileBytes;
 }
 __host__ __device__ inline std::int32_t run_weights(const ScoreShape& shape, std::int32_t tokens) {
-  return 2 * tokens * shape.head_tiles * kTileHeads;
+  return shape.weight_runs * tokens * shape.head_tiles * kTileHeads;
 }
 
 // What lies in shared memory beside the queries, the ring and the weights.

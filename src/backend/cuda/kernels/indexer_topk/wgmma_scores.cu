@@ -51,6 +51,7 @@ Status launch_of(const CudaDevice& device, const IndexerTopkParams& p, const Sco
   const std::int32_t budget = device.block_shared_bytes() - control_bytes;
   shape.head_tiles = ceil_div(p.heads, kTileHeads);
   shape.stage_bytes = kTileKeys * (Layout::kDataBytes + Layout::kScaleBytes);
+  shape.weight_runs = kFormat == IndexKeyFormat::kMxfp4 ? 2 : 1;  // score_integer_runs() holds the next run's too
   const std::int32_t token_bytes = run_query_bytes(shape, 1) + run_weights(shape, 1) * std::int32_t{sizeof(float)};
   const std::int32_t most_tokens = (budget - kLeastStages * shape.stage_bytes) / token_bytes;
   batch.group_tokens = std::clamp(batch.group_tokens, 1, std::min(most_tokens, kMostRunTokens));
