@@ -234,6 +234,25 @@ TEST_F(IndexerTopkLimitsGpuTest, BlocksSelectForSeveralTokens) {
   }
 }
 
+// Few rows, of more tokens than there are multiprocessors: blocks of the one kernel follow one another.
+TEST_F(IndexerTopkLimitsGpuTest, FewRowsOfMoreTokensThanMultiprocessors) {
+  constexpr std::int32_t kRows = 2500;
+  for (const IndexKeyFormat format : kKeyFormats) {
+    Keys keys(1, kRows, format);
+    keys.fill_random(1, kRows);
+    for (const std::int32_t tokens : {133, 165, 200, 264, 265}) {
+      const TestStep step = single_tokens(tokens, kRows);
+      ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+      OnGpu on_gpu(step, coordinate_call(step, kIndexHeadDim, 512), keys);
+      const Selection expected = Order(keys, kRows, kIndexHeadDim).selection(step, 512);
+      for (int i = 0; i < 2; ++i) {
+        on_gpu.run();
+        EXPECT_EQ(on_gpu.take(), expected) << tokens << " tokens, " << i;
+      }
+    }
+  }
+}
+
 // Many rows, of so many tokens that each has several blocks, two or one, and of blocks that end one token and begin
 // another: scores in no order, rising with the row, falling, of one value, of two, and so many at the limit that they
 // are decided digit by digit, or one by one.

@@ -93,6 +93,11 @@ TEST(SelectionPlan, HopperScoresAndSelectsFewRowsInOneKernel) {
   EXPECT_GT(planned(driver, selection(), batch_of(132, 2560)).fused_blocks, 0);
   EXPECT_EQ(planned(driver, selection(), batch_of(1, 2561)).fused_blocks, 0);
   EXPECT_EQ(planned(driver, selection(), batch_of(133, 2560)).fused_blocks, 0);
+  // Two tokens one after the other, where enough blocks have a second one.
+  EXPECT_EQ(planned(driver, selection(), batch_of(164, 2560)).fused_blocks, 0);
+  EXPECT_EQ(planned(driver, selection(), batch_of(165, 2560)).fused_blocks, 1);
+  EXPECT_EQ(planned(driver, selection(), batch_of(264, 2560)).fused_blocks, 1);
+  EXPECT_EQ(planned(driver, selection(), batch_of(265, 2560)).fused_blocks, 0);
 }
 
 // Blocks of one token run together or wait for each other without end.

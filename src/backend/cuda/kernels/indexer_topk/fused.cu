@@ -16,6 +16,12 @@ namespace {
 
 constexpr std::int32_t kMostFusedBlocks = 8;  // for a token
 
+// With more tokens than multiprocessors blocks follow one another: twice, where the second time leaves no more than
+// three quarters of the multiprocessors idle. Otherwise all of them on each token's rows are faster.
+bool fills_two_rounds(std::int64_t tokens, std::int64_t processors) {
+  return 4 * tokens >= 5 * processors && tokens <= 2 * processors;
+}
+
 struct FusedLaunch {
   void (*kernel)(IndexerTopkParams, ScoreBatch, ScoreShape) = nullptr;
   ScoreShape shape;
@@ -57,6 +63,7 @@ Result<FusedLaunch> launch_for(const CudaDevice& device, IndexKeyFormat format) 
 
 Result<std::int32_t> fused_blocks(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch) {
   if (batch.group_tokens > 1 || p.heads > kTileHeads || batch.most_rows > kMostFewRows) return 0;
+  if (fills_two_rounds(batch.tokens, device.multiprocessors())) return 1;
   for (std::int32_t blocks = kMostFusedBlocks; blocks >= 1; blocks /= 2) {
     if (std::int64_t{batch.tokens} * blocks > device.multiprocessors()) continue;
     if (blocks == 1) return 1;

@@ -194,7 +194,7 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
   if (segments % shares != 0 || any_products(shapes)) return does_not_fit(plan.variant);
   if (!variant.adds_segments && segments > 1) return does_not_fit(plan.variant);
   plan.sum_bytes = variant.parts > 1 ? kPassSlots * pass_chunk_bytes(variant.tokens)
-                                     : tile_sum_bytes(variant.tokens, segments, variant.cluster_blocks);
+                                     : tile_sum_bytes(variant.tokens, variant.cluster_blocks);
   const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);
   DSV4RT_ASSIGN_OR_RETURN(plan, plan_resident(plan, device.facts, device.tile_clusters[index], items,
                                               variant.row_tiles * weight_bytes(shapes), variant.input_bytes,

@@ -149,7 +149,7 @@ void split_last_problem(LinearParams& params, int row_tiles) {
 
 // kTile: lets the copy engine store what it can, so that warpgroups go on with the next item.
 Status box_outputs(LinearParams& params, const LinearPlan& plan) {
-  if (plan.cluster_blocks > 1) return {};
+  if (kTileVariants.at(static_cast<std::size_t>(plan.variant.number)).parts > 1) return {};
   for (int i = 0; i < std::min(params.problem_count, kMaxBoxedOutputs); ++i) {
     LinearProblem& problem = params.problems[i];
     if (problem.float_output || !problem.wide_stores) continue;

@@ -39,7 +39,7 @@ struct PrefillProducer {
     at.token = item.token_tile * kTokens + rank * Shape::kShareTokens;
   }
   __device__ __forceinline__ void next(ItemStages& at) const {
-    if (at.next_of_item()) return;
+    if (at.next_stage()) return;
     ++at.round;
     begin_item(at);
   }

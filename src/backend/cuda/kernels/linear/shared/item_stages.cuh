@@ -11,7 +11,7 @@ namespace dsv4rt::cuda {
 // every one more of this thread.
 struct ItemStages {
   int round = 0;
-  int left = 0;                        // stages of the item, this one included; 0 after the last item
+  int left = 0;                        // stages in a row, this one included; 0 after the last item
   const std::byte* weights = nullptr;  // the next stage, in the block's first row tile
   std::uint32_t second_tile = 0;       // bytes from there to the second row tile
   std::uint32_t tile_bytes = 0;
@@ -20,8 +20,8 @@ struct ItemStages {
   int column = 0;
   int token = 0;  // the first that this block fetches
 
-  // Goes on to the item's next stage; false behind its last one.
-  __device__ __forceinline__ bool next_of_item() {
+  // Goes on to the next stage of those in a row; false behind their last one.
+  __device__ __forceinline__ bool next_stage() {
     weights += tile_bytes;
     column += kStageInputs;
     return --left > 0;

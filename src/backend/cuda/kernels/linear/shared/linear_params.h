@@ -121,7 +121,7 @@ struct LinearParams {
   std::int32_t stage_bytes = 0;   // kTile: weights and inputs of a stage, a multiple of 1024
   std::int32_t input_offset = 0;  // kTile: offset of the inputs in a stage, behind the weights
   std::int32_t ring_bytes = 0;    // kGemv: of a block; kSplitK: of a segment
-  std::int32_t sum_bytes = 0;     // kTile: of a row tile: staged output or exchanged sums
+  std::int32_t sum_bytes = 0;     // kTile: for each row tile of a block: staged output, sums from another block
 };
 static_assert(sizeof(LinearParams) <= 4096, "kernel parameters that every driver takes");
 

@@ -32,8 +32,7 @@ struct TileConsumer {
   Ring ring;
   LinearItem item{}, next_item{};
   float scales_ahead = 0.0F;  // the first of the coming segment, a block a lane
-  std::uint32_t exchange_parity = 0;
-  Ring pass{};  // slots in which parts hand on sums
+  Ring pass{};                // slots in which parts hand on sums, or blocks send them
 
   __device__ std::uint32_t weights_at(int stage, int tile_bytes) const {
     return m.stages + stage * p.stage_bytes + tile * tile_bytes;
@@ -43,7 +42,7 @@ struct TileConsumer {
   // Every lane arrives for what it has read itself.
   __device__ __forceinline__ void release(int stage) const { barrier_arrive(m.empty + stage * 8); }
 
-  // Stages of a segment that a row tile beyond the problem's last does not need.
+  // Stages that a row tile beyond the problem's last does not need.
   __device__ __forceinline__ void skip(int stages) {
     for (int i = 0; i < stages; ++i) {
       wait_full();
@@ -174,10 +173,19 @@ struct TileConsumer {
     put(row + 8, token + 1, v.w);
   }
 
+  __device__ __forceinline__ bool stores_boxes() const {
+    return warp == 0 && lane == 0;
+  }
+  // Where a row tile of a block without a cluster is staged.
+  __device__ __forceinline__ std::uint32_t own_sums() const {
+    return m.sums + tile * p.sum_bytes;
+  }
+
+  // `staged`: where the tile may lie as BF16.
   __device__ __forceinline__ void store_tile(const LinearProblem& q, int row_tile, int first_token,
-                                             const float (&sum)[kValues]) const {
+                                             std::uint32_t staged, const float (&sum)[kValues]) const {
     if (!q.float_output && q.wide_stores) {
-      store_tile_staged(q, row_tile, first_token, sum);
+      store_tile_staged(q, row_tile, first_token, staged, sum);
       return;
     }
     const int row = row_tile * kRowTile + warp * 16 + lane / 4;
@@ -191,10 +199,8 @@ struct TileConsumer {
   // BF16 through shared memory, so that a token's 64 outputs leave as one line. Staged [token][64], 16-byte unit
   // u of token t at u ^ (t % 8).
   __device__ __forceinline__ void store_tile_staged(const LinearProblem& q, int row_tile, int first_token,
-                                                    const float (&sum)[kValues]) const {
-    const std::uint32_t staged = m.sums + tile * p.sum_bytes;
-    const bool stores = warp == 0 && lane == 0;
-    if (stores) wait_stores_read<0>();  // the item before's box
+                                                    std::uint32_t staged, const float (&sum)[kValues]) const {
+    if (stores_boxes()) wait_stores_read<0>();  // the item before's box
     sync_warpgroup();
 #pragma unroll
     for (int j = 0; j < kTokens / 8; j += 2) {
@@ -206,7 +212,7 @@ struct TileConsumer {
     if (q.boxed_output) {
       fence_async_proxy();
       sync_warpgroup();
-      if (stores) {
+      if (stores_boxes()) {
         store_box(&p.outputs[&q - p.problems], row_tile * kRowTile, first_token, staged);
         commit_stores();
       }
@@ -231,82 +237,22 @@ struct TileConsumer {
     }
   }
 
-  // In a cluster a block owns the rows of 4 / blocks warps. Block 0 has the first segments and adds them up; the sums
-  // of the others reach the owner one by one, in [segment of the others][own warp][quad][lane] of 16 bytes. Where an
-  // owner would find the last segment of its own, which its threads still hold, it finds the total of block 0.
   static constexpr int kQuads = kValues / 4;
-  static constexpr int kWarpSumBytes = kQuads * 512;
-  __device__ __forceinline__ int own_warps() const {
-    return kRowTileWarps / blocks;
-  }
-  __device__ __forceinline__ int owner() const {
-    return warp / own_warps();
-  }
-  __device__ __forceinline__ int share() const {
-    return p.segments / (blocks * kParts);
-  }
-  __device__ __forceinline__ int own_segment() const {
-    return (static_cast<int>(rank) * kParts + part) * share();
-  }
-
-  // The sums of a segment that block 0 does not have, in the block that owns the warp's rows.
-  __device__ __forceinline__ std::uint32_t sums_at(int segment) const {
-    return m.sums + tile * p.sum_bytes + ((segment - share()) * own_warps() + warp % own_warps()) * kWarpSumBytes +
-           lane * 16;
-  }
   __device__ __forceinline__ static float4 quad(const float (&values)[kValues], int j) {
     return make_float4(values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3]);
-  }
-  __device__ __forceinline__ void keep(const float (&sum)[kValues], int segment) const {
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) store_shared(sums_at(segment) + j * 512, quad(sum, j));
-  }
-  __device__ __forceinline__ void send(const float (&sum)[kValues], int segment) const {
-    const auto target = static_cast<unsigned>(owner());
-    const std::uint32_t sent = block_address(m.sent + tile * 8, target);
-    const std::uint32_t to = block_address(sums_at(segment), target);
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) store_cluster(to + j * 512, quad(sum, j), sent);
   }
   __device__ __forceinline__ static void add(float (&total)[kValues], const float (&sum)[kValues]) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) total[i] += sum[i];
   }
 
-  // What the other blocks send: every segment but the own and the first ones, and the total of those.
-  __device__ __forceinline__ void expect_sums() const {
-    if (warp != static_cast<int>(rank) * own_warps() || lane != 0) return;
-    const int parts = rank == 0 ? p.segments - share() : p.segments - 2 * share() + 1;
-    barrier_arrive_expect(m.sent + tile * 8, static_cast<std::uint32_t>(parts * own_warps() * kWarpSumBytes));
+  // The own segments of an item: parts have neighbouring ones, blocks of row tiles every `blocks`-th.
+  __device__ __forceinline__ int share() const {
+    return p.segments / (blocks * kParts);
   }
-  // The owner has taken what it got for the item before.
-  __device__ __forceinline__ void wait_taken() const {
-    barrier_wait_cluster(m.taken + tile * 8, exchange_parity ^ 1);
-  }
-
-  // total = all segments of the own rows; in block 0 it holds the first ones already.
-  __device__ __forceinline__ void receive(float (&total)[kValues], const float (&sum)[kValues]) const {
-    const int last = share() * (static_cast<int>(rank) + 1) - 1;  // own segment
-    const auto load = [&](int segment, int j) { return load_shared_float4(sums_at(segment) + j * 512); };
-    barrier_wait_cluster(m.sent + tile * 8, exchange_parity);
-    if (rank > 0) {
-#pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        const float4 first = load(last, j);
-        total[4 * j] = first.x, total[4 * j + 1] = first.y, total[4 * j + 2] = first.z, total[4 * j + 3] = first.w;
-      }
-    }
-    for (int segment = share(); segment < p.segments; ++segment) {
-      if (segment == last) {
-        add(total, sum);
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        const float4 part = load(segment, j);
-        total[4 * j] += part.x, total[4 * j + 1] += part.y, total[4 * j + 2] += part.z, total[4 * j + 3] += part.w;
-      }
-    }
+  __device__ __forceinline__ int own_segment(int i) const {
+    if constexpr (kParts > 1) return (static_cast<int>(rank) * kParts + part) * share() + i;
+    return blocks * i + static_cast<int>(rank);
   }
 
   // Stores 16 outputs, from `row` on, of 8 kCount tokens: quads(0) .. quads(kCount - 1). The 32 bytes of a token leave
@@ -339,61 +285,88 @@ struct TileConsumer {
     }
   }
 
-  // What follows the `i`-th of the own segments of `s`'s item, which begin with `first`: the next of them, or, behind
-  // the `last`, the first of the next item's.
-  __device__ __forceinline__ Segment segment_after(const Segment& s, int first, int i, bool last,
-                                                   const Segment& next_item) const {
-    Segment next = next_item;
-    next.number = first;
-    if (!last) {
-      next = s;
-      next.number = first + i + 1;
-    }
+  // What follows the `i`-th of the own segments of `s`'s item: the next of them, or, behind the last, the first of the
+  // next item's.
+  __device__ __forceinline__ Segment segment_after(const Segment& s, int i, const Segment& next_item) const {
+    const bool last = i + 1 == share();
+    Segment next = last ? next_item : s;
+    next.number = own_segment(last ? 0 : i + 1);
     return next;
   }
 
+  // Two blocks deal the segments of an item between them, block 0 has the even ones. Block i adds up row tile i, in
+  // order; what the other one has of it comes segment by segment, to two slots by turns, as [warp][quad][lane] of 16
+  // bytes. So a block waits for the other one only as far as its own rows have come, and the last sums to be sent are
+  // those of one segment.
+  __device__ __forceinline__ std::uint32_t sums_at(int slot) const {
+    return m.sums + slot * p.sum_bytes;
+  }
+  __device__ __forceinline__ std::uint32_t own_sums_at(int slot) const {
+    return sums_at(slot) + warp * kQuads * 512 + lane * 16;
+  }
+  __device__ __forceinline__ void expect_sums(int slot) const {
+    barrier_arrive_expect(m.sent + slot * 8, kRowTile * kTokens * 4);
+  }
+  __device__ __forceinline__ void send(const float (&sum)[kValues]) {
+    const unsigned target = rank ^ 1;
+    barrier_wait_cluster(m.taken + pass.stage * 8, pass.parity ^ 1);
+    const std::uint32_t sent = block_address(m.sent + pass.stage * 8, target);
+    const std::uint32_t to = block_address(own_sums_at(pass.stage), target);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) store_cluster(to + j * 512, quad(sum, j), sent);
+    pass.advance(kSumSlots);
+  }
+  // Adds what has come to the current slot.
+  __device__ __forceinline__ void receive(float (&total)[kValues]) const {
+    barrier_wait_cluster(m.sent + pass.stage * 8, pass.parity);
+    if (warp == 0 && lane == 0) expect_sums(pass.stage);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const float4 part = load_shared_float4(own_sums_at(pass.stage) + j * 512);
+      total[4 * j] += part.x, total[4 * j + 1] += part.y, total[4 * j + 2] += part.z, total[4 * j + 3] += part.w;
+    }
+  }
+  // The other block may fill the current slot again, unless that was the last time.
+  __device__ __forceinline__ void pass_slot(bool last_time) {
+    __syncwarp();
+    if (!last_time && lane == 0) barrier_arrive_readers(block_address(m.taken + pass.stage * 8, rank ^ 1));
+    pass.advance(kSumSlots);
+  }
+
   __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item, bool last_item) {
-    const int first = own_segment();
-    const bool owns = owner() == static_cast<int>(rank);
+    const bool owns = blocks == 1 || tile == static_cast<int>(rank);
     float sum[kValues], total[kValues];
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       sum[i] = 0.0F;
       total[i] = -0.0F;  // adding to -0 leaves the first segment's sum as it is, zeros included
     }
-    if (blocks > 1) expect_sums();
+#pragma unroll 1
     for (int i = 0; i < share(); ++i) {
-      const bool last = i + 1 == share();
-      const float next_scales = first_scales(segment_after(s, first, i, last, next_item));
-      s.number = first + i;
+      const float next_scales = first_scales(segment_after(s, i, next_item));
+      s.number = own_segment(i);
       sum_segment(sum, s, scales_ahead);
       scales_ahead = next_scales;
-      if (rank == 0) {
-        add(total, sum);
-      } else if (!owns) {
-        if (i == 0) wait_taken();
-        send(sum, s.number);
-      } else if (!last) {
-        keep(sum, s.number);
+      if (!owns) {
+        send(sum);
+        continue;
       }
+      // Of the other block: the segment in front.
+      if (blocks > 1 && s.number > 0) {
+        receive(total);
+        if (s.number + 1 < p.segments) pass_slot(false);
+      }
+      add(total, sum);
     }
+    if (!owns) return;
     if (blocks == 1) {
-      store_tile(*s.q, s.row_tile, first_token, total);
+      store_tile(*s.q, s.row_tile, first_token, own_sums(), total);
       return;
     }
-    if (owns) {
-      receive(total, sum);
-      store_rows<kQuads>(*s.q, s.row_tile * kRowTile + warp * 16, first_token, sums_at(share()) - lane * 16,
-                         [&](int j) { return quad(total, j); });
-      __syncwarp();
-      if (!last_item && lane < blocks) {
-        barrier_arrive_readers(block_address(m.taken + tile * 8, static_cast<unsigned>(lane)));
-      }
-    } else if (rank == 0) {
-      wait_taken();
-      send(total, share() * (owner() + 1) - 1);
-    }
-    exchange_parity ^= 1;
+    if (rank == 0) receive(total);
+    store_tile(*s.q, s.row_tile, first_token, sums_at(pass.stage), total);
+    if (!last_item && stores_boxes()) wait_stores_read<0>();
+    pass_slot(last_item);
   }
 
   // Parts hand on the total of the segments so far, from the first part of block 0 to the last part of the last block,
@@ -491,7 +464,6 @@ struct TileConsumer {
   }
 
   __device__ __forceinline__ void run_parts(Segment s, int first_token, const Segment next_item, bool last_item) {
-    const int first = own_segment();
     const bool leads = rank == 0 && part == 0;
     float sum[kValues], total[kValues];
 #pragma unroll
@@ -500,8 +472,8 @@ struct TileConsumer {
       total[i] = -0.0F;  // adding to -0 leaves the first segment's sum as it is, zeros included
     }
     for (int i = 0; i < share(); ++i) {
-      const float next_scales = first_scales(segment_after(s, first, i, i + 1 >= share(), next_item));
-      s.number = first + i;
+      const float next_scales = first_scales(segment_after(s, i, next_item));
+      s.number = own_segment(i);
       sum_segment(sum, s, scales_ahead);
       scales_ahead = next_scales;
       if (leads || i == 0) add(total, sum);
@@ -527,7 +499,16 @@ struct TileConsumer {
     const float next_scales = first_scales(next);
     sum_segment(sum, s, scales_ahead);
     scales_ahead = next_scales;
-    store_tile(*s.q, s.row_tile, first_token, sum);
+    store_tile(*s.q, s.row_tile, first_token, own_sums(), sum);
+  }
+
+  // Of an item of the problem.
+  __device__ __forceinline__ int own_stages(const LinearProblem& q) const {
+    int stages = 0;
+    for (int i = 0; i < share(); ++i) {
+      stages += segment_stage(p, q, own_segment(i) + 1) - segment_stage(p, q, own_segment(i));
+    }
+    return stages;
   }
 
   // This warpgroup's part of an item; its row tile may lie beyond the problem's last, as one beyond the item's does.
@@ -546,7 +527,7 @@ struct TileConsumer {
     const int next = item_of_round(1, cluster, clusters);
     next_item = next < p.items ? linear_item(p, next) : item;
     Segment s = segment_of(item);
-    s.number = own_segment();
+    s.number = own_segment(0);
     scales_ahead = first_scales(s);
   }
 
@@ -555,7 +536,9 @@ struct TileConsumer {
     if (kParts > 1 && part == 0 && rank > 0 && warp == 0 && lane == 0) {
       for (int slot = 0; slot < kPassSlots; ++slot) expect_total(slot);
     }
-    const int first = own_segment();
+    if (kParts == 1 && blocks > 1 && tile == static_cast<int>(rank) && warp == 0 && lane == 0) {
+      for (int slot = 0; slot < kSumSlots; ++slot) expect_sums(slot);
+    }
     for (int round = 1;; ++round) {
       const bool last_item = item_of_round(round, cluster, clusters) >= p.items;
       const Segment s = segment_of(item);
@@ -569,8 +552,8 @@ struct TileConsumer {
           run_item(s, item.token_tile * p.item_tokens, next, last_item);
         }
       } else {
-        skip(segment_stage(p, *s.q, first + share()) - segment_stage(p, *s.q, first));
-        next.number = first;
+        skip(own_stages(*s.q));
+        next.number = own_segment(0);
         scales_ahead = first_scales(next);
       }
       if (last_item) break;

@@ -3,8 +3,8 @@
 // full. Weights do not depend on earlier kernels: the producer fetches the first ring of them while the
 // previous kernel of the stream still runs.
 //
-// The order of accumulation is that of linear_params.h. The blocks of a cluster share the segments of an item. With two
-// row tiles a block each sends its sums to the block that owns the rows. With one, two parts of a block share its
+// The order of accumulation is that of linear_params.h. Two blocks of a cluster share the segments of an item. With two
+// row tiles they take them by turns, and each adds up one of the row tiles. With one, two parts of a block share its
 // segments: warpgroups with a ring each, so that one widens weights while the other multiplies. They hand on the total
 // of the segments so far, from part to part and block to block.
 #pragma once
@@ -35,8 +35,8 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
   m.full = m.sums + kRowTiles * p.sum_bytes;
   m.empty = m.full + kParts * kMaxStages * 8;
   m.sent = m.empty + kParts * kMaxStages * 8;
-  m.taken = m.sent + kRowTiles * 8;
-  m.come = m.taken + kRowTiles * 8;
+  m.taken = m.sent + kSumSlots * 8;
+  m.come = m.taken + kSumSlots * 8;
   m.passed = m.come + kPassSlots * 8;
   m.free_own = m.passed + kPassSlots * 8;
   m.free_next = m.free_own + kPassSlots * 8;
@@ -61,9 +61,9 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
         barrier_init(m.free_next + i * 8, kRowTileWarps);
       }
     }
-    for (int t = 0; t < kRowTiles; ++t) {
-      barrier_init(m.sent + t * 8, 1);
-      barrier_init(m.taken + t * 8, kRowTileWarps);
+    for (int i = 0; i < kSumSlots; ++i) {
+      barrier_init(m.sent + i * 8, 1);
+      barrier_init(m.taken + i * 8, kRowTileWarps);
     }
     barrier_init_fence();
   }
@@ -83,10 +83,9 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
     if constexpr (Shape::kMovesRegisters) give_registers<Shape::kProducerRegisters>();
     if (warp < kConsumerWarps + kParts && elected_lane()) {
       const int share = p.segments / (blocks * kParts);
-      const int first = (static_cast<int>(rank) * kParts + part) * share;
+      const int first = static_cast<int>(rank) * (kParts > 1 ? kParts * share : 1) + part * share;
       const TileProducer<kTokens, kRowTiles, kParts> producer{
-          p,        m,     blocks,        cluster,
-          clusters, first, first + share, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
+          p, m, blocks, cluster, clusters, first, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
       producer.run();
     } else {
       if (blocks > 1) cluster_wait();

@@ -20,11 +20,12 @@ __device__ inline int segment_stage(const LinearParams& p, const LinearProblem& 
 // Shared-memory addresses.
 struct TileMemory {
   std::uint32_t stages;
-  std::uint32_t sums;   // [kRowTiles][sum_bytes]
+  std::uint32_t sums;   // [kRowTiles][sum_bytes]; as slots of a pair of blocks [kSumSlots][sum_bytes]
   std::uint32_t full;   // [kMaxStages] barriers
   std::uint32_t empty;  // [kMaxStages]
-  std::uint32_t sent;   // [kRowTiles]: all sums of the own rows have come
-  std::uint32_t taken;  // [kRowTiles]: all blocks have taken what this block sent
+  // Of pairs of blocks, [kSumSlots] each.
+  std::uint32_t sent;   // the other block has sent a segment's sums of the own row tile
+  std::uint32_t taken;  // the other block has taken what this one sent
   // Of parts, [kPassSlots] each.
   std::uint32_t come;       // the block before has sent its total
   std::uint32_t passed;     // the first part has left its total

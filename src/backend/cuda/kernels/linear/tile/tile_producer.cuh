@@ -19,10 +19,20 @@ struct TileProducer {
   const TileMemory& m;
   int blocks;  // number of blocks in the cluster
   int cluster, clusters;
-  int first_segment, end_segment;
+  int first_segment;
   std::uint64_t weight_policy;
 
-  __device__ __forceinline__ void begin_item(ItemStages& at) const {
+  struct Stages : ItemStages {
+    int problem = 0;
+    int segment = 0;  // the first of those that lie side by side, of which `left` stages are left
+  };
+
+  // Where the own segments from `segment` on that lie side by side end: parts have all theirs so, blocks one.
+  __device__ __forceinline__ int end_of_segments(int segment) const {
+    return kParts > 1 ? segment + p.segments / (blocks * kParts) : blocks > 1 ? segment + 1 : p.segments;
+  }
+
+  __device__ __forceinline__ void begin_item(Stages& at) const {
     const int index = item_of_round(at.round, cluster, clusters);
     at.left = 0;
     if (index >= p.items) return;
@@ -30,7 +40,9 @@ struct TileProducer {
     const LinearProblem& q = p.problems[item.problem];
     const int first_tile = item.row_group * q.item_tiles;
     const int first_stage = segment_stage(p, q, first_segment);
-    at.left = segment_stage(p, q, end_segment) - first_stage;
+    at.problem = item.problem;
+    at.segment = first_segment;
+    at.left = segment_stage(p, q, end_of_segments(first_segment)) - first_stage;
     at.tile_bytes = static_cast<std::uint32_t>(stage_tile_bytes(q.kind));
     at.second_tile = static_cast<std::uint32_t>(q.scale_blocks * kStagesPerScale) * at.tile_bytes;
     at.weights = q.codes + std::int64_t{first_tile} * at.second_tile + first_stage * at.tile_bytes;
@@ -39,8 +51,20 @@ struct TileProducer {
     at.column = first_stage * kStageInputs;
     at.token = item.token_tile * p.item_tokens;
   }
-  __device__ __forceinline__ void next(ItemStages& at) const {
-    if (at.next_of_item()) return;
+  // Goes on to the item's next own segment, over those of the other block; false behind the last.
+  __device__ __forceinline__ bool next_segment(Stages& at) const {
+    if (kParts > 1 || blocks == 1 || at.segment + blocks >= p.segments) return false;
+    const LinearProblem& q = p.problems[at.problem];
+    const int end = segment_stage(p, q, at.segment + 1);
+    at.segment += blocks;
+    const int first = segment_stage(p, q, at.segment);
+    at.left = segment_stage(p, q, at.segment + 1) - first;
+    at.weights += (first - end) * at.tile_bytes;
+    at.column += (first - end) * kStageInputs;
+    return true;
+  }
+  __device__ __forceinline__ void next(Stages& at) const {
+    if (at.next_stage() || next_segment(at)) return;
     ++at.round;
     begin_item(at);
   }
@@ -64,9 +88,9 @@ struct TileProducer {
     // The first stages: weights at once, inputs when the kernels before have written them. Nothing here concerns other
     // blocks; it waits for them all the same before it waits for consumers: racecheck lets nobody past a barrier of the
     // cluster before all threads wait there.
-    ItemStages at;
+    Stages at;
     begin_item(at);
-    ItemStages ahead = at;
+    Stages ahead = at;
     int filled = 0;
     for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead))
       load_weights(ahead, filled);

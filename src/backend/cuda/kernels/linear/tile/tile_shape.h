@@ -8,10 +8,12 @@
 
 namespace dsv4rt::cuda {
 
-// Bytes of a row tile's output on its way, or of the sums that the blocks of a cluster exchange.
-constexpr int tile_sum_bytes(int tokens, int segments, int cluster_blocks) {
-  if (cluster_blocks == 1) return kRowTile * tokens * 2;
-  return (segments - segments / cluster_blocks) * (kRowTile / cluster_blocks) * tokens * 4;
+// Slots in which a block of a pair gets the sums of its row tile that the other one has.
+inline constexpr int kSumSlots = 2;
+
+// Bytes for each row tile of a block: of its output on its way, or, of a pair of blocks, of a slot.
+constexpr int tile_sum_bytes(int tokens, int cluster_blocks) {
+  return kRowTile * tokens * (cluster_blocks == 1 ? 2 : 4);
 }
 
 // kParts: warpgroups that share a row tile's segments of the block.
@@ -46,7 +48,7 @@ constexpr int pass_chunk_bytes(int tokens) {
 struct TileVariant {
   int tokens;          // tokens of an item
   int row_tiles;       // row tiles of a block
-  int cluster_blocks;  // a divisor of the segments
+  int cluster_blocks;  // one or two, a divisor of the segments
   int parts;           // warpgroups that share a block's segments
   bool adds_segments;
   int input_bytes;  // inputs of a stage
@@ -68,6 +70,12 @@ constexpr TileVariant tile_variant(int cluster_blocks) {
 // Numbered as LinearVariant does.
 inline constexpr std::array kTileVariants = {tile_variant<128, 1, 2>(2), tile_variant<128, 2>(1),
                                              tile_variant<128, 2>(2), tile_variant<256, 2>(1)};
+
+// Of a pair of blocks without parts each adds up one of the row tiles.
+static_assert(std::ranges::all_of(kTileVariants, [](const TileVariant& variant) {
+  return variant.parts > 1 || variant.cluster_blocks == 1 ||
+         (variant.cluster_blocks == 2 && variant.row_tiles == 2 && kSumSlots == 2);
+}));
 
 // Parts keep their segments' sums, all but the first part one by one, in registers for two.
 static_assert(std::ranges::all_of(kTileVariants, [](const TileVariant& variant) {
