@@ -20,11 +20,13 @@ import sys
 import numpy as np
 
 MULTIPROCESSORS = 132
+SHARED_BYTES = 232448  # of a block
 FP8, BF16, CODES = 4096, 8192, 8192.0  # bytes of a row tile's weights in a stage; of CODES it holds 128 inputs, not 64
 # Clusters of so many blocks, one a multiprocessor, that an H200 runs at once.
 CLUSTERS = {1: 132, 2: 66}
 EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "splitk 96x4", "splitk 96x1",
-                  "splitk 96r2", "splitk 112x4", "splitk 128r2", "tile 1c2k2", "tile 2c1", "tile 2c2", "tile 2c1t256",
+                  "splitk 96r2", "splitk 112x4", "splitk 128r2", "tile 1c2k2", "tile 2c1", "tile 2c2", "tile 1c2k2t160",
+                  "tile 2c1t160", "tile 2c2t160", "tile 1c2k2t192", "tile 2c1t192", "tile 2c2t192", "tile 2c1t256",
                   "prefill 128", "prefill 192"]
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
@@ -90,6 +92,16 @@ def tile_shape(shape):
     return int(rows), int(cluster), int(sharers or 1), int(tokens or 128)
 
 
+def ring_stages(parts, tokens, rows, cluster, sharers):
+    """Stages of a ring of the tile kernel, as plan_tiles() of linear_dispatch.cpp finds them."""
+    if sharers > 1:
+        sums = 3 * 64 * tokens
+    else:
+        sums = rows * 64 * tokens * (2 if cluster == 1 else 4)
+    stage = rows * max(p[2] for p in parts) + tokens * 128
+    return (SHARED_BYTES - 1024 - 512 * sharers - sums) // stage // sharers
+
+
 def features(variant, parts, tokens):
     """What the constants are multiplied with; None where the variant does not run the problem."""
     family, shape = variant.split()
@@ -102,9 +114,9 @@ def features(variant, parts, tokens):
         cluster = count // groups
     elif family == "tile":
         rows, cluster, sharers, item_tokens = tile_shape(shape)
-        # A warpgroup has registers for two segments of 128 tokens, or for one of 256.
-        most = 1 if item_tokens > 128 else 2 * cluster * sharers if sharers > 1 else count
-        if count % (cluster * sharers) or count > most:
+        # A warpgroup has registers for two segments of 192 tokens, or for one of 256.
+        most = 1 if item_tokens > 192 else 2 * cluster * sharers if sharers > 1 else count
+        if count % (cluster * sharers) or count > most or ring_stages(parts, item_tokens, rows, cluster, sharers) < 3:
             return None
     elif family == "fp8":
         rows, item_tokens = 2, int(shape)

@@ -28,16 +28,18 @@ using cuda::LinearShape;
 using cuda::TileKind;
 
 LinearDevice h200() {
-  return {.facts = {.ordinal = 0,
-                    .compute_major = 9,
-                    .compute_minor = 0,
-                    .multiprocessors = 132,
-                    .block_shared_bytes = 232448,
-                    .sm_shared_bytes = 233472,
-                    .reserved_shared_bytes = 1024,
-                    .has_sm90a = true},
-          .tile_clusters = {66, 132, 66, 132},
-          .prefill_clusters = {66, 66}};
+  LinearDevice device{.facts = {.ordinal = 0,
+                                .compute_major = 9,
+                                .compute_minor = 0,
+                                .multiprocessors = 132,
+                                .block_shared_bytes = 232448,
+                                .sm_shared_bytes = 233472,
+                                .reserved_shared_bytes = 1024,
+                                .has_sm90a = true},
+                      .prefill_clusters = {66, 66}};
+  std::ranges::transform(cuda::kTileVariants, device.tile_clusters.begin(),
+                         [&](const cuda::TileVariant& variant) { return 132 / variant.cluster_blocks; });
+  return device;
 }
 
 // A Blackwell without code of its own, or a Hopper in a build without it.

@@ -153,16 +153,17 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   return does_not_fit(plan.variant);
 }
 
+constexpr int kLeastStages = 3;  // of the ring of a resident block
+
 // What kTile, kPrefill and kFp8 have in common: one block a multiprocessor, clusters that take item after item.
 Result<LinearPlan> plan_resident(LinearPlan plan, const DeviceFacts& device, int at_once, int items, int weights,
                                  int inputs, int other_bytes) {
-  constexpr int kMinStages = 3;
   plan.shared_bytes = device.block_shared_bytes;
   plan.input_offset = weights;
   plan.stage_bytes = weights + inputs;
   plan.stages = std::min((device.block_shared_bytes - other_bytes) / plan.stage_bytes, kMaxStages);
   plan.clusters = std::min(items, at_once);
-  if (at_once == 0 || plan.stages < kMinStages) return does_not_fit(plan.variant);
+  if (at_once == 0 || plan.stages < kLeastStages) return does_not_fit(plan.variant);
   return plan;
 }
 
@@ -200,6 +201,7 @@ Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32
                                               variant.row_tiles * weight_bytes(shapes), variant.input_bytes,
                                               variant.other_bytes + variant.row_tiles * plan.sum_bytes));
   plan.stages /= variant.parts;
+  if (plan.stages < kLeastStages) return does_not_fit(plan.variant);
   plan.single_tiles = single_tiles(plan, tokens, shapes, items);
   return plan;
 }

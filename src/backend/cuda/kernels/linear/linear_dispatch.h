@@ -61,7 +61,7 @@ struct LinearVariant {
 // Every variant: kPortable, then the families from few tokens to many.
 std::span<const LinearVariant> linear_variants();
 // Names are "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c2"
-// (two row tiles a block, clusters of two), "prefill 192", "fp8 128".
+// (two row tiles a block, clusters of two, 128 tokens), "tile 2c2t160" (160), "prefill 192", "fp8 128".
 std::string name_of(LinearVariant variant);
 
 // A device, and what it says of kernels.

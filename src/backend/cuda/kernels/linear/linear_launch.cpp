@@ -83,8 +83,8 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   params.input_scales = described.input_scales;
   params.input_scale_stride = described.input_scale_stride;
   params.tokens = described.tokens;
+  params.first_item = described.first_item;
   params.token_tiles = described.token_tiles;
-  params.problem_count = described.problem_count;
   params.items = described.items;
   params.segments = described.segments;
   params.stages = plan.stages;
@@ -119,7 +119,7 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
     problem->row_groups = ceil_div(problem->row_tiles, item_tiles);
     problem->item_tiles = item_tiles;
     problem->scale_blocks = static_cast<std::int32_t>(weight.in_features() / kScaleBlockInputs);
-    problem->first_item = params.items;
+    params.first_item.of[problem - params.problems] = params.items;
     problem->kind = weight.tile_kind();
     problem->float_output = call->output == OutputType::kF32;
     problem->wide_stores = aligned(call->y) && call->y_stride % 8 == 0;
@@ -131,13 +131,14 @@ void describe_problems(LinearParams& params, std::span<const LinearCall*> calls,
 // Makes items of one row tile each of the last problem's last ones.
 void split_last_problem(LinearParams& params, int row_tiles) {
   if (row_tiles == 0) return;
-  LinearProblem& most = params.problems[params.problem_count - 1];
-  LinearProblem& rest = params.problems[params.problem_count++];
+  const int number = params.problem_count++;
+  LinearProblem& most = params.problems[number - 1];
+  LinearProblem& rest = params.problems[number];
   rest = most;
   most.row_tiles -= row_tiles;
   params.items += (most.row_tiles / most.item_tiles - most.row_groups + row_tiles) * params.token_tiles;
   most.row_groups = most.row_tiles / most.item_tiles;
-  rest.first_item = most.first_item + most.row_groups * params.token_tiles;
+  params.first_item.of[number] = params.first_item.of[number - 1] + most.row_groups * params.token_tiles;
   rest.row_tiles = rest.row_groups = row_tiles;
   rest.item_tiles = 1;
   rest.codes +=

@@ -48,12 +48,12 @@ __global__ __launch_bounds__(kGemvThreads,
   extern __shared__ char gemv_memory[];
   const std::uint32_t base = shared_address(gemv_memory);
   const int rank = p.segments > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) / p.segments);
+  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) >> (31 - __clz(p.segments)));
   GemvUnit unit;
   unit.q = &p.problems[item.problem];
   unit.row_tile = item.row_group;
-  unit.first_block = unit.q->scale_blocks * rank / p.segments;
-  unit.blocks = unit.q->scale_blocks * (rank + 1) / p.segments - unit.first_block;
+  unit.first_block = segment_block(p, *unit.q, rank);
+  unit.blocks = segment_block(p, *unit.q, rank + 1) - unit.first_block;
   unit.slots = min(p.ring_bytes / kGemvSlotBytes, kMaxStages);
   unit.full = base;
   unit.empty = unit.full + kMaxStages * 8;

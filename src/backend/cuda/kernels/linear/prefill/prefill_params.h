@@ -18,9 +18,9 @@ struct PrefillParams {
   LinearProblem problems[kMaxPrefillProblems];
   const float* input_scales = nullptr;  // kFp8Products, see LinearParams
   std::int32_t input_scale_stride = 0;
+  FirstItems first_item;
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
-  std::int32_t problem_count = 0;
   std::int32_t items = 0;
   std::int32_t segments = 1;      // segments of every problem
   std::int32_t stages = 0;        // stages of the ring

@@ -14,18 +14,31 @@ struct LinearItem {
 };
 
 // Items of a problem go through bands of row groups, in each band token tile by token tile: blocks that run at
-// the same time share weights and inputs in L2.
+// the same time share weights and inputs in L2. Most launches of decode steps have one token tile, and what runs once
+// waits for its instructions: they take the short way.
 template <class Params>
 __device__ __forceinline__ LinearItem linear_item(const Params& p, int index) {
   constexpr int kBand = 16;
   int problem = 0;
-  while (problem + 1 < p.problem_count && p.problems[problem + 1].first_item <= index) ++problem;
-  const LinearProblem& q = p.problems[problem];
-  const int local = index - q.first_item;
+  int first = 0;
+#pragma unroll
+  for (int i = 1; i < kMaxProblems; ++i) {
+    if (p.first_item.of[i] > index) continue;
+    problem = i;
+    first = p.first_item.of[i];
+  }
+  const int local = index - first;
+  if (p.token_tiles == 1) return {problem, local, 0};
   const int band = local / (kBand * p.token_tiles);
   const int within = local - band * kBand * p.token_tiles;
-  const int width = min(kBand, q.row_groups - band * kBand);
+  const int width = min(kBand, p.problems[problem].row_groups - band * kBand);
   return {problem, band * kBand + within % width, within / width};
+}
+
+// First block of 128 inputs of a segment, of which there are a power of two.
+template <class Params>
+__device__ __forceinline__ int segment_block(const Params& p, const LinearProblem& q, int segment) {
+  return q.scale_blocks * segment >> (31 - __clz(p.segments));
 }
 
 // Items of one cluster: rounds go through the clusters forwards and backwards in turn, so that the one that

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cuda.h>
+#include <limits>
 
 #include "base/bfloat16.h"
 
@@ -82,12 +83,21 @@ struct LinearProblem {
   std::int32_t row_groups = 0;    // groups of row tiles, those of one item each
   std::int32_t item_tiles = 0;    // row tiles of an item, of the last one maybe fewer
   std::int32_t scale_blocks = 0;  // K / 128
-  std::int32_t first_item = 0;
   std::int16_t input = 0;  // index into LinearParams::inputs or rows
   TileKind kind = TileKind::kBf16;
   bool float_output = false;
   bool wide_stores = false;   // y and its rows are 16-byte aligned
   bool boxed_output = false;  // kTile: LinearParams::outputs has a map of y, at the problem's number
+};
+
+// The first item of each problem, side by side: a block that begins finds its problem by one line of parameters.
+struct FirstItems {
+  std::int32_t of[kMaxProblems];
+
+  // None: every item comes before those of problems that do not exist.
+  constexpr FirstItems() {
+    for (std::int32_t& first : of) first = std::numeric_limits<std::int32_t>::max();
+  }
 };
 
 // What a problem multiplies with, for kernels that read it without a tensor map.
@@ -111,6 +121,7 @@ struct LinearParams {
   const float* input_scales = nullptr;    // kFp8Products: [K / 128][T], rows input_scale_stride apart, 16-byte aligned
   std::int32_t input_scale_stride = 0;    // holds whole items of tokens
   LinearProblem problems[kMaxProblems];
+  FirstItems first_item;
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
   std::int32_t problem_count = 0;

@@ -36,15 +36,15 @@ __global__ __launch_bounds__(
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int segment = rank * kGroups + group;
-  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) / blocks);
+  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) >> (31 - __clz(blocks)));
   const LinearProblem& q = p.problems[item.problem];
   SplitKUnit unit;
   unit.q = &q;
   unit.row = kRows > 1 ? warp % kGroupWarps / kRowTileWarps : 0;
   unit.row_tile = item.row_group * kRows + unit.row;
   unit.first_token = item.token_tile * p.item_tokens;
-  unit.first_block = q.scale_blocks * segment / p.segments;
-  unit.blocks = q.scale_blocks * (segment + 1) / p.segments - unit.first_block;
+  unit.first_block = segment_block(p, q, segment);
+  unit.blocks = segment_block(p, q, segment + 1) - unit.first_block;
   unit.tile_bytes = stage_tile_bytes(q.kind);
   unit.slot_bytes = kRows * unit.tile_bytes + kSplitKBoxBytes<kTokens> + splitk_scale_bytes(q.kind);
   unit.slots = min(p.ring_bytes / unit.slot_bytes, kMaxStages);

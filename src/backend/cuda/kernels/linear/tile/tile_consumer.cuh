@@ -78,27 +78,32 @@ struct TileConsumer {
     if (stages > 0) release(earlier_stage(1));
   }
 
-  static constexpr int kWideValues = kStageInputs / 4;  // registers of the A operand for a stage
+  // A stage's weights are widened in one piece or two: beside sums and totals of 192 tokens registers are few.
+  static constexpr int kPieces = Shape::kAddsSegments && kTokens > 160 ? 2 : 1;
+  static constexpr int kPieceProducts = kStageInputs / kTileStepInputs / kPieces;
+  static constexpr int kWideValues = 4 * kPieceProducts;  // registers of the A operands of a piece
 
-  // Widens a stage while the products of the one before still run, then multiplies it.
+  // Widens a piece of a stage while the products of the one before still run, then multiplies it.
   __device__ __forceinline__ void step_wide(float (&sum)[kValues], std::uint32_t (&a)[kWideValues],
-                                            std::uint32_t factors, bool first) {
-    wait_full();
+                                            std::uint32_t factors, int piece, bool first) {
+    if (piece == 0) wait_full();
     const std::uint32_t at = weights_at(ring.stage, stage_tile_bytes(TileKind::kFp8)) + (warp * 32 + lane) * 16;
     const std::uint32_t inputs = inputs_at(ring.stage);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 codes = load_shared_uint4(at + i * kWarpgroup * 16);
+    for (int i = 0; i < kPieceProducts / 2; ++i) {
+      const uint4 codes = load_shared_uint4(at + (piece * kPieceProducts / 2 + i) * kWarpgroup * 16);
       widen(codes.x, codes.y, factors, a + 8 * i);
       widen(codes.z, codes.w, factors, a + 8 * i + 4);
     }
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs, k), k > 0 || !first);
+    for (int k = 0; k < kPieceProducts; ++k) {
+      Mma::bf16_registers(sum, a + 4 * k, wgmma_tile(inputs, piece * kPieceProducts + k), k > 0 || piece > 0 || !first);
+    }
     wgmma_commit();
     wgmma_wait<1>();
-    if (!first) release(earlier_stage(1));
-    ring.advance(p.stages);
+    if (piece == 0 && !first) release(earlier_stage(1));
+    if (piece + 1 == kPieces) ring.advance(p.stages);
   }
 
   // `scales` begins at the segment; two stages share one.
@@ -112,8 +117,11 @@ struct TileConsumer {
         next_chunk = lane_scales(scales, block + 32, blocks);
       }
       const std::uint32_t factors = widening_factors(__shfl_sync(0xffffffffU, chunk, block % 32));
-      step_wide(sum, even, factors, block == 0);
-      step_wide(sum, odd, factors, false);
+#pragma unroll
+      for (int piece = 0; piece < kStagesPerScale * kPieces; piece += 2) {
+        step_wide(sum, even, factors, piece % kPieces, block == 0 && piece == 0);
+        step_wide(sum, odd, factors, (piece + 1) % kPieces, block == 0 && piece + 1 < kPieces);
+      }
     }
     wgmma_wait<0>();
     wgmma_hold(sum);

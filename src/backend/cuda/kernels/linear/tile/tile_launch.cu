@@ -11,10 +11,22 @@ struct Compiled {
   int threads;
 };
 
+template <int kTokens, int kRowTiles, int kParts>
+constexpr Compiled kCompiled{&linear_tile_kernel<kTokens, kRowTiles, kParts>,
+                             TileShape<kTokens, kRowTiles, kParts>::kThreads};
+
 Compiled compiled(const TileVariant& variant) {
-  if (variant.tokens == 256) return {&linear_tile_kernel<256, 2, 1>, TileShape<256, 2, 1>::kThreads};
-  if (variant.parts == 2) return {&linear_tile_kernel<128, 1, 2>, TileShape<128, 1, 2>::kThreads};
-  return {&linear_tile_kernel<128, 2, 1>, TileShape<128, 2, 1>::kThreads};
+  const bool parts = variant.parts > 1;
+  switch (variant.tokens) {
+    case 256:
+      return kCompiled<256, 2, 1>;
+    case 192:
+      return parts ? kCompiled<192, 1, 2> : kCompiled<192, 2, 1>;
+    case 160:
+      return parts ? kCompiled<160, 1, 2> : kCompiled<160, 2, 1>;
+    default:
+      return parts ? kCompiled<128, 1, 2> : kCompiled<128, 2, 1>;
+  }
 }
 
 }  // namespace

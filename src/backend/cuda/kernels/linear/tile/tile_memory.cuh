@@ -8,10 +8,6 @@
 
 namespace dsv4rt::cuda {
 
-// First block of 128 inputs of a segment, of which there are a power of two.
-__device__ inline int segment_block(const LinearParams& p, const LinearProblem& q, int segment) {
-  return q.scale_blocks * segment >> (31 - __clz(p.segments));
-}
 // First stage of a segment.
 __device__ inline int segment_stage(const LinearParams& p, const LinearProblem& q, int segment) {
   return segment_block(p, q, segment) * kStagesPerScale;

@@ -27,8 +27,8 @@ struct TileShape {
   static constexpr int kConsumerRegisters = 232;
   static constexpr int kThreads = kConsumers + (kMovesRegisters ? kWarpgroup : 32);
   static constexpr int kValues = kTokens / 2;  // accumulators of a thread
-  // With more tokens there are no registers for a sum of segments: the one segment's is stored.
-  static constexpr bool kAddsSegments = kTokens <= 128;
+  // With more tokens there are no registers for a total of segments: the one segment's sum is stored.
+  static constexpr bool kAddsSegments = kTokens <= 192;
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kBarrierBytes = kParts * 512;
   // Stages whose weights are fetched before the kernels before have ended. Those of whole rings, all asked for at once,
@@ -67,9 +67,12 @@ constexpr TileVariant tile_variant(int cluster_blocks) {
           .other_bytes = Shape::kBarrierBytes + Shape::kAlignmentBytes};
 }
 
-// Numbered as LinearVariant does.
-inline constexpr std::array kTileVariants = {tile_variant<128, 1, 2>(2), tile_variant<128, 2>(1),
-                                             tile_variant<128, 2>(2), tile_variant<256, 2>(1)};
+// Numbered as LinearVariant does. Steps of 129 to 192 tokens have items of all tokens: two items take up to half as
+// long again.
+inline constexpr std::array kTileVariants = {
+    tile_variant<128, 1, 2>(2), tile_variant<128, 2>(1), tile_variant<128, 2>(2),    tile_variant<160, 1, 2>(2),
+    tile_variant<160, 2>(1),    tile_variant<160, 2>(2), tile_variant<192, 1, 2>(2), tile_variant<192, 2>(1),
+    tile_variant<192, 2>(2),    tile_variant<256, 2>(1)};
 
 // Of a pair of blocks without parts each adds up one of the row tiles.
 static_assert(std::ranges::all_of(kTileVariants, [](const TileVariant& variant) {
