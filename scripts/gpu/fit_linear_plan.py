@@ -31,7 +31,7 @@ EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "s
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
-TRIES = 1_500_000
+TRIES = 500_000
 
 
 def problems(hidden, rank, heads, groups, prefix):
@@ -218,7 +218,7 @@ class Choices:
         losses = self.weights * np.where(alike, self.losses, 0.0).max(axis=1)
         errors = np.log(np.maximum(estimates[self.runs], 1e-3) / self.measured[self.runs])
         return (losses.mean() + 10 * np.maximum(0, losses - 0.01).mean() + 60 * np.maximum(0, losses - 0.06).mean()
-                + 3 * (errors**2).mean())
+                + 8 * (errors**2).mean())
 
     def refined(self, constants, tries, variants=None):
         """The constants after small random changes of those of `variants`, or of all, of which those that lessen the

@@ -175,6 +175,48 @@ class LinearVariants : public GpuTest {
     }
   }
 
+  // Five problems that share a launch and their inputs, with bytes between the rows.
+  void expect_same_of_many(std::int64_t in) {
+    constexpr std::int64_t kPadding = 8;
+    constexpr std::int64_t kOuts[] = {1984, 1344, 2752, 832, 5568};
+    static_assert(std::size(kOuts) > cuda::kMaxBoxedOutputs);
+    const int segments = cuda::tile_segments(in);
+    std::vector<cuda::LinearVariant> certain;  // those that box outputs
+    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      if (variant.family != cuda::LinearFamily::kTile) continue;
+      const cuda::TileVariant& tile = cuda::kTileVariants.at(static_cast<std::size_t>(variant.number));
+      if (tile.parts > 1 || segments % tile.cluster_blocks != 0) continue;
+      if (tile.adds_segments || segments == 1) certain.push_back(variant);
+    }
+    for (const Weights& kind : {kWeights[0], kWeights[1]}) {
+      std::vector<std::unique_ptr<PackedLinear>> weights;
+      std::int64_t row = 0;  // values of all problems' rows of a token
+      for (const std::int64_t out : kOuts) {
+        TestMatrix matrix;
+        fill_matrix(matrix, kind.encoding, kind.activation, out, in, 96 + static_cast<std::uint32_t>(weights.size()));
+        weights.push_back(pack(gpu(), matrix.host));
+        row += out + kPadding;
+      }
+      for (const std::int32_t tokens : {70, 200, 520, 520}) {
+        const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
+        const auto calls = [&](float* y) {
+          std::vector<LinearCall> all;
+          for (const auto& weight : weights) {
+            const std::int64_t stride = weight->out_features() + kPadding;
+            all.push_back({x.data(), in, weight.get(), y, stride, OutputType::kBf16});
+            y += tokens * stride;  // twice what they take: what is behind the rows of one problem is no other's
+          }
+          return all;
+        };
+        expect_same_bytes({.name = std::string(kind.name) + ", many problems",
+                           .tokens = tokens,
+                           .values = tokens * row,
+                           .calls = calls,
+                           .certain = certain});
+      }
+    }
+  }
+
   static constexpr std::size_t kBehind = 4096;  // floats behind the outputs, which nobody writes
 
   std::unique_ptr<const cuda::CudaDevice> device_;
@@ -252,16 +294,21 @@ TEST_F(LinearVariants, GiveTheSameBytesTogether) {
   for (const Weights& weights : {kWeights[0], kWeights[1]}) {
     for (const std::int32_t tokens : {65, 128, 300}) expect_same_together(weights, 16576, 512, tokens);
     expect_same_together(weights, 3648, 3968, 300);
+    expect_same_together(weights, 3648, 1152, 300);
     EXPECT_TRUE(seen_.contains("tile 2c1") && seen_.contains("tile 2c2"));
   }
 }
 
-// More items than the tile kernel has clusters: what parts and blocks hand on takes the place of the item before's.
+// More items than the tile kernel has clusters, of every size: what parts and blocks hand on takes the place of the
+// item before's. With two segments a block's slots take turns from item to item.
 TEST_F(LinearVariants, GiveTheSameBytesInSeveralRounds) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
   for (const Weights& weights : {kWeights[0], kWeights[1]}) {
-    for (const std::int64_t in : {2304, 4224}) {
-      for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) expect_same(weights, 4288, in, 150, type);
+    for (const std::int64_t in : {1152, 2304, 4224}) {
+      for (const std::int32_t tokens : {150, 350}) {
+        for (const OutputType type : {OutputType::kF32, OutputType::kBf16})
+          expect_same(weights, 4288, in, tokens, type);
+      }
     }
   }
 }
@@ -271,43 +318,8 @@ TEST_F(LinearVariants, GiveTheSameBytesInSeveralRounds) {
 // their way now and then: several times. Bytes between the rows stay.
 TEST_F(LinearVariants, GiveTheSameBytesForManyProblems) {
   if (!device_->has_sm90a()) GTEST_SKIP() << "weights are not packed in tiles here";
-  constexpr std::int64_t kIn = 128;
-  constexpr std::int64_t kPadding = 8;
-  constexpr std::int64_t kOuts[] = {1984, 1344, 2752, 832, 5568};
-  static_assert(std::size(kOuts) > cuda::kMaxBoxedOutputs);
-  std::vector<cuda::LinearVariant> certain;  // those whose clusters are single blocks
-  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-    if (variant.family != cuda::LinearFamily::kTile) continue;
-    if (cuda::kTileVariants.at(static_cast<std::size_t>(variant.number)).cluster_blocks == 1)
-      certain.push_back(variant);
-  }
-  for (const Weights& kind : {kWeights[0], kWeights[1]}) {
-    std::vector<std::unique_ptr<PackedLinear>> weights;
-    std::int64_t row = 0;  // values of all problems' rows of a token
-    for (const std::int64_t out : kOuts) {
-      TestMatrix matrix;
-      fill_matrix(matrix, kind.encoding, kind.activation, out, kIn, 96 + static_cast<std::uint32_t>(weights.size()));
-      weights.push_back(pack(gpu(), matrix.host));
-      row += out + kPadding;
-    }
-    for (const std::int32_t tokens : {70, 200, 520, 520}) {
-      const DeviceArray<bf16> x(gpu(), random_inputs(tokens * kIn));
-      const auto calls = [&](float* y) {
-        std::vector<LinearCall> all;
-        for (const auto& weight : weights) {
-          const std::int64_t stride = weight->out_features() + kPadding;
-          all.push_back({x.data(), kIn, weight.get(), y, stride, OutputType::kBf16});
-          y += tokens * stride;  // twice what they take: what is behind the rows of one problem is no other's
-        }
-        return all;
-      };
-      expect_same_bytes({.name = std::string(kind.name) + ", many problems",
-                         .tokens = tokens,
-                         .values = tokens * row,
-                         .calls = calls,
-                         .certain = certain});
-    }
-  }
+  expect_same_of_many(128);
+  expect_same_of_many(1152);  // pairs of blocks too
 }
 
 // The same with few launches, for tools that follow every access. In the prefill kernel one lane of a warp arrives for

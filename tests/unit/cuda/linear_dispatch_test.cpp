@@ -112,7 +112,12 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 81, wo_b), "splitk 96x4");
   EXPECT_EQ(served(device, 96, wo_b), "splitk 96x4");
   EXPECT_EQ(served(device, 128, wo_b), "tile 1c2k2");
-  EXPECT_EQ(served(device, 136, wo_b), "splitk 80x4");  // two items of 72 tokens
+  EXPECT_EQ(served(device, 129, wo_b), "tile 1c2k2t160");
+  EXPECT_EQ(served(device, 160, wo_b), "tile 1c2k2t160");
+  EXPECT_EQ(served(device, 161, wo_b), "tile 1c2k2t192");
+  EXPECT_EQ(served(device, 192, wo_b), "tile 1c2k2t192");
+  EXPECT_EQ(served(device, 193, wo_b), "tile 2c2");
+  EXPECT_EQ(served(device, 320, wo_b), "tile 2c2t160");  // two items
   const std::vector<LinearShape> wq_b_and_index{fp8(32768, 1024), fp8(8192, 1024)};
   EXPECT_EQ(served(device, 65, wq_b_and_index), "splitk 80x1");
   EXPECT_EQ(served(device, 80, wq_b_and_index), "splitk 80x1");
@@ -123,8 +128,9 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
   EXPECT_EQ(served(device, 256, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 512, wq_b_and_index), "tile 2c1t256");
-  EXPECT_EQ(served(device, 192, wq_b_and_index), "tile 2c1t256");
-  EXPECT_EQ(served(device, 384, wq_b_and_index), "prefill 192");  // its items have no tokens in vain there
+  EXPECT_EQ(served(device, 160, wq_b_and_index), "tile 2c1t160");
+  EXPECT_EQ(served(device, 192, wq_b_and_index), "tile 2c1t192");
+  EXPECT_EQ(served(device, 384, wq_b_and_index), "tile 2c1t192");  // its items have no tokens in vain there
   EXPECT_EQ(served(device, 768, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 1024, wq_b_and_index), "tile 2c1t256");
   EXPECT_EQ(served(device, 8192, {fp8(32768, 1024)}), "tile 2c1t256");
@@ -250,7 +256,7 @@ TEST(LinearDispatch, PlansFitTheDevice) {
   auto layers = all_layers();
   for (const auto& [name, shapes] : all_layers()) layers.emplace(name + " fp8", with_products(shapes));
   for (const auto& [name, shapes] : layers) {
-    for (const std::int32_t tokens : {1, 4, 5, 16, 17, 33, 64, 65, 96, 97, 128, 192, 256, 512, 2048}) {
+    for (const std::int32_t tokens : {1, 4, 5, 16, 17, 33, 64, 65, 96, 97, 128, 136, 160, 176, 192, 256, 512, 2048}) {
       for (const cuda::LinearVariant variant : cuda::linear_variants()) {
         const auto plan = plan_variant(variant, device, tokens, shapes);
         if (!plan.ok()) {
@@ -341,7 +347,7 @@ TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   EXPECT_EQ(singles(128, std::vector<LinearShape>(16, fp8(2240, 1024))), 0);  // no place for another problem
 }
 
-// A warpgroup has registers for the sums of two segments of 128 tokens, of 256 for those of one.
+// A warpgroup has registers for the sums of two segments of 192 tokens, of 256 for those of one.
 TEST(LinearDispatch, SegmentsFitTheRegisters) {
   const auto runs = [](cuda::LinearVariant variant, std::int64_t inputs) {
     const LinearShape shape = fp8(8192, inputs);
@@ -354,6 +360,15 @@ TEST(LinearDispatch, SegmentsFitTheRegisters) {
   // Where totals have no registers there is one.
   EXPECT_TRUE(runs(cuda::tile_of(2, 1, 1, 256), 1024));
   EXPECT_FALSE(runs(cuda::tile_of(2, 1, 1, 256), 2048));
+}
+
+// Two rings of BF16 weights and 192 tokens would have two stages each.
+TEST(LinearDispatch, RingsHaveThreeStages) {
+  const LinearShape codes = fp8(4096, 8192);
+  const LinearShape bf16 = bf16_shape(4096, 8192);
+  EXPECT_TRUE(plan_variant(cuda::tile_of(1, 2, 2, 192), h200(), 192, std::span(&codes, 1)).ok());
+  EXPECT_EQ(plan_variant(cuda::tile_of(1, 2, 2, 192), h200(), 192, std::span(&bf16, 1)).status().code(),
+            StatusCode::kUnsupported);
 }
 
 // The constants belong to the measurements that they were fitted to.

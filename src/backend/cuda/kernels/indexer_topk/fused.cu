@@ -17,7 +17,7 @@ namespace {
 constexpr std::int32_t kMostFusedBlocks = 8;  // for a token
 
 // With more tokens than multiprocessors blocks follow one another: twice, where the second time leaves no more than
-// three quarters of the multiprocessors idle. Otherwise all of them on each token's rows are faster.
+// three quarters of the multiprocessors idle. Otherwise kernels whose blocks share the tokens' rows are faster.
 bool fills_two_rounds(std::int64_t tokens, std::int64_t processors) {
   return 4 * tokens >= 5 * processors && tokens <= 2 * processors;
 }

@@ -166,7 +166,7 @@ __device__ inline float finish_score(const HeadSums& sum, float factor, bool odd
 struct ScoreMemory {
   std::byte* queries;  // [run tokens], see QueryLoader; of integers the next run's are in the other half
   std::byte* ring;
-  float* weights;  // [this run, the next one][run tokens]
+  float* weights;  // [this run, the next one where its are held][run tokens]
   ScoreControl* control;
 
   __device__ ScoreMemory(std::byte* shared, const ScoreShape& shape, const ScoreBatch& batch)

@@ -56,8 +56,8 @@ Status prepare_select_counted(const CudaDevice& device);
 Status launch_select_counted(const IndexerTopkParams& params, const ScoreBatch& batch, std::int32_t blocks,
                              cudaStream_t stream);
 
-// Both stages in one kernel on Hopper, where few rows are to be scored: the blocks for each token that have a place at
-// the same time, 0 where other kernels serve.
+// Both stages in one kernel on Hopper, where few rows are to be scored: the blocks for each token, which have a place
+// at the same time but where one block follows another (fused.cu); 0 where other kernels serve.
 Result<std::int32_t> fused_blocks(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
 Status launch_fused(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
                     std::int32_t blocks, cudaStream_t stream);

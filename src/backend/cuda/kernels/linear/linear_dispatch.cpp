@@ -153,7 +153,8 @@ Result<LinearPlan> plan_splitk(int number, const DeviceFacts& device, std::int32
   return does_not_fit(plan.variant);
 }
 
-constexpr int kLeastStages = 3;  // of the ring of a resident block
+// Of the ring of a resident block.
+constexpr int kLeastStages = 3;
 
 // What kTile, kPrefill and kFp8 have in common: one block a multiprocessor, clusters that take item after item.
 Result<LinearPlan> plan_resident(LinearPlan plan, const DeviceFacts& device, int at_once, int items, int weights,

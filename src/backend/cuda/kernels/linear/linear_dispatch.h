@@ -84,7 +84,7 @@ struct LinearPlan {
   int stages = 0;           // kTile, kPrefill, kFp8: stages of the ring
   int input_offset = 0;     // kTile, kPrefill, kFp8: offset of the inputs in a stage, behind the weights
   int stage_bytes = 0;      // kTile, kPrefill, kFp8: weights and inputs of a stage
-  int sum_bytes = 0;        // kTile: sums of a row tile
+  int sum_bytes = 0;        // kTile: for each row tile of a block, see LinearParams
   int single_tiles = 0;     // kTile: the last row tiles of the last call, which are items of their own
   int rounding_blocks = 0;  // most blocks of the kernel that rounds inputs before this one; 0: as many as there are
 };

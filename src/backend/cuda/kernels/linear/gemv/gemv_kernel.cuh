@@ -48,7 +48,7 @@ __global__ __launch_bounds__(kGemvThreads,
   extern __shared__ char gemv_memory[];
   const std::uint32_t base = shared_address(gemv_memory);
   const int rank = p.segments > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) >> (31 - __clz(p.segments)));
+  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) >> exponent_of(p.segments));
   GemvUnit unit;
   unit.q = &p.problems[item.problem];
   unit.row_tile = item.row_group;

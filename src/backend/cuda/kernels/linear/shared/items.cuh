@@ -35,10 +35,14 @@ __device__ __forceinline__ LinearItem linear_item(const Params& p, int index) {
   return {problem, band * kBand + within % width, within / width};
 }
 
-// First block of 128 inputs of a segment, of which there are a power of two.
-template <class Params>
-__device__ __forceinline__ int segment_block(const Params& p, const LinearProblem& q, int segment) {
-  return q.scale_blocks * segment >> (31 - __clz(p.segments));
+// log2 of a power of two.
+__device__ __forceinline__ int exponent_of(int power) {
+  return 31 - __clz(power);
+}
+
+// First block of 128 inputs of a segment; the number of segments is a power of two.
+__device__ __forceinline__ int segment_block(const LinearParams& p, const LinearProblem& q, int segment) {
+  return q.scale_blocks * segment >> exponent_of(p.segments);
 }
 
 // Items of one cluster: rounds go through the clusters forwards and backwards in turn, so that the one that

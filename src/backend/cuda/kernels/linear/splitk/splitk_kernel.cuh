@@ -36,7 +36,7 @@ __global__ __launch_bounds__(
   const int blocks = p.segments / kGroups;
   const int rank = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int segment = rank * kGroups + group;
-  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) >> (31 - __clz(blocks)));
+  const LinearItem item = linear_item(p, static_cast<int>(blockIdx.x) >> exponent_of(blocks));
   const LinearProblem& q = p.problems[item.problem];
   SplitKUnit unit;
   unit.q = &q;

@@ -185,7 +185,7 @@ struct TileConsumer {
     return warp == 0 && lane == 0;
   }
   // Where a row tile of a block without a cluster is staged.
-  __device__ __forceinline__ std::uint32_t own_sums() const {
+  __device__ __forceinline__ std::uint32_t staging() const {
     return m.sums + tile * p.sum_bytes;
   }
 
@@ -306,10 +306,13 @@ struct TileConsumer {
   // order; what the other one has of it comes segment by segment, to two slots by turns, as [warp][quad][lane] of 16
   // bytes. So a block waits for the other one only as far as its own rows have come, and the last sums to be sent are
   // those of one segment.
+  __device__ __forceinline__ bool owns_rows() const {
+    return blocks == 1 || tile == static_cast<int>(rank);
+  }
   __device__ __forceinline__ std::uint32_t sums_at(int slot) const {
     return m.sums + slot * p.sum_bytes;
   }
-  __device__ __forceinline__ std::uint32_t own_sums_at(int slot) const {
+  __device__ __forceinline__ std::uint32_t lane_sums_at(int slot) const {
     return sums_at(slot) + warp * kQuads * 512 + lane * 16;
   }
   __device__ __forceinline__ void expect_sums(int slot) const {
@@ -319,7 +322,7 @@ struct TileConsumer {
     const unsigned target = rank ^ 1;
     barrier_wait_cluster(m.taken + pass.stage * 8, pass.parity ^ 1);
     const std::uint32_t sent = block_address(m.sent + pass.stage * 8, target);
-    const std::uint32_t to = block_address(own_sums_at(pass.stage), target);
+    const std::uint32_t to = block_address(lane_sums_at(pass.stage), target);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) store_cluster(to + j * 512, quad(sum, j), sent);
     pass.advance(kSumSlots);
@@ -330,19 +333,26 @@ struct TileConsumer {
     if (warp == 0 && lane == 0) expect_sums(pass.stage);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const float4 part = load_shared_float4(own_sums_at(pass.stage) + j * 512);
+      const float4 part = load_shared_float4(lane_sums_at(pass.stage) + j * 512);
       total[4 * j] += part.x, total[4 * j + 1] += part.y, total[4 * j + 2] += part.z, total[4 * j + 3] += part.w;
     }
   }
-  // The other block may fill the current slot again, unless that was the last time.
-  __device__ __forceinline__ void pass_slot(bool last_time) {
+  // The other block may fill the current slot again. An arrival of readers suffices: what this warp has written there,
+  // outputs on their way, has been read back.
+  __device__ __forceinline__ void pass_slot() {
     __syncwarp();
-    if (!last_time && lane == 0) barrier_arrive_readers(block_address(m.taken + pass.stage * 8, rank ^ 1));
+    if (lane == 0) barrier_arrive_readers(block_address(m.taken + pass.stage * 8, rank ^ 1));
     pass.advance(kSumSlots);
   }
+  // Before the block of a sender ends: its last sums have been taken, so that nobody arrives here any more.
+  __device__ __forceinline__ void wait_taken() {
+    for (int i = 0; i < kSumSlots; ++i, pass.advance(kSumSlots)) {
+      barrier_wait_cluster(m.taken + pass.stage * 8, pass.parity ^ 1);
+    }
+  }
 
-  __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item, bool last_item) {
-    const bool owns = blocks == 1 || tile == static_cast<int>(rank);
+  __device__ __forceinline__ void run_item(Segment s, int first_token, const Segment next_item) {
+    const bool owns = owns_rows();
     float sum[kValues], total[kValues];
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
@@ -362,19 +372,19 @@ struct TileConsumer {
       // Of the other block: the segment in front.
       if (blocks > 1 && s.number > 0) {
         receive(total);
-        if (s.number + 1 < p.segments) pass_slot(false);
+        if (s.number + 1 < p.segments) pass_slot();
       }
       add(total, sum);
     }
     if (!owns) return;
     if (blocks == 1) {
-      store_tile(*s.q, s.row_tile, first_token, own_sums(), total);
+      store_tile(*s.q, s.row_tile, first_token, staging(), total);
       return;
     }
     if (rank == 0) receive(total);
     store_tile(*s.q, s.row_tile, first_token, sums_at(pass.stage), total);
-    if (!last_item && stores_boxes()) wait_stores_read<0>();
-    pass_slot(last_item);
+    if (stores_boxes()) wait_stores_read<0>();
+    pass_slot();
   }
 
   // Parts hand on the total of the segments so far, from the first part of block 0 to the last part of the last block,
@@ -507,7 +517,7 @@ struct TileConsumer {
     const float next_scales = first_scales(next);
     sum_segment(sum, s, scales_ahead);
     scales_ahead = next_scales;
-    store_tile(*s.q, s.row_tile, first_token, own_sums(), sum);
+    store_tile(*s.q, s.row_tile, first_token, staging(), sum);
   }
 
   // Of an item of the problem.
@@ -544,7 +554,8 @@ struct TileConsumer {
     if (kParts > 1 && part == 0 && rank > 0 && warp == 0 && lane == 0) {
       for (int slot = 0; slot < kPassSlots; ++slot) expect_total(slot);
     }
-    if (kParts == 1 && blocks > 1 && tile == static_cast<int>(rank) && warp == 0 && lane == 0) {
+    const bool dealt = kParts == 1 && blocks > 1;
+    if (dealt && owns_rows() && warp == 0 && lane == 0) {
       for (int slot = 0; slot < kSumSlots; ++slot) expect_sums(slot);
     }
     for (int round = 1;; ++round) {
@@ -557,7 +568,7 @@ struct TileConsumer {
         } else if constexpr (kParts > 1) {
           run_parts(s, item.token_tile * p.item_tokens, next, last_item);
         } else {
-          run_item(s, item.token_tile * p.item_tokens, next, last_item);
+          run_item(s, item.token_tile * p.item_tokens, next);
         }
       } else {
         skip(own_stages(*s.q));
@@ -569,7 +580,8 @@ struct TileConsumer {
       const int index = item_of_round(round + 1, cluster, clusters);
       if (index < p.items) next_item = linear_item(p, index);
     }
-    if (warp == 0 && lane == 0) wait_stores_read<0>();  // shared memory ends with the block
+    if (dealt && !owns_rows()) wait_taken();
+    if (stores_boxes()) wait_stores_read<0>();  // shared memory ends with the block
   }
 };
 

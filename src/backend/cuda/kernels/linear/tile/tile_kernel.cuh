@@ -20,7 +20,7 @@
 
 namespace dsv4rt::cuda {
 
-// Grid: any number of clusters of a divisor of `segments` blocks. Dynamic shared memory: tile_shared_bytes.
+// Grid: any number of clusters of one block or two. Dynamic shared memory: tile_shared_bytes.
 template <int kTokens, int kRowTiles, int kParts>
 __global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
                              1) void linear_tile_kernel(const __grid_constant__ LinearParams p) {

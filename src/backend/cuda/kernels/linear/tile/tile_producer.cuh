@@ -27,9 +27,10 @@ struct TileProducer {
     int segment = 0;  // the first of those that lie side by side, of which `left` stages are left
   };
 
-  // Where the own segments from `segment` on that lie side by side end: parts have all theirs so, blocks one.
-  __device__ __forceinline__ int end_of_segments(int segment) const {
-    return kParts > 1 ? segment + p.segments / (blocks * kParts) : blocks > 1 ? segment + 1 : p.segments;
+  // Where the own segments from the first one on that lie side by side end: parts have all theirs so, a pair's blocks
+  // one.
+  __device__ __forceinline__ int end_of_first() const {
+    return kParts > 1 ? first_segment + p.segments / (blocks * kParts) : blocks > 1 ? first_segment + 1 : p.segments;
   }
 
   __device__ __forceinline__ void begin_item(Stages& at) const {
@@ -42,7 +43,7 @@ struct TileProducer {
     const int first_stage = segment_stage(p, q, first_segment);
     at.problem = item.problem;
     at.segment = first_segment;
-    at.left = segment_stage(p, q, end_of_segments(first_segment)) - first_stage;
+    at.left = segment_stage(p, q, end_of_first()) - first_stage;
     at.tile_bytes = static_cast<std::uint32_t>(stage_tile_bytes(q.kind));
     at.second_tile = static_cast<std::uint32_t>(q.scale_blocks * kStagesPerScale) * at.tile_bytes;
     at.weights = q.codes + std::int64_t{first_tile} * at.second_tile + first_stage * at.tile_bytes;

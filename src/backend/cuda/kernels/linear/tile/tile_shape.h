@@ -11,6 +11,13 @@ namespace dsv4rt::cuda {
 // Slots in which a block of a pair gets the sums of its row tile that the other one has.
 inline constexpr int kSumSlots = 2;
 
+// Where parts hand on sums: a ring of quarters of a row tile's.
+inline constexpr int kPassSlots = 3;
+inline constexpr int kPassChunks = 4;
+constexpr int pass_chunk_bytes(int tokens) {
+  return kRowTile * tokens * 4 / kPassChunks;
+}
+
 // Bytes for each row tile of a block: of its output on its way, or, of a pair of blocks, of a slot.
 constexpr int tile_sum_bytes(int tokens, int cluster_blocks) {
   return kRowTile * tokens * (cluster_blocks == 1 ? 2 : 4);
@@ -31,18 +38,12 @@ struct TileShape {
   static constexpr bool kAddsSegments = kTokens <= 192;
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kBarrierBytes = kParts * 512;
+  static_assert((2 * kParts * kMaxStages + 2 * kSumSlots + 4 * kPassSlots) * 8 <= kBarrierBytes);
   // Stages whose weights are fetched before the kernels before have ended. Those of whole rings, all asked for at once,
   // would make the first inputs wait for them.
   static constexpr int kStagesAhead = 2;
   static constexpr int kAlignmentBytes = 1024;
 };
-
-// Where parts hand on sums: a ring of quarters of a row tile's.
-inline constexpr int kPassSlots = 3;
-inline constexpr int kPassChunks = 4;
-constexpr int pass_chunk_bytes(int tokens) {
-  return kRowTile * tokens * 4 / kPassChunks;
-}
 
 // A variant as the host sees it: a compiled kernel and the blocks of its clusters, which share the segments.
 struct TileVariant {
