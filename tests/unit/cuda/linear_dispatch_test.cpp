@@ -100,7 +100,8 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   const std::vector<LinearShape> wo_b{fp8(4096, 8192)};
   const LinearDevice device = h200();
   EXPECT_EQ(served(device, 1, wo_b), "gemv");
-  EXPECT_EQ(served(device, 4, wo_b), "gemv");
+  EXPECT_EQ(served(device, 2, wo_b), "gemv");
+  EXPECT_EQ(served(device, 3, wo_b), "splitk 16x4");
   EXPECT_EQ(served(device, 5, wo_b), "splitk 16x4");
   EXPECT_EQ(served(device, 16, wo_b), "splitk 16x4");
   EXPECT_EQ(served(device, 17, wo_b), "splitk 32x4");
@@ -124,6 +125,7 @@ TEST(LinearDispatch, FamiliesChangeWhereTheTokensSay) {
   EXPECT_EQ(served(device, 81, wq_b_and_index), "splitk 96x1");
   EXPECT_EQ(served(device, 96, wq_b_and_index), "splitk 96x1");
   EXPECT_EQ(served(device, 97, wq_b_and_index), "tile 2c1");
+  EXPECT_EQ(served(device, 128, {fp8(32768, 1024)}), "splitk 128r2");
   EXPECT_EQ(served(device, 256, wo_b), "tile 2c2");
   EXPECT_EQ(served(device, 512, wo_b), "prefill 128");
   EXPECT_EQ(served(device, 256, wq_b_and_index), "tile 2c1t256");

@@ -14,8 +14,8 @@ namespace dsv4rt::cuda {
 namespace {
 
 // The gemv kernel takes kGemvTokens, but with more than these the split-K kernel behind one that rounds takes less
-// time: 3.3 to 3.4 ms a step of V4-Flash with five to eight sequences, not 3.9.
-constexpr std::int32_t kMostGemvTokens = 4;
+// time: a captured step of V4-Flash with three or four sequences 2.69 ms for 2.80 (H200).
+constexpr std::int32_t kMostGemvTokens = 2;
 // Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
 constexpr std::int32_t kMostSplitKTokens = 64;
 // Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
