@@ -302,10 +302,10 @@ struct TileConsumer {
     return next;
   }
 
-  // Two blocks deal the segments of an item between them, block 0 has the even ones. Block i adds up row tile i, in
-  // order; what the other one has of it comes segment by segment, to two slots by turns, as [warp][quad][lane] of 16
-  // bytes. So a block waits for the other one only as far as its own rows have come, and the last sums to be sent are
-  // those of one segment.
+  // Two blocks deal the segments of an item between them: block 0 has the even ones. Block i adds up row tile i, in
+  // order. What the other block has of it comes segment by segment, to two slots by turns, as [warp][quad][lane] of 16
+  // bytes. So sums take the same room for any number of segments, and behind the last products those of one segment
+  // are on their way.
   __device__ __forceinline__ bool owns_rows() const {
     return blocks == 1 || tile == static_cast<int>(rank);
   }
