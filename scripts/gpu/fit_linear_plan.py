@@ -31,8 +31,6 @@ EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "s
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
-# Split-K's rings fill while the kernel before runs, in a step more than behind itself: what its times count for there.
-IN_A_STEP = 0.98
 TRIES = 1_500_000
 
 
@@ -197,7 +195,7 @@ class Choices:
                 known = features(variant, parts[:ceil_div(len(parts), launches)], tokens)
                 if measured is not None and known is not None:
                     self.features[i, j] = known
-                    self.measured[i, j] = measured / launches * (IN_A_STEP if variant.startswith("splitk") else 1)
+                    self.measured[i, j] = measured / launches
         self.runs = np.isfinite(self.measured)
         self.losses = np.log(self.measured / self.measured.min(axis=1, keepdims=True))
         self.weights = np.array([5.0 if tokens == 128 and not name.startswith("pro ") else 1.0
