@@ -1,5 +1,6 @@
 // How the scores of a batch are divided: runs of consecutive tokens that share their keys, each over the
-// key tiles that the run's last token sees, laid end to end and cut into parts that take equally long, one for a block.
+// key tiles that the run's last token sees, laid end to end and cut into parts that take equally long, one for a block;
+// or, of tokens of like length, each token's tiles among blocks of its own.
 //
 // A run ends where the sequence changes or the batch's group of tokens does. The division decides who computes
 // a score and nothing else.
@@ -14,6 +15,9 @@ namespace dsv4rt::cuda {
 
 // What a run of several tokens begins with takes, in tiles: it has been measured, and matters where parts are short.
 inline constexpr std::int32_t kRunStartTiles = 6;
+
+// What a block that changes from one token's queries to another's loses, in tiles, about.
+inline constexpr std::int32_t kChangeTiles = 12;
 
 struct ScoreRun {
   std::int32_t first;  // tokens of the batch [first, end)
@@ -184,6 +188,38 @@ __device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t token
   });
   find(to, [&](std::int32_t, std::int32_t, std::int32_t, std::int32_t number) { atomicAdd(&part.tiles, number); });
   if (thread == 0 && from < to && to == total.cost) atomicAdd(&part.tiles, total.tiles);
+}
+
+// The same for runs of a token each, where there are as many blocks for every token and the longest token's are done no
+// later than blocks would be that change from one token to another. False where not: find_score_part() serves.
+__device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t tokens, ScorePart& part) {
+  const auto blocks = static_cast<std::int32_t>(gridDim.x);
+  const std::int32_t each = blocks / tokens;
+  if (each * tokens != blocks) return false;
+  // Each warp for itself.
+  std::int32_t total = 0;
+  std::int32_t most = 0;
+#pragma unroll 1
+  for (auto i = static_cast<std::int32_t>(threadIdx.x % 32); i < tokens; i += 32) {
+    const std::int32_t tiles = runs.tiles_ending(i);
+    total += tiles;
+    most = max(most, tiles);
+  }
+  total = __reduce_add_sync(0xffffffffU, total);
+  most = __reduce_max_sync(0xffffffffU, most);
+  if ((most + each - 1) / each > total / blocks + kChangeTiles) return false;
+  if (threadIdx.x == 0) {
+    const auto block = static_cast<std::int32_t>(blockIdx.x);
+    const std::int32_t token = block / each;
+    const std::int32_t number = block - token * each;
+    const std::int32_t tiles = runs.tiles_ending(token);
+    const std::int32_t share = tiles / each;
+    const std::int32_t more = tiles - share * each;  // number of the token's blocks that take one more
+    part.first_tile = share * number + min(number, more);
+    part.tiles = share + (number < more ? 1 : 0);
+    part.run = runs.run_ending(token, tiles);
+  }
+  return true;
 }
 
 }  // namespace dsv4rt::cuda

@@ -130,7 +130,9 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const ScoreRuns runs(p, batch);
   SelectorShared& selector = *reinterpret_cast<SelectorShared*>(memory.control + 1);
   if constexpr (kUse == ScoreUse::kSelect) clear_selector(selector, kWgmmaScoreThreads);
-  find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
+  if (kUse == ScoreUse::kRuns || !find_token_part(runs, batch.tokens, control.part)) {
+    find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
+  }
   __syncthreads();
   if (thread >= kScoreWorkers) {
     give_registers<32>();

@@ -16,16 +16,13 @@ namespace {
 
 constexpr std::int32_t kLeastStages = 2 * kScoreGroups;
 
-// A block that changes from one token's queries to another's loses about the time of this many tiles.
-constexpr std::int64_t kChangeTiles = 12;
-
 // One block a processor; or as many for every token, so that tokens of equal length divide without a change of
 // queries within a block, where that costs less than the processors left idle would have done.
 std::int32_t grid_blocks(const ScoreBatch& batch, std::int32_t processors) {
   const std::int32_t even = processors / batch.tokens * batch.tokens;
   if (batch.group_tokens > 1 || even == 0) return processors;
   const std::int64_t tiles = std::int64_t{batch.tokens} * ceil_div(batch.most_rows, kTileKeys);
-  return (processors - even) * tiles <= kChangeTiles * processors * processors ? even : processors;
+  return (processors - even) * tiles <= std::int64_t{kChangeTiles} * processors * processors ? even : processors;
 }
 
 template <IndexKeyFormat kFormat>
