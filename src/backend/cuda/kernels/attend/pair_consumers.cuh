@@ -244,14 +244,11 @@ class PairSummer {
     for (int tile = 0; tile < tiles; ++tile) {
       const int place = tile % 2;
       multiply(filled + tile, place, pass_ * ((tiles + 1 - place) / 2) + tile / 2);
-      if (tile > 0) {
-        wgmma_wait<1>();
-        release(filled + tile - 1, (tile - 1) % 2);
-      }
+      // At once, not when the next tile's weights are there: a tile's way to them is long, and its slot is waited for.
+      wgmma_wait<0>();
+      hold_half_sums(o_);
+      release(filled + tile, place);
     }
-    wgmma_wait<0>();
-    release(filled + tiles - 1, (tiles - 1) % 2);
-    hold_half_sums(o_);
     ++pass_;
   }
 
