@@ -109,7 +109,7 @@ TEST_F(IndexerTopkLimitsGpuTest, BatchesCountInTheSamePlaces) {
     const TestStep step = single_tokens(of.tokens, of.rows);
     const Call call = coordinate_call(step, of.tokens, 512);
     const Selection expected = Order(keys, of.rows, of.tokens).selection(step, 512);
-    // Half of it is counts; the other half holds the scores of 29 tokens, or of 8.
+    // Half of it is counts; the other half holds the scores of 58 tokens, or of 16.
     ASSERT_OK(gpu().reserve_scratch(2 * static_cast<std::size_t>(cuda::kSelectStateBytes)));
     OnGpu on_gpu(step, call, keys);
     for (int i = 0; i < 3; ++i) {
@@ -185,6 +185,32 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
   }
 }
 
+// Blocks of a token's own, four, two and one, where tokens have rows of like number, and tiles that do not divide by
+// blocks; and where one has so many more that blocks share the tiles of all, by one tile. Every seventh token has nothing to
+// choose.
+TEST_F(IndexerTopkLimitsGpuTest, TokensOfLikeLengthHaveBlocksOfTheirOwn) {
+  constexpr std::int32_t kTile = 64;
+  constexpr std::int32_t kRows = 4096;
+  for (const IndexKeyFormat format : {IndexKeyFormat::kBf16, IndexKeyFormat::kMxfp4}) {
+    Keys keys(1, kRows + 60 * kTile, format);
+    keys.fill_random(1, kRows + 60 * kTile);
+    const Order order(keys, kRows + 60 * kTile, kIndexHeadDim);
+    ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+    for (const std::int32_t tokens : {1, 12, 32, 66, 132}) {
+      for (const std::int32_t more : {0, 1, 5 * kTile, 12 * kTile, 13 * kTile, 36 * kTile, 48 * kTile, 49 * kTile}) {
+        std::vector<Part> parts;
+        for (std::int32_t t = 0; t < tokens; ++t) {
+          const std::int32_t rows = t == tokens / 2 ? kRows + more : t % 7 == 3 ? 500 : kRows - t % 2;
+          parts.push_back({0, rows * kRatio - 1, 1});
+        }
+        const TestStep step(parts);
+        EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kIndexHeadDim, 500), keys), order.selection(step, 500))
+            << tokens << " tokens, " << more << " rows more";
+      }
+    }
+  }
+}
+
 // Few rows, around the groups that threads keep where one kernel scores and selects, and some more: scores of which
 // each row has its own, or a few tie at the limit, or so many that they are counted digit by digit, or the limit is far
 // below the highest.
@@ -249,6 +275,25 @@ TEST_F(IndexerTopkLimitsGpuTest, FewRowsOfMoreTokensThanMultiprocessors) {
         on_gpu.run();
         EXPECT_EQ(on_gpu.take(), expected) << tokens << " tokens, " << i;
       }
+    }
+  }
+}
+
+// Blocks that select for two tokens each, or for some that began in another block.
+TEST_F(IndexerTopkLimitsGpuTest, ManyRowsOfMoreTokensThanMultiprocessors) {
+  constexpr std::int32_t kRows = 18000;
+  constexpr std::int32_t kCoordinates = 9;
+  Keys keys(1, kRows, IndexKeyFormat::kMxfp4);
+  keys.fill_random(1, kRows);
+  const Order order(keys, kRows, kCoordinates);
+  ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+  for (const std::int32_t tokens : {133, 200, 264, 265}) {
+    const TestStep step = single_tokens(tokens, kRows);
+    OnGpu on_gpu(step, coordinate_call(step, kCoordinates, 512), keys);
+    const Selection expected = order.selection(step, 512);
+    for (int i = 0; i < 3; ++i) {
+      on_gpu.run();
+      EXPECT_EQ(on_gpu.take(), expected) << tokens << " tokens, " << i;
     }
   }
 }

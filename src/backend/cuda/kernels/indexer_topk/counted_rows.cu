@@ -24,6 +24,10 @@ constexpr std::int32_t kMostRowsOfOneToken = 16383;
 constexpr std::int32_t kFewTokens = 8;
 constexpr std::int32_t kMostCountedBlocks = 8;
 
+// With more tokens than processors blocks select for two, one after the other. Where a token has so many rows that is
+// faster than to count them in a kernel of its own.
+constexpr std::int32_t kLeastRowsOfManyTokens = 16385;
+
 // Grid: a cluster for every token of the batch; of those with nothing to choose the scores' kernel has taken care.
 __global__ void __launch_bounds__(kCountedThreads, 1)
     select_counted_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch) {
@@ -45,15 +49,17 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
 }  // namespace
 
 std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& p, const ScoreBatch& batch) {
-  if (batch.state == nullptr || batch.group_tokens > 1 || p.heads > kTileHeads ||
-      batch.tokens > device.multiprocessors() || batch.most_rows > kMostSelectableRows) {
+  const std::int32_t processors = device.multiprocessors();
+  if (batch.state == nullptr || batch.group_tokens > 1 || p.heads > kTileHeads || batch.tokens > 2 * processors ||
+      (batch.tokens > processors && batch.most_rows < kLeastRowsOfManyTokens) ||
+      batch.most_rows > kMostSelectableRows) {
     return 0;
   }
   const std::int32_t most_rows = batch.tokens == 1            ? kMostRowsOfOneToken
                                  : batch.tokens <= kFewTokens ? kMostRowsOfFewTokens
                                                               : kMostRowsOfOneBlock;
   std::int32_t blocks = batch.most_rows <= most_rows ? 1 : kMostCountedBlocks;
-  while (blocks > 1 && std::int64_t{blocks} * batch.tokens > device.multiprocessors()) blocks /= 2;
+  while (blocks > 1 && std::int64_t{blocks} * batch.tokens > processors) blocks /= 2;
   return blocks;
 }
 

@@ -15,8 +15,8 @@ struct alignas(16) SelectState {
   std::uint32_t tiles;                 // key tiles whose rows are counted and whose scores are stored
 };
 
-// Tokens that a state is planned for, one for every multiprocessor of a large device.
-inline constexpr std::int64_t kMostStateTokens = 144;
+// Tokens that a state is planned for, two for every multiprocessor of a large device.
+inline constexpr std::int64_t kMostStateTokens = 288;
 inline constexpr std::int64_t kSelectStateBytes = kMostStateTokens * std::int64_t{sizeof(SelectState)};
 
 // How scratch memory of so many bytes divides: states at its end, aligned as they are, unless operations would have
