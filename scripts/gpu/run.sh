@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Everything that a machine with a GPU can check: builds with CUDA, looks through the machine code for overwritten
-# operands of matrix instructions and for slots that are given back while loads from them are under way, runs the GPU
-# tests, a fast subset of them under compute-sanitizer, the benchmarks of single stages, and those of whole decode steps
-# and prefills. Ends with tables of times (also as Markdown and JSON, scripts/gpu/bench_tables.py) and one of results;
-# fails if anything failed.
+# Everything that a machine with a GPU can check: builds with CUDA, looks through the machine code for what only that
+# shows, runs the GPU tests, a fast subset of them under compute-sanitizer, the benchmarks of single stages, and those
+# of whole decode steps and prefills. Ends with tables of times (also as Markdown and JSON,
+# scripts/gpu/bench_tables.py) and one of results; fails if anything failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -11,8 +10,7 @@ usage() {
   cat <<'END'
 scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --parts LIST       of build,operands,test,sanitize,bench; default all of them
-                     (operands: scripts/gpu/check_matrix_operands.py and check_shared_loads.py on the program
-                     dsv4rt; needs no GPU)
+                     (operands: scripts/gpu/check_machine_code.sh on the program dsv4rt; needs no GPU)
   --arch LIST        GPU code to build, as CMake names it; default 90a-real (H100, H200)
   --build-dir DIR    default build/cuda
   --tests REGEX      only GPU tests whose name matches, under compute-sanitizer too (of those that run there)
@@ -293,14 +291,10 @@ if has_part operands && ((failures == 0)); then
   lack=$(operands_lack)
   if [[ -n $lack ]]; then
     echo "run.sh: the machine code is not checked: $lack" >&2
-    summary+=("matrix operands|not run|0|$lack" "shared loads|not run|0|$lack")
+    summary+=("machine code|not run|0|$lack")
   else
-    detail_of() { tail -n 1 "$1"; }
-    run_logged "matrix operands" python3 -B scripts/gpu/check_matrix_operands.py --cuobjdump "$cuobjdump" "$dsv4rt"
-    # Under way there on purpose: producers' look-ups of where rows lie, while they fill a slot; weights of the next
-    # products, when a piece of values is given back.
-    run_logged "shared loads" python3 -B scripts/gpu/check_shared_loads.py --cuobjdump "$cuobjdump" \
-      --allow 'attend_(block|pair|warpgroup)_kernel:LDS R' --allow 'attend_warpgroup_kernel:LDS\.128' "$dsv4rt"
+    detail_of() { sed -n 's/^check_[a-z_]*\.py: //p' "$1" | paste -sd ';'; }
+    run_logged "machine code" scripts/gpu/check_machine_code.sh --cuobjdump "$cuobjdump" "$dsv4rt"
   fi
 fi
 

@@ -185,9 +185,9 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
   }
 }
 
-// Blocks of a token's own, four, two and one, where tokens have rows of like number, and tiles that do not divide by
-// blocks; and where one has so many more that blocks share the tiles of all, by one tile. Every seventh token has nothing to
-// choose.
+// Blocks of a token's own, from 132 to one, where tokens have rows of like number, and tiles that do not divide by
+// blocks; and where one has so many more that blocks share the tiles of all, by one tile. Every seventh token has
+// nothing to choose.
 TEST_F(IndexerTopkLimitsGpuTest, TokensOfLikeLengthHaveBlocksOfTheirOwn) {
   constexpr std::int32_t kTile = 64;
   constexpr std::int32_t kRows = 4096;

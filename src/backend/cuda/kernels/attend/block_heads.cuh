@@ -384,7 +384,7 @@ class BlockConsumer {
         factor_[half] = all;
       } else {
         const int h = shared_.item[at()].first_head + head(half);
-        const float sink = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
+        const float sink = h < p_.heads ? p_.sink[h] : 0.0f;
         factor_[half] = reciprocal(all + reference<kShifted>(half).sink_weight(sink));
       }
     }

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int head = thread % kCombineHeads;
   const int split = thread / kCombineHeads;
   const int sink_head = group * kTileHeads + first_head + head;
-  const float sink = sink_head < p.heads ? __ldg(p.sink + sink_head) : 0.0f;
+  const float sink = sink_head < p.heads ? p.sink[sink_head] : 0.0f;
   constexpr int kStep = kCombineThreads / kCombineHeads;
   for (int s = split; s < splits.count; s += kStep) {
     shared.state[s][head] = pass.states[(first + s) * kTileHeads + first_head + head];

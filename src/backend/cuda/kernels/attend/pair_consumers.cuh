@@ -196,7 +196,7 @@ class PairScorer {
     if (group_ != 0) return;
     const int half = lane() % 2;
     const int h = shared_.item.first_head + head(half);
-    const float sink = h < p_.heads ? __ldg(p_.sink + h) : 0.0f;
+    const float sink = h < p_.heads ? p_.sink[h] : 0.0f;
     float chain[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) chain[i] = shared_.sum[i][head(half)];

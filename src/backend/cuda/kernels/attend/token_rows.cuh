@@ -52,8 +52,9 @@ __device__ inline std::int32_t window_rows(const AttendParams& p, const TokenPos
 template <class PositionOf>
 __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token, const PositionOf& position_of) {
   TokenRows rows;
-  // Read with the token's place, not after it; used whatever the place is, so that the read stays there.
-  const std::int32_t topk_count = p.topk_indices != nullptr ? __ldg(p.topk_count + token) : 0;
+  // Read with the token's place, not after it; used whatever the place is, so that the read stays there. Not by
+  // __ldg(): the compiler may move that ahead of the wait for the kernel that writes the count.
+  const std::int32_t topk_count = p.topk_indices != nullptr ? p.topk_count[token] : 0;
   rows.place = position_of();
   std::int32_t compressed = 0;
   if (p.ratio > 0) {
