@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds loads through the read-only path that a kernel may do before the kernels in front of it have ended.
 
-  check_early_loads.py [--cuobjdump PATH] [--allow KERNEL:LOAD]... [--json] FILE...
+  check_early_loads.py [--cuobjdump PATH] [--allow KERNEL NUMBER]... [--json] FILE...
 
 FILE is an object, a library or a program with sm_90a code. A kernel that starts before the ones in front have ended
 waits for them (griddepcontrol.wait, ACQBULK in the machine code). The compiler keeps ordinary loads behind that wait,
@@ -11,11 +11,11 @@ before. Tests in which that is the same, as in replays of one step, pass. This s
 paths of every kernel that waits, from its start to its first wait; it prints a line for each of these kernels, and each
 such load on the way.
 
---allow KERNEL:LOAD   two regular expressions: in kernels whose name matches the first, instructions that match the
-                      second are not looked at. For loads of what no kernel writes, as weights are.
+--allow KERNEL NUMBER   kernels whose name matches the regular expression may have so many of these loads. For those of
+                        what no kernel writes, as weights are.
 
 What it cannot see:
-  * what is loaded: weights count, too (--allow);
+  * what is loaded: weights count, too (--allow), and which of a kernel's loads are the allowed ones;
   * which paths are possible: all of them count, also those of warps that learn of the wait from other warps.
 
 Exit status: 0 clean; 1 such loads; 2 something could not be checked, or no kernel waits: a check that looked at nothing
@@ -25,8 +25,8 @@ import functools
 import re
 import sys
 
-from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, allowance, argument_parser, check_files, \
-    demangle, disassemble, exit_status, parse, print_kernels
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argument_parser, check_files, demangle, \
+    disassemble, exit_status, parse, print_kernels
 
 
 class EarlyInstruction(Instruction):
@@ -54,18 +54,19 @@ class EarlyKernel(Kernel):
             if not instruction.waits_for_kernels() or instruction.guarded:
                 left += successors[place]
         waits = [i for i, instruction in enumerate(self.instructions) if instruction.waits_for_kernels()]
-        self.require_reached(waits[:1], reached, "wait")
+        self.require_reached(sorted(reached & set(waits)) or waits[:1], reached, "wait")
         return [self.instructions[place] for place in sorted(reached)]
 
 
 def check_kernel(kernel, name, allow):
     report = {"kernel": name, "symbol": kernel.name, "instructions": 0, "hazards": [], "not_checked": None}
-    allowed = [load for pattern, load in allow if re.search(pattern, name)]
+    allowed = max((number for pattern, number in allow if re.search(pattern, name)), default=0)
     try:
         early = kernel.early()
+        loads = [instruction for instruction in early if instruction.loads_read_only()]
         report["instructions"] = len(early)
-        report["hazards"] = [{"address": f"{load.address:#06x}", "instruction": load.text} for load in early
-                             if load.loads_read_only() and not any(re.search(one, load.text) for one in allowed)]
+        if len(loads) > allowed:
+            report["hazards"] = [{"address": f"{load.address:#06x}", "instruction": load.text} for load in loads]
     except CannotCheck as reason:
         report["not_checked"] = str(reason)
     return report
@@ -87,8 +88,12 @@ def print_report(report):
 
 def main():
     parser = argument_parser(__doc__)
-    parser.add_argument("--allow", action="append", default=[], type=allowance, metavar="KERNEL:LOAD")
+    parser.add_argument("--allow", action="append", default=[], nargs=2, metavar=("KERNEL", "NUMBER"))
     options = parser.parse_args()
+    try:
+        options.allow = [(re.compile(kernel), int(number)) for kernel, number in options.allow]
+    except (ValueError, re.error) as reason:
+        parser.error(f"--allow: {reason}")
     reports = check_files(options, functools.partial(check_file, options.allow), print_report)
     if reports is None:
         return 2

@@ -22,13 +22,14 @@ What it cannot see:
 Exit status: 0 clean; 1 loads under way at an arrival; 2 something could not be checked, or there is no arrival at all:
 a check that looked at nothing has not passed.
 """
+import argparse
 import functools
 import re
 import sys
 from typing import NamedTuple
 
-from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, allowance, argument_parser, \
-    check_files, demangle, disassemble, exit_status, parse, print_kernels
+from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, check_files, \
+    demangle, disassemble, exit_status, parse, print_kernels
 
 
 class Load(NamedTuple):
@@ -107,6 +108,16 @@ def print_report(report):
     arrivals = sum(kernel["arrivals"] for kernel in report["kernels"])
     hazards = sum(len(kernel["hazards"]) for kernel in report["kernels"])
     print(f"{report['file']}: {arrivals} arrivals in {len(report['kernels'])} kernels, {hazards} with loads under way")
+
+
+def allowance(text):
+    kernel, separator, load = text.partition(":")
+    try:
+        if not separator or not kernel or not load:
+            raise ValueError("it takes KERNEL:LOAD")
+        return re.compile(kernel), re.compile(load)
+    except (ValueError, re.error) as reason:
+        raise argparse.ArgumentTypeError(f"'{text}': {reason}") from reason
 
 
 def main():

@@ -144,17 +144,6 @@ def argument_parser(description):
     return parser
 
 
-def allowance(text):
-    """The value of --allow: what is not looked at."""
-    kernel, separator, load = text.partition(":")
-    try:
-        if not separator or not kernel or not load:
-            raise ValueError("it takes KERNEL:LOAD")
-        return re.compile(kernel), re.compile(load)
-    except (ValueError, re.error) as reason:
-        raise argparse.ArgumentTypeError(f"'{text}': {reason}") from reason
-
-
 def print_kernels(kernels, counted, counted_as, hazards_as):
     """A line for every kernel, of what there is of `counted` and what was found, and the findings below it."""
     for kernel in kernels:

@@ -45,7 +45,7 @@ class IndexerTopkLimitsGpuTest : public IndexerTopkGpuTest {
       }
     }
 
-    // Every token sees more than top_k rows.
+    // Every token sees top_k rows or more.
     [[nodiscard]] Selection selection(const TestStep& step, std::int32_t top_k) const {
       Selection out;
       for (std::int32_t t = 0; t < step.tokens(); ++t) {
@@ -186,8 +186,8 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsAsAreCollected) {
 }
 
 // Blocks of a token's own, from 132 to one, where tokens have rows of like number, and tiles that do not divide by
-// blocks; and where one has so many more that blocks share the tiles of all, by one tile. Every seventh token has
-// nothing to choose.
+// blocks; and where one has so many more, by one tile, that blocks share the tiles of all: with 132 multiprocessors 37
+// tiles of 32 tokens, 15 of 66 and 4 of 132. Every seventh token has nothing to choose.
 TEST_F(IndexerTopkLimitsGpuTest, TokensOfLikeLengthHaveBlocksOfTheirOwn) {
   constexpr std::int32_t kTile = 64;
   constexpr std::int32_t kRows = 4096;
@@ -197,7 +197,8 @@ TEST_F(IndexerTopkLimitsGpuTest, TokensOfLikeLengthHaveBlocksOfTheirOwn) {
     const Order order(keys, kRows + 60 * kTile, kIndexHeadDim);
     ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
     for (const std::int32_t tokens : {1, 12, 32, 66, 132}) {
-      for (const std::int32_t more : {0, 1, 5 * kTile, 12 * kTile, 13 * kTile, 36 * kTile, 48 * kTile, 49 * kTile}) {
+      for (const std::int32_t more :
+           {0, 1, 3 * kTile, 4 * kTile, 14 * kTile, 15 * kTile, 36 * kTile, 37 * kTile, 60 * kTile}) {
         std::vector<Part> parts;
         for (std::int32_t t = 0; t < tokens; ++t) {
           const std::int32_t rows = t == tokens / 2 ? kRows + more : t % 7 == 3 ? 500 : kRows - t % 2;

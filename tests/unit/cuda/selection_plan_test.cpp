@@ -71,10 +71,10 @@ TEST(SelectionPlan, HopperCountsRowsWhereTokensHaveKeysOfTheirOwn) {
   expect(selection(), batch_of(66, 1 << 18), 2);
   expect(selection(), batch_of(67, 1 << 18), 1);
   expect(selection(), batch_of(132, 1 << 18), 1);
-  expect(selection(), batch_of(133, 16384), 0);  // blocks would have two tokens to select for
+  expect(selection(), batch_of(133, 16384), 0);  // too few rows to select for two tokens one after the other
   expect(selection(), batch_of(133, 16385), 1);
   expect(selection(), batch_of(264, 1 << 18), 1);
-  expect(selection(), batch_of(265, 1 << 18), 0);        // or three
+  expect(selection(), batch_of(265, 1 << 18), 0);        // or for three
   expect(selection(), batch_of(132, (1 << 18) + 1), 0);  // the selection has no mark for the last row
   IndexerTopkParams params = selection();
   params.heads = 65;

@@ -46,7 +46,7 @@ Status launch_top_k(const CudaDevice& device, const IndexerTopkParams& params, c
                     cudaStream_t stream);
 
 // SelectionPlan::counted_blocks where the Hopper kernels score: rows are counted where each token has keys of its own,
-// no block has more than two tokens to select for, or many for that, and the batch has `state`.
+// there are at most two tokens a multiprocessor, more than one only with many rows, and the batch has `state`.
 std::int32_t counted_blocks(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch);
 // Both stages with so many blocks.
 Status launch_wgmma_selection(const CudaDevice& device, const IndexerTopkParams& params, const ScoreBatch& batch,
