@@ -20,4 +20,6 @@ if [[ ! -e $environment/complete ]]; then
   "$environment/bin/pip" install --quiet "nvidia-cuda-cuobjdump>=13" "nvidia-cuda-nvdisasm>=13" >&2
   touch "$environment/complete"
 fi
-dirname "$(find "$environment" -name cuobjdump -type f -perm -u+x -print -quit)"
+cuobjdump=$(find "$environment" -name cuobjdump -type f -perm -u+x -print -quit)
+[[ -n $cuobjdump ]] || { echo "disassembler.sh: $environment has no cuobjdump; remove it and try again" >&2; exit 1; }
+dirname "$cuobjdump"

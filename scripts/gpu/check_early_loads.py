@@ -26,7 +26,7 @@ import re
 import sys
 
 from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argument_parser, check_files, demangle, \
-    disassemble, exit_status, parse, print_kernels
+    disassemble, parse, print_kernels
 
 
 class EarlyInstruction(Instruction):
@@ -94,10 +94,8 @@ def main():
         options.allow = [(re.compile(kernel), int(number)) for kernel, number in options.allow]
     except (ValueError, re.error) as reason:
         parser.error(f"--allow: {reason}")
-    reports = check_files(options, functools.partial(check_file, options.allow), print_report)
-    if reports is None:
-        return 2
-    return exit_status(reports, lambda report: report["kernels"], f"no kernel that waits in code of {ARCHITECTURE}")
+    return check_files(options, functools.partial(check_file, options.allow), print_report,
+                       lambda report: report["kernels"], f"no kernel that waits in code of {ARCHITECTURE}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import sys
 from typing import NamedTuple
 
 from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argument_parser, check_files, demangle, \
-    disassemble, exit_status, parse, print_kernels
+    disassemble, parse, print_kernels
 
 MATRIX = ("HGMMA", "QGMMA", "IGMMA", "BGMMA")  # F16, BF16 and TF32; FP8; INT8; bits
 OPERAND_REGISTERS = 4  # registers of a thread, for every type: 64 rows of 32 bytes in 128 threads
@@ -162,10 +162,8 @@ def print_report(report):
 
 
 def main():
-    reports = check_files(argument_parser(__doc__).parse_args(), check_file, print_report)
-    if reports is None:
-        return 2
-    return exit_status(reports, lambda report: report["all_matrix_instructions"] > 0,
+    return check_files(argument_parser(__doc__).parse_args(), check_file, print_report,
+                       lambda report: report["all_matrix_instructions"] > 0,
                        f"no matrix instruction of {ARCHITECTURE} found")
 
 

@@ -28,8 +28,8 @@ import re
 import sys
 from typing import NamedTuple
 
-from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, check_files, \
-    demangle, disassemble, exit_status, parse, print_kernels
+from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, \
+    check_files, demangle, disassemble, parse, print_kernels
 
 
 class Load(NamedTuple):
@@ -124,10 +124,8 @@ def main():
     parser = argument_parser(__doc__)
     parser.add_argument("--allow", action="append", default=[], type=allowance, metavar="KERNEL:LOAD")
     options = parser.parse_args()
-    reports = check_files(options, functools.partial(check_file, options.allow), print_report)
-    if reports is None:
-        return 2
-    return exit_status(reports, lambda report: report["kernels"], f"no arrival in code of {ARCHITECTURE} found")
+    return check_files(options, functools.partial(check_file, options.allow), print_report,
+                       lambda report: report["kernels"], f"no arrival in code of {ARCHITECTURE} found")
 
 
 if __name__ == "__main__":

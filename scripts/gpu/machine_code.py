@@ -167,18 +167,18 @@ def exit_status(reports, looked_at, missing):
     return 2 if any(kernel["not_checked"] for kernel in kernels) else 0
 
 
-def check_files(options, check_file, print_report):
-    """The reports of all files, printed; None where one could not be made. check_file(cuobjdump, file) makes one."""
+def check_files(options, check_file, print_report, looked_at, missing):
+    """Prints the reports of all files, made by check_file(cuobjdump, file). The exit status; see exit_status()."""
     try:
         cuobjdump = find_cuobjdump(options.cuobjdump)
         reports = [check_file(cuobjdump, file) for file in options.files]
     except (CannotCheck, OSError) as reason:
         print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
-        return None
+        return 2
     if options.json:
         json.dump(reports, sys.stdout, indent=1)
         print()
     else:
         for report in reports:
             print_report(report)
-    return reports
+    return exit_status(reports, looked_at, missing)
