@@ -47,9 +47,12 @@ class PairScorer {
         continue;
       }
       take(s);
+      // One warpgroup multiplies while the other weighs; both at once would take as long as one after the other.
+      if (tile > 0) barrier_wait(shared_address(&shared_.turn[group_]), turns_++ & 1);
       multiply<true>(filled + tile, s);
       if (lane() == 0) barrier_arrive_readers(block_address(shared_address(&shared_.partial_free[group_]), 0));
       wgmma_wait<0>();
+      if (tile + 1 < tiles && lane() == 0) barrier_arrive(shared_address(&shared_.turn[1 - group_]));
       scale_scores(s, [&] { return rows_ - tile * kTileRows; });
       if (pass == PairPass::kGreatest) {
         release(filled + tile);
@@ -219,6 +222,7 @@ class PairScorer {
   int group_;
   int rows_;
   int done_ = 0;     // tiles in all passes
+  int turns_ = 0;    // at the matrix unit that were waited for
   int weighed_ = 0;  // those of them whose weights were made
   // Of the thread's two heads.
   float window_max_[2] = {-INFINITY, -INFINITY};

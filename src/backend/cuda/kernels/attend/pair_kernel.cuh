@@ -42,9 +42,10 @@ __device__ inline bool wait_for_factors(PairShared& shared, int pass) {
 }
 
 template <int kRank>
-__device__ inline void produce(const AttendParams& p, const TokenRows& rows, PairShared& shared) {
+__device__ inline void produce(const AttendParams& p, const TokenPosition& place, std::int32_t window,
+                               PairShared& shared) {
   const int thread = static_cast<int>(threadIdx.x) - kPairScorers - kPairSummers;
-  PairProducer<kRank> producer(p, rows, thread, shared);
+  PairProducer<kRank> producer(p, place, window, thread, shared);
   int filled = 0;
 #pragma unroll 1
   for (int pass = 0; pass < 3; ++pass) {
@@ -65,27 +66,36 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
     if (threadIdx.x == 0) copy_half_queries(queries, static_cast<int>(token) * p.heads + first_head, rank, shared);
   };
   const TokenPosition place = token_position(p.step, token);
+  const std::int32_t window = window_rows(p, place);
   const bool selected = p.topk_indices != nullptr;
-  if (selected) take_turn();
-  const TokenRows rows = place_rows<kPairThreads>(p, token, shared.place, [&] { return place; });
-  if (threadIdx.x == 0) {
-    shared.item = {.token = static_cast<std::int32_t>(token),
-                   .first_head = first_head,
-                   .rows = rows.count,
-                   .window = rows.window,
-                   .start = rows.place.start};
-  }
+  place_window_rows(p, place, window, shared.place);
   __syncthreads();
   cluster_wait();
-  if (rows.count == 0 || rows.is_dense()) {
-    if (!selected) take_turn();
+  if (!place.real || (!selected && token_rows(p, token, [&] { return place; }).is_dense())) {
+    take_turn();
     barrier_wait(shared_address(&shared.q_full), 0);
-    if (rows.count == 0) write_pair_zeros(p, token, first_head, rank);
+    if (!place.real) write_pair_zeros(p, token, first_head, rank);
     return;
   }
-  const int tiles = (rows.count + kTileRows - 1) / kTileRows;
+  // Where compressed rows lie, by scorers and summers, and how many there are. Selected ones are known when the kernels
+  // in front have ended.
+  const auto place_compressed = [&] {
+    const CompressedPlaces<kPairScorers + kPairSummers> compressed(p, token, static_cast<int>(threadIdx.x));
+    const TokenRows rows = token_rows(p, token, [&] { return place; });
+    compressed.look_up(p, rows, shared.place + kMappedWindow);
+    if (threadIdx.x == 0) {
+      shared.item = {
+          .token = static_cast<std::int32_t>(token), .first_head = first_head, .rows = rows.count, .window = window};
+    }
+    // Every thread for itself: racecheck does not see a warp behind one of its lanes.
+    barrier_arrive(shared_address(&shared.placed));
+    barrier_wait(shared_address(&shared.placed), 0);
+    return (rows.count + kTileRows - 1) / kTileRows;
+  };
   if (warpgroup < 2) {
     give_registers<kPairScorerRegisters>();
+    if (selected) take_turn();
+    const int tiles = place_compressed();
     if (!selected) take_turn();
     barrier_wait(shared_address(&shared.q_full), 0);
     PairScorer scorer(p, rank, warpgroup, shared);
@@ -100,9 +110,11 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
     scorer.finish();
   } else if (warpgroup == 2) {
     take_registers<kPairSummerRegisters>();
+    if (selected) wait_for_predecessors();
+    const int tiles = place_compressed();
     const int pair = static_cast<int>(threadIdx.x) - kPairScorers;
     if (rank == 1 && pair < kRotatedPairs && p.output_rope.inverse_frequency != nullptr) {
-      shared.rotation[pair] = rotation_of(p.output_rope, rows.place.position, pair);
+      shared.rotation[pair] = rotation_of(p.output_rope, place.position, pair);
     }
     named_sync(kPairSummersBarrier, kPairSummers);
     wait_for_predecessors();
@@ -118,9 +130,9 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
   } else {
     give_registers<kPairProducerRegisters>();
     if (rank == 0) {
-      produce<0>(p, rows, shared);
+      produce<0>(p, place, window, shared);
     } else {
-      produce<1>(p, rows, shared);
+      produce<1>(p, place, window, shared);
     }
   }
 }
@@ -145,8 +157,10 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       barrier_init(shared_address(&shared.partial_full[i]), 1);
       barrier_init(shared_address(&shared.partial_free[i]), 4);
       barrier_init(shared_address(&shared.weights_full[i]), 1);
+      barrier_init(shared_address(&shared.turn[i]), 4);
       barrier_init(shared_address(&shared.weights_free[i]), 8);
     }
+    barrier_init(shared_address(&shared.placed), kPairScorers + kPairSummers);
     barrier_init(shared_address(&shared.q_full), 1);
     barrier_init(shared_address(&shared.factors), 1);
     barrier_init(shared_address(&shared.maxima), kPairScorers);

@@ -9,6 +9,9 @@
 //   warps 8..11   summers: sums of weights times values for the block's 256 columns
 //   warps 12..19  producers: packed rows from global memory to BF16 atoms in shared memory
 //
+// Producers bring what earlier steps have written of the first two tiles, which are the window's, before the kernels in
+// front have ended, and while scorers and summers look up where compressed rows lie.
+//
 // Rows come in tiles of 64, tile t in slot t % 4. A weight is relative to the greatest score of the window's rows,
 // which are in the first two tiles (backend/attend_weights.h). Where the sums tell that a head may need a shift, which
 // is rare, the pair passes over the rows twice more: for the greatest scores, and for the sums.
@@ -54,7 +57,6 @@ struct PairItem {
   std::int32_t first_head;
   std::int32_t rows;
   std::int32_t window;
-  std::int32_t start;  // the sequence's first position of the step
 };
 
 struct PairShared {
@@ -74,11 +76,13 @@ struct PairShared {
   PairItem item;
   std::uint64_t full[kPairSlots];
   std::uint64_t empty[kPairSlots];
+  std::uint64_t placed;  // places of compressed rows, and the item
   std::uint64_t q_full;
   std::uint64_t partial_full[2];
   std::uint64_t partial_free[2];  // first block: the second one has taken what was sent
   std::uint64_t weights_full[2];
   std::uint64_t weights_free[2];  // second block: both have summed
+  std::uint64_t turn[2];          // second block: of either warpgroup of scorers at the matrix unit
   std::uint64_t factors;
   // Greatest scores of either warpgroup are there: of window rows in the first phase, of all rows in the second.
   std::uint64_t maxima;

@@ -16,35 +16,39 @@ namespace dsv4rt::cuda {
 template <int kRank>
 class PairProducer {
  public:
-  // `thread`: of the producers.
-  __device__ PairProducer(const AttendParams& params, const TokenRows& rows, int thread, PairShared& shared)
+  // `thread`: of the producers. Places of the window's rows are there.
+  __device__ PairProducer(const AttendParams& params, const TokenPosition& place, std::int32_t window, int thread,
+                          PairShared& shared)
       : p_(params),
-        slot_(rows.place.slot),
-        window_(rows.window),
-        count_(rows.count),
+        slot_(place.slot),
+        window_(window),
+        count_(window),
+        before_step_(place.start - (place.position - window + 1)),
         shared_(shared),
         row_(thread / 4),
         unit_(thread % 4) {}
 
   // All rows. The first time it begins before the kernels in front have ended. `filled`: fills of the slots before.
   __device__ void run(bool first, int& filled) {
-    const int tiles = (count_ + kTileRows - 1) / kTileRows;
     Loaded even{};
     Loaded odd{};
-    const RowSlot place[2] = {place_of(0), place_of(1)};
+    // Whether the first tile needs nothing of this step, and is in its slot before the step's kernels have ended.
+    const bool stored = first && min(window_, before_step_) >= kTileRows;
     if (first) {
-      load_early(0, place[0], even);
-      if (tiles > 1) load_early(1, place[1], odd);
+      load_early(0, even);
+      load_early(1, odd);
+      if (stored) store(0, 0, even);
       wait_for_predecessors();
-      load_rest(0, place[0], even);
-      if (tiles > 1) load_rest(1, place[1], odd);
-    } else {
-      load(0, place[0], even);
-      if (tiles > 1) load(1, place[1], odd);
+      barrier_wait(shared_address(&shared_.placed), 0);
+      count_ = shared_.item.rows;
     }
+    const int tiles = (count_ + kTileRows - 1) / kTileRows;
+    if (!stored) load_rest(0, first, even);
+    if (tiles > 1) load_rest(1, first, odd);
+    if (stored && tiles > 2) load(2, place_of(2), even);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile += 2) {
-      take(tile, tiles, filled + tile, even);
+      if (tile > 0 || !stored) take(tile, tiles, filled + tile, even);
       if (tile + 1 < tiles) take(tile + 1, tiles, filled + tile + 1, odd);
     }
     filled += tiles;
@@ -71,11 +75,9 @@ class PairProducer {
   [[nodiscard]] __device__ RowSource source_of(int tile, RowSlot place) const {
     return row_of(tile) < window_ ? window_source(p_, slot_, place) : compressed_source(p_, place);
   }
-  // Whether the row was complete before the step (early_reads.cuh).
-  [[nodiscard]] __device__ bool is_known(int tile, RowSlot place) const {
-    const std::int32_t row = row_of(tile);
-    if (p_.topk_indices != nullptr) return false;
-    return row < window_ ? place < kStagedRow : row - window_ < blocks_before_step(shared_.item.start, p_.ratio);
+  // Whether the row is the window's and was written before the step (early_reads.cuh).
+  [[nodiscard]] __device__ bool is_known(int tile) const {
+    return tile * kTileRows + row_ < min(window_, before_step_);
   }
   [[nodiscard]] __device__ const std::byte* units(const RowSource& source) const {
     return source.data + kRank * kHalfAtoms * kAtomValues + unit_ * kUnitBytes;
@@ -85,9 +87,9 @@ class PairProducer {
     return source.data + Fp8DsMlaRow::kRopeOffset + 2 * unit_ * kUnitBytes;
   }
 
-  __device__ void load_early(int tile, RowSlot place, Loaded& loaded) const {
-    const RowSource source = source_of(tile, place);
-    const bool known = is_known(tile, place);
+  __device__ void load_early(int tile, Loaded& loaded) const {
+    const RowSource source = source_of(tile, place_of(tile));
+    const bool known = is_known(tile);
     load_early_if(known, source.scales + kRank * kHalfAtoms, loaded.scales);
 #pragma unroll
     for (int i = 0; i < kCodeAtoms; ++i) load_early_if(known, units(source) + i * kAtomValues, loaded.raw[i]);
@@ -96,8 +98,9 @@ class PairProducer {
       for (int i = 0; i < 2; ++i) load_early_if(known, rope(source) + i * kUnitBytes, loaded.rope[i]);
     }
   }
-  __device__ void load_rest(int tile, RowSlot place, Loaded& loaded) const {
-    if (!is_known(tile, place)) load(tile, place, loaded);
+  // What load_early() has left, or all.
+  __device__ void load_rest(int tile, bool behind_early, Loaded& loaded) const {
+    if (!behind_early || !is_known(tile)) load(tile, place_of(tile), loaded);
   }
   __device__ void load(int tile, RowSlot place, Loaded& loaded) const {
     const RowSource source = source_of(tile, place);
@@ -113,6 +116,10 @@ class PairProducer {
   // Stores a tile, the `fill`-th of all, and starts to load the one after the next.
   __device__ void take(int tile, int tiles, int fill, Loaded& loaded) {
     const RowSlot next = place_of(tile + 2);
+    store(tile, fill, loaded);
+    if (tile + 2 < tiles) load(tile + 2, next, loaded);
+  }
+  __device__ void store(int tile, int fill, const Loaded& loaded) {
     const int place = fill % kPairSlots;
     std::byte* slot = shared_.slot[place];
     const std::uint32_t full = shared_address(&shared_.full[place]);
@@ -141,13 +148,13 @@ class PairProducer {
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
-    if (tile + 2 < tiles) load(tile + 2, next, loaded);
   }
 
   const AttendParams& p_;
   std::int32_t slot_;
   std::int32_t window_;
-  std::int32_t count_;
+  std::int32_t count_;        // of all rows, once they are known
+  std::int32_t before_step_;  // the window's rows that earlier steps have written
   PairShared& shared_;
   int row_;   // the thread's row of a tile
   int unit_;  // the thread's unit of an atom's 64 codes

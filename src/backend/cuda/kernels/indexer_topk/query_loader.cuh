@@ -81,10 +81,13 @@ class QueryLoader {
     Part part;
     if (!exists(head)) return part;
     const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16);
-    const uint4 low = __ldg(source);
-    const uint4 high = __ldg(source + 1);
-    part = {.words = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
-            .weight = to_float(p_.head_weight[token * p_.head_weight_stride + head])};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4 unit = source[i];
+      part.words[4 * i] = unit.x, part.words[4 * i + 1] = unit.y;
+      part.words[4 * i + 2] = unit.z, part.words[4 * i + 3] = unit.w;
+    }
+    part.weight = to_float(p_.head_weight[token * p_.head_weight_stride + head]);
     return part;
   }
 

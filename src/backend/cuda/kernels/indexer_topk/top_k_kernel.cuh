@@ -133,7 +133,7 @@ class TopKBlock {
   // and more precede it.
   __device__ void load_quad(std::int32_t row, std::uint32_t (&rank)[4]) const {
     float4 value{};
-    if (row < end_) value = __ldg(reinterpret_cast<const float4*>(scores_ + row));
+    if (row < end_) value = *reinterpret_cast<const float4*>(scores_ + row);
     rank[0] = row < end_ ? max(cpu::score_rank(value.x), 1U) : 0;
     rank[1] = row + 1 < end_ ? max(cpu::score_rank(value.y), 1U) : 0;
     rank[2] = row + 2 < end_ ? max(cpu::score_rank(value.z), 1U) : 0;

@@ -158,8 +158,8 @@ __global__ __launch_bounds__(kLinearWarps * 32) void linear_portable_kernel(cons
         std::uint32_t b[2] = {0, 0};
         if (token < p.tokens) {
           const bf16* row = p.x + token * p.x_stride;
-          if (k < p.inputs) b[0] = __ldg(reinterpret_cast<const std::uint32_t*>(row + k));
-          if (k + 8 < p.inputs) b[1] = __ldg(reinterpret_cast<const std::uint32_t*>(row + k + 8));
+          if (k < p.inputs) b[0] = *reinterpret_cast<const std::uint32_t*>(row + k);
+          if (k + 8 < p.inputs) b[1] = *reinterpret_cast<const std::uint32_t*>(row + k + 8);
         }
         if constexpr (Encoding == WeightEncoding::kFp8Block128) {
           mma_bf16(block_sum[j], a, b);
