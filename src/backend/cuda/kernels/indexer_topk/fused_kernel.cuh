@@ -93,18 +93,20 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   TilePlace place{};
   if (thread >= kScoreWorkers && end > first) place = finder.find(min(thread % 32, end - first - 1));
   wait_for_predecessors();
+  typename QueryLoader<KeyOperand<kFormat>>::TokenParts queries{};
+  if (thread < kScoreWorkers && tiles > 0) QueryLoader<KeyOperand<kFormat>>(p, 1).fetch_token(token, queries);
   cluster_wait();
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (rank == 0 && thread == 0) p.topk_count[token] = min(rows, p.top_k);
   if (tiles == 0) {
-    select_all(rows, p.top_k, kWgmmaScoreThreads, chosen);
+    select_all(rows, p.top_k, thread, kWgmmaScoreThreads, chosen);
     return;
   }
   __syncthreads();
   if (thread >= kScoreWorkers) {
     give_registers<32>();
     if constexpr (kAllSelect) {
-      // The barriers of load_and_score().
+      // The barriers of place_and_score().
       if (sync_scores_any(false)) sync_scores_any(false);
     }
     if (thread < kScoreWorkers + 32) {
@@ -114,8 +116,8 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   } else {
     take_registers<160>();
     RingReader ring(memory, shape);
-    const auto load = [&](auto operand) {
-      return QueryLoader<decltype(operand)>(p, 1).template load<2>(token, 1, memory.queries, memory.weights);
+    const auto place_queries = [&](auto operand) {
+      return QueryLoader<decltype(operand)>(p, 1).place_token(queries, memory.queries, memory.weights);
     };
     const auto report_from = [&](int row) { return SendScores(control.scores, row); };
     const auto score = [&](auto operand) {
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
         UnevenRows(p, run.sequence).score_again(token, rows, from, end, kScoreGroups, report_from);
       });
     };
-    load_and_score<kFormat>(load, sync_scores_any, score, [&] {
+    place_and_score<kFormat>(place_queries, sync_scores_any, score, [&] {
       score_plainly<KeyOperand<kFormat>>(shape, shared_address(memory.queries), memory.weights, ring,
                                          first + thread / 128, end, 1, [&](int, int row) { return report_from(row); });
     });

@@ -26,6 +26,14 @@ __device__ inline std::uint32_t weight_place(std::uint32_t head) {
   return head % 8 / 2 * 16 + head / 8 * 2 + head % 2;
 }
 
+inline constexpr std::uint32_t kHeadParts = 8;  // lanes that share a head
+
+// Sixteen dims of a head, and its weight.
+struct QueryPart {
+  std::uint32_t words[8] = {};
+  float weight = 0.0F;
+};
+
 // Queries in shared memory, of a token: [head tiles][two halves of the dims][64 heads][128 B], swizzled, and
 // their weights [head tiles * 64]. Integers take one half; the other one may have those of another run.
 template <class Operand>
@@ -33,11 +41,34 @@ class QueryLoader {
  public:
   __device__ QueryLoader(const IndexerTopkParams& params, int head_tiles) : p_(params), head_tiles_(head_tiles) {}
 
+  // What a thread brings of a token whose heads fit one tile: on its way, while other things are done.
+  static constexpr int kTokenParts = (kTileHeads * kHeadParts + kQueryLoaders - 1) / kQueryLoaders;
+  using TokenParts = QueryPart[kTokenParts];
+
+  __device__ void fetch_token(std::int64_t token, TokenParts& part) const {
+#pragma unroll
+    for (int i = 0; i < kTokenParts; ++i) {
+      const std::uint32_t head = threadIdx.x / kHeadParts + i * kHeadsAtOnce;
+      part[i] = head < kTileHeads ? fetch(token, head, threadIdx.x % kHeadParts) : QueryPart{};
+    }
+  }
+  // False where the thread has seen that integers cannot hold them.
+  __device__ bool place_token(const TokenParts& fetched, std::byte* queries, float* weights) const {
+    bool held = true;
+#pragma unroll
+    for (int i = 0; i < kTokenParts; ++i) {
+      const std::uint32_t head = threadIdx.x / kHeadParts + i * kHeadsAtOnce;
+      if (head >= kTileHeads) continue;  // the same for a warp
+      QueryPart part = fetched[i];
+      held &= place(part, head, threadIdx.x % kHeadParts, queries, weights);
+    }
+    return held;
+  }
+
   // Tokens from `token` on, by kQueryLoaders threads, each kAhead parts of heads at a time: a fetch takes as long as
   // memory does. Returns those, a bit each, of which the thread has seen that integers cannot hold them.
   template <int kAhead>
   __device__ std::uint32_t load(std::int64_t token, int tokens, std::byte* queries, float* weights) const {
-    constexpr std::uint32_t kHeadsAtOnce = kQueryLoaders / kHeadParts;
     const std::uint32_t index = threadIdx.x % kHeadParts;
     const std::uint32_t heads = static_cast<std::uint32_t>(tokens) * kTileHeads;
     std::uint32_t fp16_tokens = 0;
@@ -45,7 +76,7 @@ class QueryLoader {
     for (std::uint32_t tile = 0; tile < static_cast<std::uint32_t>(head_tiles_); ++tile) {
 #pragma unroll 1
       for (std::uint32_t first = threadIdx.x / kHeadParts; first < heads; first += kAhead * kHeadsAtOnce) {
-        Part part[kAhead];
+        QueryPart part[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const std::uint32_t head = first + i * kHeadsAtOnce;
@@ -68,17 +99,11 @@ class QueryLoader {
   }
 
  private:
-  static constexpr std::uint32_t kHeadParts = 8;  // lanes that share a head
-
-  // Sixteen dims of a head.
-  struct Part {
-    std::uint32_t words[8] = {};
-    float weight = 0.0F;
-  };
+  static constexpr std::uint32_t kHeadsAtOnce = kQueryLoaders / kHeadParts;
 
   // Part `index` of a head, zeros for a head that does not exist.
-  __device__ Part fetch(std::int64_t token, std::uint32_t head, std::uint32_t index) const {
-    Part part;
+  __device__ QueryPart fetch(std::int64_t token, std::uint32_t head, std::uint32_t index) const {
+    QueryPart part;
     if (!exists(head)) return part;
     const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16);
 #pragma unroll
@@ -109,7 +134,8 @@ class QueryLoader {
   }
 
   // Writes part `index` of a head to its tile, and its weight. False where integers cannot hold it.
-  __device__ bool place(Part& part, std::uint32_t head, std::uint32_t index, std::byte* tile, float* weights) const {
+  __device__ bool place(QueryPart& part, std::uint32_t head, std::uint32_t index, std::byte* tile,
+                        float* weights) const {
     float weight = __fmul_rn(part.weight, p_.head_scale);
     bool held = true;
     if constexpr (Operand::kKind == OperandKind::kInteger) {

@@ -73,25 +73,55 @@ class RowSelector {
   // these threads see, and zeros afterwards; null: they are counted in the block's own memory.
   __device__ void run(SelectState* state, std::int32_t k, std::int32_t* chosen) {
     if (thread_ == 0) shared_.collected_rows = shared_.few_rows = 0;
-    if (kCluster || state != nullptr) {
-      take_counts(*state);
+    const Share share = share_of_block();
+    Scores now;
+    Scores next;
+    begin(state, [&] {
+      fetch(now, share, share.begin + thread_);
+      fetch(next, share, share.begin + thread_ + kAhead * kThreads);
+    });
+    std::uint64_t last = 0;    // the key of the last chosen row
+    std::uint64_t digits = 0;  // its digits as far as they are known, which leave `shift` bits
+    int shift = kKeyBits;
+    auto wanted = static_cast<std::uint32_t>(k);
+    std::uint32_t listed = 0;  // rows that are collected; 0: all are looked at
+    while (true) {
+      find_digit(wanted);
+      const bool first = shift == kKeyBits;
+      const int left = max(shift - kRankDigitBits, 0);
+      digits = digits << (shift - left) | shared_.digit;
+      shift = left;
+      wanted = shared_.wanted;
+      const std::uint32_t bucket = shared_.bucket;
+      if (first) {
+        listed = static_cast<std::uint32_t>(k) - wanted + bucket;
+        if (listed <= kMostCollected) {
+          collect(static_cast<std::uint32_t>(digits), share, now, next);
+          sync_();
+        } else {
+          listed = 0;
+        }
+        if (kCluster && !gather(*state, listed)) return;
+      }
+      last = digits << shift;
+      if (bucket == wanted) break;
+      // Those that share the digits so far are counted by the next one, or are few.
+      const bool few = bucket <= kFewRows;
+      const int next_shift = max(shift - kRankDigitBits, 0);
+      const std::uint32_t mask = (1U << (shift - next_shift)) - 1;
+      for_rows(listed, [&](std::uint64_t key, std::int32_t) {
+        if (key >> shift != digits) return;
+        if (few) {
+          shared_.few[atomicAdd(&shared_.few_rows, 1U)] = key;
+        } else {
+          atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> next_shift) & mask], 1U);
+        }
+      });
       sync_();
-    }
-    find_digit(static_cast<std::uint32_t>(k));
-    const std::uint32_t digit = shared_.digit;
-    const std::uint32_t wanted = shared_.wanted;
-    const std::uint32_t bucket = shared_.bucket;
-    std::uint32_t listed = static_cast<std::uint32_t>(k) - wanted + bucket;
-    if (listed <= kMostCollected) {
-      collect(digit);
-      sync_();
-    } else {
-      listed = 0;
-    }
-    if (kCluster && !gather(*state, listed)) return;
-    std::uint64_t last = std::uint64_t{digit} << (kKeyBits - kRankDigitBits);
-    if (bucket != wanted) {
-      last = last_key(listed, digit, kKeyBits - kRankDigitBits, wanted);
+      if (few) {
+        last = last_of_few(wanted);
+        break;
+      }
     }
     for_rows(listed, [&](std::uint64_t key, std::int32_t row) {
       if (key >= last) atomicOr(&shared_.chosen[row / 32], 1U << (row % 32));
@@ -108,31 +138,8 @@ class RowSelector {
   static constexpr int kAhead = kSeenScores / 4;  // loads of a thread on their way
   static_assert(kThreads >= 32 * kFinders && kThreads <= kMostSelectorThreads && kThreads % 32 == 0);
 
-  // The key of the last chosen row: the wanted-th of those, collected or all, that share these digits, which leave
-  // `shift` bits. More rows do than are wanted.
-  __device__ std::uint64_t last_key(std::uint32_t listed, std::uint64_t digits, int shift, std::uint32_t wanted) {
-    while (true) {
-      // Counts those that share the digits so far by the next one.
-      const int next = max(shift - kRankDigitBits, 0);
-      const std::uint32_t mask = (1U << (shift - next)) - 1;
-      for_rows(listed, [&](std::uint64_t key, std::int32_t) {
-        if (key >> shift == digits) atomicAdd(&shared_.rows_of[static_cast<std::uint32_t>(key >> next) & mask], 1U);
-      });
-      sync_();
-      find_digit(wanted);
-      digits = digits << (shift - next) | shared_.digit;
-      shift = next;
-      wanted = shared_.wanted;
-      if (shared_.bucket == wanted) return digits << shift;
-      if (shared_.bucket <= kFewRows) return last_of_few(listed, digits, shift, wanted);
-    }
-  }
-  // The same where few rows share the digits.
-  __device__ std::uint64_t last_of_few(std::uint32_t listed, std::uint64_t digits, int shift, std::uint32_t wanted) {
-    for_rows(listed, [&](std::uint64_t key, std::int32_t) {
-      if (key >> shift == digits) shared_.few[atomicAdd(&shared_.few_rows, 1U)] = key;
-    });
-    sync_();
+  // The key of the wanted-th of the few rows that share all digits so far.
+  __device__ std::uint64_t last_of_few(std::uint32_t wanted) {
     const std::uint32_t rows = shared_.few_rows;
     if (static_cast<std::uint32_t>(thread_) < rows) {
       const std::uint64_t own = shared_.few[thread_];
@@ -154,16 +161,21 @@ class RowSelector {
     return __reduce_add_sync(0xffffffffU, total) + in_warp - own;
   }
 
-  // Moves the counts here. What other blocks have added is not in this one's cache.
-  __device__ void take_counts(SelectState& state) const {
+  // Moves the counts of `state`, if they are there, here. What other blocks have added is not in this one's cache.
+  // meanwhile(): asks for what is needed next.
+  template <class Meanwhile>
+  __device__ void begin(SelectState* state, const Meanwhile& meanwhile) const {
     static_assert(kRankDigits / 4 <= 3 * kThreads);
-    auto* const from = reinterpret_cast<uint4*>(state.rows_of);
+    const bool apart = kCluster || state != nullptr;
+    auto* const from = apart ? reinterpret_cast<uint4*>(state->rows_of) : nullptr;
     uint4 four[3] = {};  // or it would pass for values from before, and be held in registers all along
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
       const int at = thread_ + i * kThreads;
-      if (at < kRankDigits / 4) four[i] = __ldcg(from + at);
+      if (apart && at < kRankDigits / 4) four[i] = __ldcg(from + at);
     }
+    meanwhile();
+    if (!apart) return;
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
       const int at = thread_ + i * kThreads;
@@ -171,6 +183,7 @@ class RowSelector {
       reinterpret_cast<uint4*>(shared_.rows_of)[at] = four[i];
       if (!kCluster) from[at] = uint4{};  // gather() does so when all blocks have read
     }
+    sync_();
   }
 
   // Brings what the blocks have collected to the first one, which alone goes on. The others stay until all have read
@@ -247,52 +260,57 @@ class RowSelector {
     __syncwarp();
   }
 
-  // Collects the rows with this first digit or one above.
-  __device__ void collect(std::uint32_t digit) {
+  // The fours of scores [begin, end) that the block collects from, of rows below `limit`.
+  struct Share {
+    std::int32_t begin;
+    std::int32_t end;
+    std::int32_t limit;
+  };
+  [[nodiscard]] __device__ Share share_of_block() const {
+    Share share{.begin = 0, .end = (rows_ + 3) / 4, .limit = rows_};
+    if (kCluster) {
+      const auto blocks = static_cast<std::int32_t>(cluster_blocks());
+      const std::int32_t each = (share.end + blocks - 1) / blocks;
+      share.begin = min(static_cast<std::int32_t>(cluster_rank()) * each, share.end);
+      share.end = min(share.begin + each, share.end);
+      share.limit = min(4 * share.end, rows_);
+    }
+    return share;
+  }
+
+  struct Scores {
+    float4 four[kAhead] = {};  // as of the counts in begin()
+  };
+  // The fours from number `first` on, kThreads apart.
+  __device__ void fetch(Scores& scores, const Share& share, std::int32_t first) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const std::int32_t at = first + i * kThreads;
+      if (at < share.end) scores.four[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
+    }
+  }
+
+  // Collects the rows with this first digit or one above; the thread's first scores are in `now` and `next`.
+  __device__ void collect(std::uint32_t digit, const Share& share, Scores& now, Scores& next) {
     // Of the digits below that of -infinity, 7, NaN alone has one: 0.
     const std::uint32_t rank = digit << (32 - kRankDigitBits);
     const float lowest =
         digit <= 7 ? -INFINITY : __uint_as_float((rank & 0x80000000U) != 0 ? rank ^ 0x80000000U : ~rank);
-    std::int32_t begin = 0;
-    std::int32_t end = (rows_ + 3) / 4;
-    if (kCluster) {
-      const auto blocks = static_cast<std::int32_t>(cluster_blocks());
-      const std::int32_t share = (end + blocks - 1) / blocks;
-      begin = min(static_cast<std::int32_t>(cluster_rank()) * share, end);
-      end = min(begin + share, end);
-    }
-    const std::int32_t limit = min(4 * end, rows_);
-    float4 value[2][kAhead] = {};
-    const auto fetch = [&](float4(&half)[kAhead], std::int32_t first) {
+#pragma unroll 1
+    for (std::int32_t first = share.begin + thread_; first < share.end; first += kAhead * kThreads) {
+      std::uint32_t hits = 0;  // a bit for every score
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const std::int32_t at = first + i * kThreads;
-        if (at < end) half[i] = __ldcg(reinterpret_cast<const float4*>(scores_) + at);
+        hits |= now.four[i].x >= lowest ? 1U << (4 * i) : 0;
+        hits |= now.four[i].y >= lowest ? 2U << (4 * i) : 0;
+        hits |= now.four[i].z >= lowest ? 4U << (4 * i) : 0;
+        hits |= now.four[i].w >= lowest ? 8U << (4 * i) : 0;
+        reinterpret_cast<float4*>(shared_.seen[thread_])[i] = now.four[i];
       }
-    };
-    std::int32_t first = begin + thread_;
-    fetch(value[0], first);
-    fetch(value[1], first + kAhead * kThreads);
-#pragma unroll 1
-    while (first < end) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (first < end) {
-          std::uint32_t hits = 0;  // a bit for every score
-#pragma unroll
-          for (int i = 0; i < kAhead; ++i) {
-            hits |= value[h][i].x >= lowest ? 1U << (4 * i) : 0;
-            hits |= value[h][i].y >= lowest ? 2U << (4 * i) : 0;
-            hits |= value[h][i].z >= lowest ? 4U << (4 * i) : 0;
-            hits |= value[h][i].w >= lowest ? 8U << (4 * i) : 0;
-            reinterpret_cast<float4*>(shared_.seen[thread_])[i] = value[h][i];
-          }
-          if (digit == 0) hits = (1U << (4 * kAhead)) - 1;  // NaN is not less than anything
-          fetch(value[h], first + 2 * kAhead * kThreads);
-          take_hits(hits, first, limit);
-        }
-        first += kAhead * kThreads;
-      }
+      if (digit == 0) hits = (1U << (4 * kAhead)) - 1;  // NaN is not less than anything
+      now = next;
+      fetch(next, share, first + 2 * kAhead * kThreads);
+      take_hits(hits, first, share.limit);
     }
   }
 

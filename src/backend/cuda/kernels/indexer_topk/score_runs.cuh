@@ -190,12 +190,19 @@ __device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t token
   if (thread == 0 && from < to && to == total.cost) atomicAdd(&part.tiles, total.tiles);
 }
 
-// The same for runs of a token each, where there are as many blocks for every token and the longest token's are done no
-// later than blocks would be that change from one token to another. False where not: find_score_part() serves.
-__device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t tokens, ScorePart& part) {
+// The token whose tiles the block has where each token has as many blocks of its own; -1 where blocks do not divide so.
+__device__ inline std::int32_t token_of_block(std::int32_t tokens) {
   const auto blocks = static_cast<std::int32_t>(gridDim.x);
   const std::int32_t each = blocks / tokens;
-  if (each * tokens != blocks) return false;
+  return each * tokens == blocks ? static_cast<std::int32_t>(blockIdx.x) / each : -1;
+}
+
+// The same for runs of a token each, the block's being token_of_block()'s, unless the longest token's blocks would then
+// be done later than blocks that change from one token to another. False in that case: find_score_part() serves. Called
+// by whole warps; one thread `writes`.
+__device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t tokens, bool writes, ScorePart& part) {
+  const auto blocks = static_cast<std::int32_t>(gridDim.x);
+  const std::int32_t each = blocks / tokens;
   // Each warp for itself.
   std::int32_t total = 0;
   std::int32_t most = 0;
@@ -208,9 +215,9 @@ __device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t token
   total = __reduce_add_sync(0xffffffffU, total);
   most = __reduce_max_sync(0xffffffffU, most);
   if ((most + each - 1) / each > total / blocks + kChangeTiles) return false;
-  if (threadIdx.x == 0) {
+  if (writes) {
     const auto block = static_cast<std::int32_t>(blockIdx.x);
-    const std::int32_t token = block / each;
+    const std::int32_t token = token_of_block(tokens);
     const std::int32_t number = block - token * each;
     const std::int32_t tiles = runs.tiles_ending(token);
     const std::int32_t share = tiles / each;

@@ -51,6 +51,8 @@ struct alignas(16) ScoreControl {
   std::uint64_t full[kMostStages];
   std::uint64_t empty[kMostStages];
   RunSum warp_total[kWgmmaScoreThreads / 32];
+  std::uint64_t part_found;  // the part, where each token may have blocks of its own, and
+  bool tokens_apart;         // whether it has
   ScorePart part;
   // Of a run of several tokens and of the next one: their tiles, and what their tokens see, ascending.
   RunTiles tiles[2];
@@ -386,25 +388,25 @@ __device__ inline void score_plainly(const ScoreShape& shape, std::uint32_t quer
   }
 }
 
-// Loads the queries of one token and scores with them. By the workers: load(operand) brings queries and tells whether
-// integers do not hold them, as far as the thread sees; any(value) is a barrier that tells whether it is true of one of
-// them; score(operand) scores; score_plainly() does where integers do not hold them.
-template <IndexKeyFormat kFormat, class Load, class Any, class Score, class ScorePlainly>
-__device__ inline void load_and_score(const Load& load, const Any& any, const Score& score,
-                                      const ScorePlainly& score_plainly) {
+// Places the queries of one token and scores with them. By the workers: place(operand) puts queries into shared memory
+// and tells whether integers hold them, as far as the thread sees; any(value) is a barrier that tells whether it is
+// true of one of them; score(operand) scores; score_plainly() does where integers do not hold them.
+template <IndexKeyFormat kFormat, class Place, class Any, class Score, class ScorePlainly>
+__device__ inline void place_and_score(const Place& place, const Any& any, const Score& score,
+                                       const ScorePlainly& score_plainly) {
   if constexpr (kFormat == IndexKeyFormat::kMxfp4) {
-    const bool integers = load(IntegerKeys{}) == 0;
+    const bool integers = place(IntegerKeys{});
     fence_async_proxy();
     if (!any(!integers)) {
       score(IntegerKeys{});
       return;
     }
-    load(KeyOperand<kFormat>{});
+    place(KeyOperand<kFormat>{});
     fence_async_proxy();
     any(false);
     score_plainly();
   } else {
-    load(KeyOperand<kFormat>{});
+    place(KeyOperand<kFormat>{});
     fence_async_proxy();
     any(false);
     score(KeyOperand<kFormat>{});

@@ -7,10 +7,12 @@
 
 namespace dsv4rt::cuda {
 
-// All rows that a token sees, where it sees no more than top_k; threads of a cluster share them.
-__device__ inline void select_all(std::int32_t rows, std::int32_t top_k, int threads, std::int32_t* chosen) {
+// All rows that a token sees, where it sees no more than top_k, by the calling one of `threads` threads of every block
+// of a cluster.
+__device__ inline void select_all(std::int32_t rows, std::int32_t top_k, int thread, int threads,
+                                  std::int32_t* chosen) {
   const int step = threads * static_cast<int>(cluster_blocks());
-  for (int i = static_cast<int>(cluster_rank()) * threads + static_cast<int>(threadIdx.x); i < top_k; i += step) {
+  for (int i = static_cast<int>(cluster_rank()) * threads + thread; i < top_k; i += step) {
     chosen[i] = i < rows ? i : -1;
   }
 }

@@ -436,7 +436,7 @@ __global__ void __launch_bounds__(kThreads, kMinTopKBlocks<kThreads, kHeldQuads,
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (cluster_rank() == 0 && threadIdx.x == 0) p.topk_count[token] = min(rows, p.top_k);
   if (rows <= p.top_k) {
-    select_all(rows, p.top_k, kThreads, chosen);
+    select_all(rows, p.top_k, static_cast<int>(threadIdx.x), kThreads, chosen);
     return;
   }
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());

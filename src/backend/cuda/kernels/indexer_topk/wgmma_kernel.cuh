@@ -99,15 +99,17 @@ __device__ inline void finish_token(const IndexerTopkParams& p, const ScoreBatch
       .run(state, p.top_k, p.topk_indices + (batch.first_token + run.first) * p.top_k);
 }
 
-// The tokens with nothing to choose, divided among the blocks, and all tokens' counts. By the workers.
-__device__ inline void select_short_tokens(const IndexerTopkParams& p, const ScoreBatch& batch) {
+// The tokens with nothing to choose, divided among the blocks, and all tokens' counts, by the calling one of `threads`
+// threads of every block.
+__device__ inline void select_short_tokens(const IndexerTopkParams& p, const ScoreBatch& batch, int thread,
+                                           int threads) {
 #pragma unroll 1
   for (auto index = static_cast<std::int32_t>(blockIdx.x); index < batch.tokens;
        index += static_cast<std::int32_t>(gridDim.x)) {
     const std::int64_t token = batch.first_token + index;
     const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
-    if (threadIdx.x == 0) p.topk_count[token] = min(rows, p.top_k);
-    if (rows <= p.top_k) select_all(rows, p.top_k, kScoreWorkers, p.topk_indices + token * p.top_k);
+    if (thread == 0) p.topk_count[token] = min(rows, p.top_k);
+    if (rows <= p.top_k) select_all(rows, p.top_k, thread, threads, p.topk_indices + token * p.top_k);
   }
 }
 
@@ -125,19 +127,51 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   ScoreControl& control = *memory.control;
   const int thread = static_cast<int>(threadIdx.x);
   init_score_barriers(control, shape);
+  if (thread == 0) {
+    barrier_init(shared_address(&control.part_found), kWgmmaScoreThreads - kScoreWorkers);
+    barrier_init_fence();
+  }
   allow_dependents();
   // Positions and sequences are no kernel's work: there is no need to wait for them.
   const ScoreRuns runs(p, batch);
   SelectorShared& selector = *reinterpret_cast<SelectorShared*>(memory.control + 1);
   if constexpr (kUse == ScoreUse::kSelect) clear_selector(selector, kWgmmaScoreThreads);
-  if (kUse == ScoreUse::kRuns || !find_token_part(runs, batch.tokens, control.part)) {
-    find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
+  // The token that the block has if each token has blocks of its own. The workers bring its queries while the others
+  // find out whether it is so.
+  using TokenQueries = QueryLoader<KeyOperand<kFormat>>;
+  const std::int32_t expected = kUse == ScoreUse::kRuns ? -1 : token_of_block(batch.tokens);
+  typename TokenQueries::TokenParts queries{};
+  if (expected >= 0) {
+    __syncthreads();
+    const std::uint32_t found = shared_address(&control.part_found);
+    if (thread < kScoreWorkers) {
+      wait_for_predecessors();
+      TokenQueries(p, 1).fetch_token(batch.first_token + expected, queries);
+      barrier_wait(found, 0);
+    } else {
+      const bool apart = find_token_part(runs, batch.tokens, thread == kScoreWorkers, control.part);
+      if (thread == kScoreWorkers) control.tokens_apart = apart;
+      // Every thread for itself: racecheck does not see a warp behind one of its lanes.
+      barrier_arrive(found);
+      barrier_wait(found, 0);
+    }
   }
-  __syncthreads();
+  if (expected < 0 || !control.tokens_apart) {
+    find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
+    __syncthreads();
+  }
   if (thread >= kScoreWorkers) {
     give_registers<32>();
     const std::int32_t tiles = control.part.tiles;
-    if (thread >= kScoreWorkers + 32 || tiles == 0) return;
+    if (thread >= kScoreWorkers + 32) {
+      // They have nothing else to do, and the workers begin earlier.
+      if constexpr (kUse == ScoreUse::kSelect) {
+        wait_for_predecessors();
+        select_short_tokens(p, batch, thread - kScoreWorkers - 32, kWgmmaScoreThreads - kScoreWorkers - 32);
+      }
+      return;
+    }
+    if (tiles == 0) return;
     TileFinder finder(p, runs, control.part);
     const TilePlace first = finder.find(min(thread % 32, tiles - 1));
     wait_for_predecessors();
@@ -145,7 +179,6 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     return;
   }
   wait_for_predecessors();
-  if constexpr (kUse == ScoreUse::kSelect) select_short_tokens(p, batch);
   const ScorePart part = control.part;
   if (part.tiles == 0) return;
   take_registers<160>();
@@ -157,10 +190,10 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       score_runs<KeyOperand<kFormat>>(p, batch, shape, runs, part, memory, ring);
     }
   } else {
-    RunTiles tiles;
+    RunTiles tiles = RunTiles{}.next(runs, part);
+    if (tiles.run.first != expected) TokenQueries(p, 1).fetch_token(batch.first_token + tiles.run.first, queries);
 #pragma unroll 1
     while (true) {
-      tiles = tiles.next(runs, part);
       const int first = first_own_tile(tiles);
       const std::int64_t token = batch.first_token + tiles.run.first;
       std::int32_t rows = 0;  // looked up behind the queries, which come from as far
@@ -172,8 +205,8 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
           return StoreScores(out, row);
         }
       };
-      const auto load = [&](auto operand) {
-        return QueryLoader<decltype(operand)>(p, 1).template load<2>(token, 1, memory.queries, memory.weights);
+      const auto place_queries = [&](auto operand) {
+        return QueryLoader<decltype(operand)>(p, 1).place_token(queries, memory.queries, memory.weights);
       };
       const auto score = [&](auto operand) {
         rows = runs.rows(tiles.run.first);
@@ -181,7 +214,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
           UnevenRows(p, tiles.run.sequence).score_again(token, rows, from, tiles.end(), kScoreGroups, report_from);
         });
       };
-      load_and_score<kFormat>(load, any_worker, score, [&] {
+      place_and_score<kFormat>(place_queries, any_worker, score, [&] {
         rows = runs.rows(tiles.run.first);
         score_plainly<KeyOperand<kFormat>>(shape, shared_address(memory.queries), memory.weights, ring, first,
                                            tiles.end(), 1, [&](int, int row) { return report_from(row); });
@@ -190,7 +223,10 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
         finish_token(p, batch, tiles.run, rows, tiles.count, control, selector);
       }
       if (tiles.is_last(part)) break;
-      sync_workers();  // the queries are read no more
+      tiles = tiles.next(runs, part);
+      // Always anew: registers would otherwise keep what came before through the scores.
+      TokenQueries(p, 1).fetch_token(batch.first_token + tiles.run.first, queries);
+      sync_workers();  // the queries before are read no more
     }
   }
 #else
