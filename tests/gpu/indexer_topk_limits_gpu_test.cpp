@@ -3,6 +3,7 @@
 // scores without rounding that matters: what must be chosen follows from the keys alone, row for row.
 #include <string>
 
+#include "backend/cuda/kernels/indexer_topk/params.h"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "gpu/support/indexer_topk_calls.h"
 
@@ -236,6 +237,46 @@ TEST_F(IndexerTopkLimitsGpuTest, FewRowsInEveryWay) {
     for (const std::int32_t top_k : {1, 501, 512, 520, 600}) {
       EXPECT_EQ(select_on_gpu(step, coordinate_call(step, kWays, top_k), keys), order.selection(step, top_k))
           << rows << " rows, top " << top_k;
+    }
+  }
+}
+
+// As many rows share the last chosen one's first digit as are compared with each other, one fewer and one more: rows of
+// sixteen scores, of one, and of two that differ in their last digit alone. By the kernel of few rows, by clusters of
+// blocks and by blocks alone.
+TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsShareADigitAsAreCompared) {
+  constexpr std::int32_t kWays = 3;
+  constexpr std::int32_t kAbove = 300;
+  constexpr auto kFew = static_cast<std::int32_t>(cuda::kFewRows);
+  constexpr std::int32_t kDifferent = 100;  // rows that not all tokens see
+  ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
+  struct Case {
+    std::int32_t rows, tokens;
+  };
+  for (const Case& of : {Case{2401, 3}, Case{20001, 1}, Case{20001, 9}}) {
+    for (const std::int32_t sharing : {kFew - 1, kFew, kFew + 1}) {
+      Keys keys(1, of.rows, IndexKeyFormat::kBf16);
+      const std::int32_t seen = of.rows - kDifferent;
+      std::array<float, kIndexHeadDim> key{};
+      for (std::int32_t row = 0; row < of.rows; ++row) {
+        const std::int32_t number = row < seen ? row * 11 % seen : of.rows;  // once each: 11 divides none of these
+        const bool shares = number >= kAbove && number < kAbove + sharing;
+        const float other = number < kAbove ? 4.0F : 0.25F;
+        key[0] = shares ? 1.0F + static_cast<float>(number % 16) / 128.0F : other;
+        key[1] = shares ? 1.0F : other;
+        key[2] = shares ? 1.0F + static_cast<float>(number % 2) / 128.0F : other;
+        keys.set(0, row, key.data());
+      }
+      const Order order(keys, of.rows, kWays);
+      const TestStep step = single_tokens(of.tokens, of.rows);
+      for (const std::int32_t top_k : {kAbove + 1, kAbove + sharing / 2, kAbove + sharing - 1}) {
+        OnGpu on_gpu(step, coordinate_call(step, kWays, top_k), keys);
+        for (int i = 0; i < 2; ++i) {
+          on_gpu.run();
+          EXPECT_EQ(on_gpu.take(), order.selection(step, top_k))
+              << of.rows << " rows, " << of.tokens << " tokens, " << sharing << " share, top " << top_k << ", " << i;
+        }
+      }
     }
   }
 }

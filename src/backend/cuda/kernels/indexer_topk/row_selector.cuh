@@ -14,6 +14,7 @@
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
+#include "backend/cuda/kernels/indexer_topk/params.h"
 #include "backend/cuda/kernels/indexer_topk/score_rank.cuh"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 
@@ -22,8 +23,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kSelectedRowBits = 18;
 inline constexpr std::int32_t kMostSelectableRows = 1 << kSelectedRowBits;  // rows of a token
 inline constexpr int kMostCollected = 3072;  // rows whose first digit is the k-th's or above
-
-inline constexpr std::uint32_t kFewRows = 32;  // rows among which one is found without counts
 
 inline constexpr int kMostSelectorThreads = 384;
 inline constexpr int kSeenScores = 16;  // scores that a thread looks at together
