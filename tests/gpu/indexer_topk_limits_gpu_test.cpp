@@ -242,7 +242,7 @@ TEST_F(IndexerTopkLimitsGpuTest, FewRowsInEveryWay) {
 }
 
 // As many rows share the last chosen one's first digit as are compared with each other, one fewer and one more: rows of
-// sixteen scores, of one, and of two that differ in their last digit alone. By the kernel of few rows, by clusters of
+// sixteen scores, of one, and of two that differ in a later digit. By the kernel of few rows, by clusters of
 // blocks and by blocks alone.
 TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsShareADigitAsAreCompared) {
   constexpr std::int32_t kWays = 3;
