@@ -44,6 +44,9 @@ class SendScores {
   std::uint32_t out_;
 };
 
+// Where a token has so many blocks, tokens are few, and blocks begin long enough before their turn for a rehearsal.
+inline constexpr std::int32_t kRehearsalBlocks = 8;
+
 // Scores for a rehearsal, some of which share a digit at the limit: by the workers, before a barrier of theirs.
 inline constexpr std::int32_t kInventedRows = 2048;
 __device__ inline void invent_scores(float* scores) {
@@ -128,7 +131,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   }
   // The first block selects twice, before its turn from scores that are of no consequence, so that instructions are
   // there when they count.
-  const bool rehearses = !kAllSelect && rank == 0;
+  const bool rehearses = !kAllSelect && rank == 0 && blocks >= kRehearsalBlocks;
   if (rehearses) invent_scores(control.scores);
 #pragma unroll 1
   for (int round = rehearses ? 0 : 1; round < 2; ++round) {

@@ -31,9 +31,11 @@ class CountScores {
   __device__ CountScores(float* scores, std::int32_t rows, std::uint32_t* rows_of, std::int32_t row)
       : out_(scores + row), left_(rows - row), rows_of_(rows_of) {}
   __device__ void operator()(float score) const {
+    // Before the store, which reads its register late: a digit that took the score's would wait for it.
+    std::uint32_t digit = first_digit(rank_of(score));
+    asm volatile("" : "+r"(digit)::"memory");
     *out_ = score;
-    if (left_ <= 0) return;  // past the token's last row
-    atomicAdd(&rows_of_[first_digit(rank_of(score))], 1U);
+    if (left_ > 0) atomicAdd(&rows_of_[digit], 1U);  // not past the token's last row
   }
   // Takes the place of the first row's, which is one of the token's.
   __device__ void again(float score) const {
