@@ -46,6 +46,10 @@ class SendScores {
 
 // Where a token has so many blocks, tokens are few, and blocks begin long enough before their turn for a rehearsal.
 inline constexpr std::int32_t kRehearsalBlocks = 8;
+// With the other formats the loop over tiles has no registers left for what lives through both rounds.
+template <IndexKeyFormat kFormat>
+inline constexpr bool kRehearses =
+    !kAllSelect && (kFormat == IndexKeyFormat::kMxfp4 || kFormat == IndexKeyFormat::kBf16);
 
 // Scores for a rehearsal, some of which share a digit at the limit: by the workers, before a barrier of theirs.
 inline constexpr std::int32_t kInventedRows = 2048;
@@ -110,7 +114,9 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   __syncthreads();
   const auto sync = [] { sync_scores(); };
   const FewRowSelector<kFusedTopKThreads, decltype(sync)> selector(control.counts, sync);
-  if (thread >= kScoreWorkers) {
+  // Known to be the same for a warp: addresses of copies are then, too, and stay in registers.
+  const int warp = warp_uniform(thread / 32);
+  if (warp >= kScoreWorkers / 32) {
     give_registers<32>();
     TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});
     TilePlace place{};
@@ -122,7 +128,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       // The barriers of place_and_score().
       if (sync_scores_any(false)) sync_scores_any(false);
     }
-    if (thread < kScoreWorkers + 32) {
+    if (warp == kScoreWorkers / 32) {
       produce_tiles<kFormat>(p, finder, place, end - first, shape, shared_address(memory.ring), control.score);
     }
     if constexpr (!kAllSelect) return;
@@ -131,12 +137,12 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   }
   // The first block selects twice, before its turn from scores that are of no consequence, so that instructions are
   // there when they count.
-  const bool rehearses = !kAllSelect && rank == 0 && blocks >= kRehearsalBlocks;
+  const bool rehearses = kRehearses<kFormat> && rank == 0 && blocks >= kRehearsalBlocks;
   if (rehearses) invent_scores(control.scores);
 #pragma unroll 1
   for (int round = rehearses ? 0 : 1; round < 2; ++round) {
     if (round == 1) {
-      if (thread < kScoreWorkers) {
+      if (warp < kScoreWorkers / 32) {
         // All blocks have begun, and the first one is done with its scores, or there is nowhere to send any.
         cluster_arrive();
         wait_for_predecessors();

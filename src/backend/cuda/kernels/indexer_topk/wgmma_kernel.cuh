@@ -31,11 +31,8 @@ class CountScores {
   __device__ CountScores(float* scores, std::int32_t rows, std::uint32_t* rows_of, std::int32_t row)
       : out_(scores + row), left_(rows - row), rows_of_(rows_of) {}
   __device__ void operator()(float score) const {
-    // Before the store, which reads its register late: a digit that took the score's would wait for it.
-    std::uint32_t digit = first_digit(rank_of(score));
-    asm volatile("" : "+r"(digit)::"memory");
     *out_ = score;
-    if (left_ > 0) atomicAdd(&rows_of_[digit], 1U);  // not past the token's last row
+    if (left_ > 0) atomicAdd(&rows_of_[first_digit(rank_of(score))], 1U);  // not past the token's last row
   }
   // Takes the place of the first row's, which is one of the token's.
   __device__ void again(float score) const {
@@ -162,10 +159,11 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
     __syncthreads();
   }
-  if (thread >= kScoreWorkers) {
+  // Known to be the same for a warp: addresses of copies are then, too, and stay in registers.
+  const int warp = warp_uniform(thread / 32);
+  if (warp >= kScoreWorkers / 32) {
     give_registers<32>();
-    const std::int32_t tiles = control.part.tiles;
-    if (thread >= kScoreWorkers + 32) {
+    if (warp > kScoreWorkers / 32) {
       // They have nothing else to do, and the workers begin earlier.
       if constexpr (kUse == ScoreUse::kSelect) {
         wait_for_predecessors();
@@ -173,6 +171,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       }
       return;
     }
+    const std::int32_t tiles = control.part.tiles;
     if (tiles == 0) return;
     TileFinder finder(p, runs, control.part);
     const TilePlace first = finder.find(min(thread % 32, tiles - 1));
