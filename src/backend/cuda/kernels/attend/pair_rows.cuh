@@ -153,7 +153,7 @@ class PairProducer {
   const AttendParams& p_;
   std::int32_t slot_;
   std::int32_t window_;
-  std::int32_t count_;        // of all rows, once they are known
+  std::int32_t count_;        // the token's rows, once they are known
   std::int32_t before_step_;  // the window's rows that earlier steps have written
   PairShared& shared_;
   int row_;   // the thread's row of a tile

@@ -278,7 +278,7 @@ class RowSelector {
   }
 
   struct Scores {
-    float4 four[kAhead] = {};  // as of the counts in begin()
+    float4 four[kAhead] = {};  // defined without a condition, like the counts in begin()
   };
   // The fours from number `first` on, kThreads apart.
   __device__ void fetch(Scores& scores, const Share& share, std::int32_t first) const {
