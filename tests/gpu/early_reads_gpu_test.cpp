@@ -12,6 +12,7 @@
 
 #include "attention/context_split.h"
 #include "gpu/support/gpu.h"
+#include "gpu/support/late_bytes.h"
 #include "gpu/support/late_copies.h"
 #include "support/attend_case.h"
 
@@ -19,51 +20,6 @@ namespace dsv4rt {
 namespace {
 
 using namespace dsv4rt::test;
-
-constexpr std::int64_t kLateNanoseconds = 200'000;  // the host takes less until the next kernel is launched
-
-// Arrays on the device of which some bytes come late.
-class LateBytes {
- public:
-  explicit LateBytes(Backend& backend) : backend_(backend) {}
-
-  // `bytes` at `to` on the device: first as `early`, late as `late`.
-  void add(std::byte* to, const std::byte* early, const std::byte* late, std::int64_t bytes) {
-    const std::span now(early, static_cast<std::size_t>(bytes));
-    EXPECT_OK(backend_.upload(to, now.data(), now.size()));
-    values_.emplace_back(backend_, std::span(late, now.size()));
-    copies_.push_back({to, values_.back().data(), bytes});
-  }
-  // The same of an array whose values are `late` in the end.
-  template <class T>
-  void add_array(const T* device, const std::vector<T>& early, const std::vector<T>& late) {
-    add(reinterpret_cast<std::byte*>(const_cast<T*>(device)), reinterpret_cast<const std::byte*>(early.data()),
-        reinterpret_cast<const std::byte*>(late.data()), static_cast<std::int64_t>(late.size() * sizeof(T)));
-  }
-  // Row `row` of a block: as another row of the bank, and late as it is in `block`, which lies at `device`.
-  void add_row(const BlockShape& shape, std::byte* device, const std::byte* block, const std::byte* other,
-               std::int64_t row) {
-    add(device + shape.data_offset(row), other, block + shape.data_offset(row), shape.data_bytes);
-    if (shape.scale_bytes == 0) return;
-    add(device + shape.scale_offset(row), other + shape.data_bytes, block + shape.scale_offset(row), shape.scale_bytes);
-  }
-  // Copies `bytes` at `from`, as they are then, behind what comes late.
-  void look(void* to, const void* from, std::size_t bytes) {
-    copies_.push_back({to, from, static_cast<std::int64_t>(bytes)});
-  }
-  // Puts the kernel in front of the next one.
-  void launch() {
-    list_ = DeviceArray<LateCopy>(backend_, copies_);
-    EXPECT_OK(launch_late_copies(list_.data(), static_cast<std::int32_t>(copies_.size()), kLateNanoseconds,
-                                 static_cast<cudaStream_t>(backend_.native_stream())));
-  }
-
- private:
-  Backend& backend_;
-  std::vector<DeviceArray<std::byte>> values_;
-  std::vector<LateCopy> copies_;
-  DeviceArray<LateCopy> list_;
-};
 
 // --- attention ---------------------------------------------------------------------------------------------
 
@@ -165,22 +121,25 @@ TEST_P(EarlyAttendGpuTest, TakesNothingThatTheStepWrites) {
 
 INSTANTIATE_TEST_SUITE_P(
     Rows, EarlyAttendGpuTest,
-    testing::Values(EarlyAttend{"one sequence", 1, 255, 1, 0, 4},
-                    EarlyAttend{"one sequence, a block's first row", 1, 259, 1, 0, 4},
-                    EarlyAttend{"one sequence, 8K", 1, 8191, 1, 0, 128}, EarlyAttend{"few sequences", 7, 300, 1, 0, 4},
-                    EarlyAttend{"clusters of four", 20, 2000, 1, 0, 4},
-                    EarlyAttend{"clusters of two", 50, 1400, 1, 0, 4}, EarlyAttend{"blocks alone", 140, 2800, 1, 0, 4},
-                    EarlyAttend{"window alone", 3, 500, 1, 0, 0}, EarlyAttend{"drafts", 2, 606, 6, 0, 4},
-                    EarlyAttend{"a piece behind others of the step", 1, 606, 12, 9, 4},
-                    EarlyAttend{"tokens in turn", 280, 1000, 1, 0, 4}, EarlyAttend{"dense rows", 2, 8190, 1, 0, 4},
-                    EarlyAttend{"a run", 1, 8000, 140, 0, 128},
-                    EarlyAttend{"a run, norm of queries", 1, 8000, 140, 0, 128, 0, true},
-                    EarlyAttend{"a run of window rows, norm of queries", 1, 500, 140, 0, 0, 0, true}));
+    testing::Values(
+        EarlyAttend{"one sequence", 1, 255, 1, 0, 4}, EarlyAttend{"one sequence, a block's first row", 1, 259, 1, 0, 4},
+        EarlyAttend{"one sequence, 8K", 1, 8191, 1, 0, 128}, EarlyAttend{"few sequences", 7, 300, 1, 0, 4},
+        EarlyAttend{"clusters of four", 20, 2000, 1, 0, 4}, EarlyAttend{"clusters of two", 50, 1400, 1, 0, 4},
+        EarlyAttend{"clusters of two, windows of up to a tile and more", 50, 40, 1, 0, 4},
+        EarlyAttend{"clusters of two, drafts", 2, 606, 25, 0, 4}, EarlyAttend{"blocks alone", 140, 2800, 1, 0, 4},
+        EarlyAttend{"window alone", 3, 500, 1, 0, 0}, EarlyAttend{"drafts", 2, 606, 6, 0, 4},
+        EarlyAttend{"a piece behind others of the step", 1, 606, 12, 9, 4},
+        EarlyAttend{"tokens in turn", 280, 1000, 1, 0, 4}, EarlyAttend{"dense rows", 2, 8190, 1, 0, 4},
+        EarlyAttend{"a run", 1, 8000, 140, 0, 128},
+        EarlyAttend{"a run, norm of queries", 1, 8000, 140, 0, 128, 0, true},
+        EarlyAttend{"a run of window rows, norm of queries", 1, 500, 140, 0, 0, 0, true}));
 INSTANTIATE_TEST_SUITE_P(Selected, EarlyAttendGpuTest,
                          testing::Values(EarlyAttend{"one sequence", 1, 8191, 1, 0, 4, 512},
                                          EarlyAttend{"few rows", 3, 300, 1, 0, 4, 512},
                                          EarlyAttend{"clusters of four", 20, 3000, 1, 0, 4, 512},
                                          EarlyAttend{"clusters of two", 50, 3000, 1, 0, 4, 512},
+                                         EarlyAttend{"clusters of two, short windows", 50, 40, 1, 0, 4, 512},
+                                         EarlyAttend{"clusters of two, drafts", 2, 2606, 25, 0, 4, 512},
                                          EarlyAttend{"blocks alone", 140, 4200, 1, 0, 4, 1024},
                                          EarlyAttend{"tokens in turn", 280, 2000, 1, 0, 4, 512},
                                          EarlyAttend{"drafts", 2, 2606, 6, 0, 4, 512},

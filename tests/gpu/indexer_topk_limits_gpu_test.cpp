@@ -243,25 +243,25 @@ TEST_F(IndexerTopkLimitsGpuTest, FewRowsInEveryWay) {
 
 // As many rows share the last chosen one's first digit as are compared with each other, one fewer and one more: rows of
 // sixteen scores, of one, and of two that differ in a later digit. By the kernel of few rows, by clusters of
-// blocks and by blocks alone.
+// blocks and by blocks alone, where those above are collected and where they are too many.
 TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsShareADigitAsAreCompared) {
   constexpr std::int32_t kWays = 3;
-  constexpr std::int32_t kAbove = 300;
-  constexpr auto kFew = static_cast<std::int32_t>(cuda::kFewRows);
+  constexpr auto kFew = static_cast<std::int32_t>(cuda::kMostComparedRows);
   constexpr std::int32_t kDifferent = 100;  // rows that not all tokens see
   ASSERT_OK(gpu().reserve_scratch(std::size_t{64} << 20));
   struct Case {
-    std::int32_t rows, tokens;
+    std::int32_t rows, tokens, above;
   };
-  for (const Case& of : {Case{2401, 3}, Case{20001, 1}, Case{20001, 9}}) {
+  for (const Case& of :
+       {Case{2401, 3, 300}, Case{20001, 1, 300}, Case{20001, 1, 3072}, Case{20001, 9, 300}, Case{20001, 9, 3072}}) {
     for (const std::int32_t sharing : {kFew - 1, kFew, kFew + 1}) {
       Keys keys(1, of.rows, IndexKeyFormat::kBf16);
       const std::int32_t seen = of.rows - kDifferent;
       std::array<float, kIndexHeadDim> key{};
       for (std::int32_t row = 0; row < of.rows; ++row) {
         const std::int32_t number = row < seen ? row * 11 % seen : of.rows;  // once each: 11 divides none of these
-        const bool shares = number >= kAbove && number < kAbove + sharing;
-        const float other = number < kAbove ? 4.0F : 0.25F;
+        const bool shares = number >= of.above && number < of.above + sharing;
+        const float other = number < of.above ? 4.0F : 0.25F;
         key[0] = shares ? 1.0F + static_cast<float>(number % 16) / 128.0F : other;
         key[1] = shares ? 1.0F : other;
         key[2] = shares ? 1.0F + static_cast<float>(number % 2) / 128.0F : other;
@@ -269,12 +269,13 @@ TEST_F(IndexerTopkLimitsGpuTest, AsManyRowsShareADigitAsAreCompared) {
       }
       const Order order(keys, of.rows, kWays);
       const TestStep step = single_tokens(of.tokens, of.rows);
-      for (const std::int32_t top_k : {kAbove + 1, kAbove + sharing / 2, kAbove + sharing - 1}) {
+      for (const std::int32_t top_k : {of.above + 1, of.above + sharing / 2, of.above + sharing - 1}) {
         OnGpu on_gpu(step, coordinate_call(step, kWays, top_k), keys);
         for (int i = 0; i < 2; ++i) {
           on_gpu.run();
           EXPECT_EQ(on_gpu.take(), order.selection(step, top_k))
-              << of.rows << " rows, " << of.tokens << " tokens, " << sharing << " share, top " << top_k << ", " << i;
+              << of.rows << " rows, " << of.tokens << " tokens, " << of.above << " above, " << sharing << " share, top "
+              << top_k << ", " << i;
         }
       }
     }

@@ -71,10 +71,10 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
   place_window_rows(p, place, window, shared.place);
   __syncthreads();
   cluster_wait();
-  if (!place.real || (!selected && token_rows(p, token, [&] { return place; }).is_dense())) {
+  if (!place.real) {
     take_turn();
     barrier_wait(shared_address(&shared.q_full), 0);
-    if (!place.real) write_pair_zeros(p, token, first_head, rank);
+    write_pair_zeros(p, token, first_head, rank);
     return;
   }
   // Where compressed rows lie, by scorers and summers, and how many there are. Selected ones are known when the kernels

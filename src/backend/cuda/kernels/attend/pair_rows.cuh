@@ -33,7 +33,7 @@ class PairProducer {
     Loaded even{};
     Loaded odd{};
     // Whether the first tile needs nothing of this step, and is in its slot before the step's kernels have ended.
-    const bool stored = first && min(window_, before_step_) >= kTileRows;
+    const bool stored = first && before_step_ >= kTileRows;
     if (first) {
       load_early(0, even);
       load_early(1, odd);
@@ -43,9 +43,10 @@ class PairProducer {
       count_ = shared_.item.rows;
     }
     const int tiles = (count_ + kTileRows - 1) / kTileRows;
-    if (!stored) load_rest(0, first, even);
-    if (tiles > 1) load_rest(1, first, odd);
-    if (stored && tiles > 2) load(2, place_of(2), even);
+    const RowSlot place[3] = {place_of(0), place_of(1), place_of(2)};
+    if (!stored) load_rest(0, place[0], first, even);
+    if (tiles > 1) load_rest(1, place[1], first, odd);
+    if (stored && tiles > 2) load(2, place[2], even);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile += 2) {
       if (tile > 0 || !stored) take(tile, tiles, filled + tile, even);
@@ -77,7 +78,7 @@ class PairProducer {
   }
   // Whether the row is the window's and was written before the step (early_reads.cuh).
   [[nodiscard]] __device__ bool is_known(int tile) const {
-    return tile * kTileRows + row_ < min(window_, before_step_);
+    return tile * kTileRows + row_ < before_step_;
   }
   [[nodiscard]] __device__ const std::byte* units(const RowSource& source) const {
     return source.data + kRank * kHalfAtoms * kAtomValues + unit_ * kUnitBytes;
@@ -99,8 +100,8 @@ class PairProducer {
     }
   }
   // What load_early() has left, or all.
-  __device__ void load_rest(int tile, bool behind_early, Loaded& loaded) const {
-    if (!behind_early || !is_known(tile)) load(tile, place_of(tile), loaded);
+  __device__ void load_rest(int tile, RowSlot place, bool behind_early, Loaded& loaded) const {
+    if (!behind_early || !is_known(tile)) load(tile, place, loaded);
   }
   __device__ void load(int tile, RowSlot place, Loaded& loaded) const {
     const RowSource source = source_of(tile, place);
@@ -154,7 +155,7 @@ class PairProducer {
   std::int32_t slot_;
   std::int32_t window_;
   std::int32_t count_;        // the token's rows, once they are known
-  std::int32_t before_step_;  // the window's rows that earlier steps have written
+  std::int32_t before_step_;  // the window's rows that earlier steps have written, fewer than all
   PairShared& shared_;
   int row_;   // the thread's row of a tile
   int unit_;  // the thread's unit of an atom's 64 codes

@@ -11,7 +11,7 @@ namespace dsv4rt::cuda {
 // With more tokens blocks begin too late: a rehearsal would delay them.
 inline constexpr std::int64_t kRehearsalTokens = 8;
 
-// Calls work(turn), false for the rehearsal; in its turn behind the kernels in front.
+// work(false) is the rehearsal, work(true) the turn, behind the kernels in front.
 template <class Work>
 __device__ inline void rehearse_and_run(bool rehearses, const Work& work) {
 #pragma unroll 1
@@ -22,6 +22,9 @@ __device__ inline void rehearse_and_run(bool rehearses, const Work& work) {
 }
 
 // Keeps the compiler from leaving out of a rehearsal what is stored in its turn alone.
+__device__ inline void hold_result(uint2& values) {
+  asm volatile("" : "+r"(values.x), "+r"(values.y));
+}
 __device__ inline void hold_result(uint4& values) {
   asm volatile("" : "+r"(values.x), "+r"(values.y), "+r"(values.z), "+r"(values.w));
 }

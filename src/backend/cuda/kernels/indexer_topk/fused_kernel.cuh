@@ -46,13 +46,17 @@ class SendScores {
 
 // Where a token has so many blocks, tokens are few, and blocks begin long enough before their turn for a rehearsal.
 inline constexpr std::int32_t kRehearsalBlocks = 8;
-// With the other formats the loop over tiles has no registers left for what lives through both rounds.
+// With the other formats the loop over tiles has no registers left for what lives through both rounds; builds for
+// racecheck do not see rehearsals.
 template <IndexKeyFormat kFormat>
 inline constexpr bool kRehearses =
     !kAllSelect && (kFormat == IndexKeyFormat::kMxfp4 || kFormat == IndexKeyFormat::kBf16);
 
-// Scores for a rehearsal, some of which share a digit at the limit: by the workers, before a barrier of theirs.
+// Scores for a rehearsal, of which 128 share the first digit of the last chosen one, half of them chosen: by the
+// workers, before a barrier of theirs. The chosen go where queries come.
 inline constexpr std::int32_t kInventedRows = 2048;
+inline constexpr std::int32_t kInventedChosen = 1024 - 64;
+static_assert(kInventedRows <= kMostFewRows && kInventedChosen * 4 <= kQueryTileBytes);
 __device__ inline void invent_scores(float* scores) {
   for (std::int32_t row = static_cast<std::int32_t>(threadIdx.x); row < kInventedRows; row += kScoreWorkers) {
     scores[row] = 1.0F + static_cast<float>(row) * 0x1p-8F;
@@ -121,7 +125,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});
     TilePlace place{};
     if (end > first) place = finder.find(min(thread % 32, end - first - 1));
-    cluster_arrive();  // see below
+    cluster_arrive_relaxed();  // the workers say what for
     wait_for_predecessors();
     cluster_wait();
     if constexpr (kAllSelect) {
@@ -143,7 +147,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   for (int round = rehearses ? 0 : 1; round < 2; ++round) {
     if (round == 1) {
       if (warp < kScoreWorkers / 32) {
-        // All blocks have begun, and the first one is done with its scores, or there is nowhere to send any.
+        // Nobody sends scores before all blocks have begun and the first one is done with its invented ones.
         cluster_arrive();
         wait_for_predecessors();
         typename QueryLoader<KeyOperand<kFormat>>::TokenParts queries;
@@ -170,8 +174,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       cluster_wait();
       if (rank != 0) return;
     }
-    // What is invented goes where queries come.
-    selector.run(control.scores, round == 0 ? kInventedRows : rows, round == 0 ? kInventedRows / 2 : p.top_k,
+    selector.run(control.scores, round == 0 ? kInventedRows : rows, round == 0 ? kInventedChosen : p.top_k,
                  round == 0 ? reinterpret_cast<std::int32_t*>(memory.queries) : chosen);
   }
 #else

@@ -17,8 +17,8 @@ inline constexpr int kMostRunTokens = 8;  // limit of ScoreBatch::group_tokens
 // scored by all blocks is faster.
 inline constexpr std::int32_t kMostFewRows = 2560;  // in whole tiles
 
-// Of so many rows that share the digits so far one is found by comparing all with each other (row_selector.cuh).
-inline constexpr std::uint32_t kFewRows = 32;
+// Of up to so many rows that share the digits so far one is found by comparing all with each other (row_selector.cuh).
+inline constexpr std::uint32_t kMostComparedRows = 32;
 
 // The tokens whose scores are held at the same time.
 struct ScoreBatch {

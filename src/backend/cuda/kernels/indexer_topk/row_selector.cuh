@@ -41,11 +41,11 @@ struct SelectorShared {
   std::uint32_t warp_total[32];
   std::uint32_t collected_rows;
   std::uint32_t few_rows;
-  std::uint64_t few[kFewRows];  // their keys
-  std::uint64_t last_few;       // the key of the last chosen among them
-  std::uint32_t digit;          // the digit found last
-  std::uint32_t wanted;         // rows still to be taken from those that share all digits so far
-  std::uint32_t bucket;         // how many do
+  std::uint64_t few[kMostComparedRows];  // their keys
+  std::uint64_t last_few;                // the key of the last chosen among them
+  std::uint32_t digit;                   // the digit found last
+  std::uint32_t wanted;                  // rows still to be taken from those that share all digits so far
+  std::uint32_t bucket;                  // how many do
 };
 
 // By `threads` threads, before a barrier of theirs.
@@ -105,7 +105,7 @@ class RowSelector {
       last = digits << shift;
       if (bucket == wanted) break;
       // Those that share the digits so far are counted by the next one, or are few.
-      const bool few = bucket <= kFewRows;
+      const bool few = bucket <= kMostComparedRows;
       const int next_shift = max(shift - kRankDigitBits, 0);
       const std::uint32_t mask = (1U << (shift - next_shift)) - 1;
       for_rows(listed, [&](std::uint64_t key, std::int32_t) {

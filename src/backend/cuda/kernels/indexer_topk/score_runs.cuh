@@ -123,11 +123,11 @@ struct RunSum {
   }
 };
 
-// Called by all kThreads threads; `part` is valid after the next barrier.
-template <int kThreads>
-__device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t tokens, RunSum (&warp_total)[kThreads / 32],
-                                       ScorePart& part) {
-  const int thread = static_cast<int>(threadIdx.x);
+// Called by kThreads threads, whole warps, which meet at sync(); `thread` is the calling one's number among them.
+// `part` is valid after their next barrier.
+template <int kThreads, class Sync>
+__device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t tokens, int thread, const Sync& sync,
+                                       RunSum* warp_total, ScorePart& part) {
   const std::int32_t share = (tokens + kThreads - 1) / kThreads;
   const std::int32_t begin = min(thread * share, tokens);
   const std::int32_t end = min(begin + share, tokens);
@@ -147,7 +147,7 @@ __device__ inline void find_score_part(const ScoreRuns& runs, std::int32_t token
   }
   if (thread % 32 == 31) warp_total[thread / 32] = sum;
   if (thread == 0) part.tiles = 0;
-  __syncthreads();
+  sync();
   RunSum before{.cost = sum.cost - own.cost, .tiles = sum.tiles - own.tiles};
   RunSum total;
 #pragma unroll
@@ -197,10 +197,11 @@ __device__ inline std::int32_t token_of_block(std::int32_t tokens) {
   return each * tokens == blocks ? static_cast<std::int32_t>(blockIdx.x) / each : -1;
 }
 
-// The same for runs of a token each, the block's being token_of_block()'s, unless the longest token's blocks would then
-// be done later than blocks that change from one token to another. False in that case: find_score_part() serves. Called
-// by whole warps; one thread `writes`.
-__device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t tokens, bool writes, ScorePart& part) {
+// As find_score_part() for runs of a token each, of which the block has `token`, token_of_block()'s, unless the longest
+// token's blocks would then be done later than blocks that change from one token to another. False in that case:
+// find_score_part() serves. Called by whole warps; one thread `writes`.
+__device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t tokens, std::int32_t token, bool writes,
+                                       ScorePart& part) {
   const auto blocks = static_cast<std::int32_t>(gridDim.x);
   const std::int32_t each = blocks / tokens;
   // Each warp for itself.
@@ -217,7 +218,6 @@ __device__ inline bool find_token_part(const ScoreRuns& runs, std::int32_t token
   if ((most + each - 1) / each > total / blocks + kChangeTiles) return false;
   if (writes) {
     const auto block = static_cast<std::int32_t>(blockIdx.x);
-    const std::int32_t token = token_of_block(tokens);
     const std::int32_t number = block - token * each;
     const std::int32_t tiles = runs.tiles_ending(token);
     const std::int32_t share = tiles / each;

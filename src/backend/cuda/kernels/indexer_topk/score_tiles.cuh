@@ -27,7 +27,8 @@ namespace dsv4rt::cuda {
 inline constexpr int kScoreGroups = 3;  // warpgroups
 inline constexpr int kScoreWorkers = kScoreGroups * 128;
 static_assert(kScoreWorkers == kQueryLoaders);
-inline constexpr int kWgmmaScoreThreads = kScoreWorkers + 128;  // registers are moved between warpgroups
+inline constexpr int kPartFinders = 128;  // a warpgroup: one of its warps loads keys, all find the block's part
+inline constexpr int kWgmmaScoreThreads = kScoreWorkers + kPartFinders;  // registers are moved between warpgroups
 inline constexpr int kMostStages = 30;
 
 // Division of the dynamic shared memory, chosen on the host.
@@ -51,8 +52,7 @@ struct alignas(16) ScoreControl {
   std::uint64_t full[kMostStages];
   std::uint64_t empty[kMostStages];
   RunSum warp_total[kWgmmaScoreThreads / 32];
-  std::uint64_t part_found;  // the part, where each token may have blocks of its own, and
-  bool tokens_apart;         // whether it has
+  std::uint64_t part_found;  // barrier: `part` is there, where the workers do not find it themselves
   ScorePart part;
   // Of a run of several tokens and of the next one: their tiles, and what their tokens see, ascending.
   RunTiles tiles[2];
@@ -66,6 +66,11 @@ struct alignas(16) ScoreControl {
 // Between the worker threads.
 __device__ inline void sync_workers() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kScoreWorkers) : "memory");
+}
+
+// Between the threads that find the block's part.
+__device__ inline void sync_finders() {
+  asm volatile("bar.sync 2, %0;\n" ::"n"(kPartFinders) : "memory");
 }
 
 // Whether it is true of any of them.

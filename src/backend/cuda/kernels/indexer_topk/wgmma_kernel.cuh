@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   init_score_barriers(control, shape);
   if (thread == 0) {
-    barrier_init(shared_address(&control.part_found), kWgmmaScoreThreads - kScoreWorkers);
+    barrier_init(shared_address(&control.part_found), kPartFinders);
     barrier_init_fence();
   }
   allow_dependents();
@@ -146,17 +146,19 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     if (thread < kScoreWorkers) {
       wait_for_predecessors();
       TokenQueries(p, 1).fetch_token(batch.first_token + expected, queries);
-      barrier_wait(found, 0);
     } else {
-      const bool apart = find_token_part(runs, batch.tokens, thread == kScoreWorkers, control.part);
-      if (thread == kScoreWorkers) control.tokens_apart = apart;
+      const int finder = thread - kScoreWorkers;
+      if (!find_token_part(runs, batch.tokens, expected, finder == 0, control.part)) {
+        find_score_part<kPartFinders>(
+            runs, batch.tokens, finder, [] { sync_finders(); }, control.warp_total, control.part);
+      }
       // Every thread for itself: racecheck does not see a warp behind one of its lanes.
       barrier_arrive(found);
-      barrier_wait(found, 0);
     }
-  }
-  if (expected < 0 || !control.tokens_apart) {
-    find_score_part<kWgmmaScoreThreads>(runs, batch.tokens, control.warp_total, control.part);
+    barrier_wait(found, 0);
+  } else {
+    find_score_part<kWgmmaScoreThreads>(
+        runs, batch.tokens, thread, [] { __syncthreads(); }, control.warp_total, control.part);
     __syncthreads();
   }
   // Known to be the same for a warp: addresses of copies are then, too, and stay in registers.
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       // They have nothing else to do, and the workers begin earlier.
       if constexpr (kUse == ScoreUse::kSelect) {
         wait_for_predecessors();
-        select_short_tokens(p, batch, thread - kScoreWorkers - 32, kWgmmaScoreThreads - kScoreWorkers - 32);
+        select_short_tokens(p, batch, thread - kScoreWorkers - 32, kPartFinders - 32);
       }
       return;
     }

@@ -56,7 +56,7 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
                                   normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
         if constexpr (kOutput == NormOutput::kEncoded) {
           EncodedInputs unit = encode_block(values, block_members());
-          asm volatile("" : "+r"(unit.codes.x), "+r"(unit.codes.y));
+          hold_result(unit.codes);
           if (!turn) continue;
           reinterpret_cast<uint2*>(encoded.codes + first)[i] = unit.codes;
           if (i % kRoundingLanes == 0) {
@@ -73,7 +73,7 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
         p.y[first + i].bits = static_cast<std::uint16_t>(normalized(row[i].bits, scale, p.weight[i].bits));
       }
     }
-    __syncthreads();
+    if (!turn) __syncthreads();  // the row is written anew
   });
 }
 
