@@ -18,8 +18,8 @@ struct EarlySelection {
   const char* name;
   IndexKeyFormat format;
   std::int32_t tokens;
-  std::int32_t rows;   // that the first token sees
-  std::int32_t fewer;  // rows that each next token sees less
+  std::int32_t rows;   // the first token sees so many
+  std::int32_t fewer;  // each next token sees so many fewer
 };
 std::ostream& operator<<(std::ostream& out, const EarlySelection& value) {
   return out << value.name;

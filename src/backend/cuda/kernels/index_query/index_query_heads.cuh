@@ -7,7 +7,6 @@
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/common/rehearsal.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/ops.h"
 #include "layout/codec_e2m1.h"
@@ -132,43 +131,38 @@ __device__ inline void index_query_heads(const IndexQueryParams& p, std::int64_t
   Rotation own;
   const bool rotates = p.rope.inverse_frequency != nullptr;
   if (rotates) own = rotation_of(p.rope, p.step.token_position[token], lane);
-  rehearse_and_run(p.step.counts.tokens <= kRehearsalTokens, [&](bool turn) {
-    uint4 units[2] = {};
-    if (turn && real && present) {
-      units[0] = at[0];
-      units[1] = at[1];
-    }
-    const std::uint32_t words[kLanePairs] = {units[0].x, units[0].y, units[0].z, units[0].w,
-                                             units[1].x, units[1].y, units[1].z, units[1].w};
-    float v[kLaneValues];
+  wait_for_predecessors();
+
+  uint4 units[2] = {};
+  if (real && present) {
+    units[0] = at[0];
+    units[1] = at[1];
+  }
+  const std::uint32_t words[kLanePairs] = {units[0].x, units[0].y, units[0].z, units[0].w,
+                                           units[1].x, units[1].y, units[1].z, units[1].w};
+  float v[kLaneValues];
+#pragma unroll
+  for (int i = 0; i < kLanePairs; ++i) {
+    v[2 * i] = low_value(words[i]);
+    v[2 * i + 1] = high_value(words[i]);
+  }
+  if (rotates) {
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) {
-      v[2 * i] = low_value(words[i]);
-      v[2 * i + 1] = high_value(words[i]);
+      const Rotation rotation{.cosine = __shfl_sync(kFullWarp, own.cosine, (kLanePairs * part + i) % 32),
+                              .sine = __shfl_sync(kFullWarp, own.sine, (kLanePairs * part + i) % 32)};
+      if (part >= kFirstRotatedPart) rotate_pair(rotation, v[2 * i], v[2 * i + 1]);
     }
-    if (rotates) {
+    static_assert(kLanePairs * kFirstRotatedPart % 32 == 0);
+  }
+  if (p.hadamard) hadamard_of_eighth(v, part);
+  round_through_key(p.key_format, v);
+  if (!present) return;
+  std::uint32_t out[kLanePairs];
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        const Rotation rotation{.cosine = __shfl_sync(kFullWarp, own.cosine, (kLanePairs * part + i) % 32),
-                                .sine = __shfl_sync(kFullWarp, own.sine, (kLanePairs * part + i) % 32)};
-        if (part >= kFirstRotatedPart) rotate_pair(rotation, v[2 * i], v[2 * i + 1]);
-      }
-      static_assert(kLanePairs * kFirstRotatedPart % 32 == 0);
-    }
-    if (p.hadamard) hadamard_of_eighth(v, part);
-    round_through_key(p.key_format, v);
-    if (!present) return;
-    std::uint32_t out[kLanePairs];
-#pragma unroll
-    for (int i = 0; i < kLanePairs; ++i) out[i] = round_pair(v[2 * i], v[2 * i + 1]);
-    uint4 low = make_uint4(out[0], out[1], out[2], out[3]);
-    uint4 high = make_uint4(out[4], out[5], out[6], out[7]);
-    hold_result(low);
-    hold_result(high);
-    if (!turn) return;
-    at[0] = low;
-    at[1] = high;
-  });
+  for (int i = 0; i < kLanePairs; ++i) out[i] = round_pair(v[2 * i], v[2 * i + 1]);
+  at[0] = make_uint4(out[0], out[1], out[2], out[3]);
+  at[1] = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
 }  // namespace dsv4rt::cuda

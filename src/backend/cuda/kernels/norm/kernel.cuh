@@ -5,7 +5,6 @@
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/common/rehearsal.cuh"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
 #include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "backend/ops.h"
@@ -31,50 +30,44 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
   // Weights do not depend on earlier kernels.
   uint4 first_weights{};
   if (kWide && thread < width / 8) first_weights = reinterpret_cast<const uint4*>(p.weight)[thread];
-  rehearse_and_run(gridDim.x <= kRehearsalTokens, [&](bool turn) {
-    if constexpr (kWide) {
-      const auto* x = reinterpret_cast<const uint4*>(p.x + first);
-      for (int i = thread; i < width / 8; i += kNormThreads) shared_row[i] = turn ? x[i] : uint4{};
-    } else {
-      for (int i = thread; i < width; i += kNormThreads) row[i] = turn ? p.x[first + i] : bf16{};
-    }
-    __syncthreads();
+  wait_for_predecessors();
+  if constexpr (kWide) {
+    const auto* x = reinterpret_cast<const uint4*>(p.x + first);
+    for (int i = thread; i < width / 8; i += kNormThreads) shared_row[i] = x[i];
+  } else {
+    for (int i = thread; i < width; i += kNormThreads) row[i] = p.x[first + i];
+  }
+  __syncthreads();
 
-    // Every warp sums the whole row, which spares a second barrier.
-    const float sum = sum_in_chains(width, [row](int i) {
-      const float value = to_float(row[i]);
-      return __fmul_rn(value, value);
-    });
-    const float scale = rms_scale(sum, width, p.eps);
-    if constexpr (kWide) {
-      const auto* weight = reinterpret_cast<const uint4*>(p.weight);
-      auto* y = reinterpret_cast<uint4*>(p.y + first);
-      for (int i = thread; i < width / 8; i += kNormThreads) {
-        const uint4 x = shared_row[i];
-        const uint4 w = i == thread ? first_weights : weight[i];
-        uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
-                                  normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
-        if constexpr (kOutput == NormOutput::kEncoded) {
-          EncodedInputs unit = encode_block(values, block_members());
-          hold_result(unit.codes);
-          if (!turn) continue;
-          reinterpret_cast<uint2*>(encoded.codes + first)[i] = unit.codes;
-          if (i % kRoundingLanes == 0) {
-            encoded.scales[std::int64_t{i / kRoundingLanes} * encoded.scale_stride + blockIdx.x] = unit.scale();
-          }
-        } else {
-          if constexpr (kOutput == NormOutput::kRounded) values = round_block(values, block_members());
-          hold_result(values);
-          if (turn) y[i] = values;
+  // Every warp sums the whole row, which spares a second barrier.
+  const float sum = sum_in_chains(width, [row](int i) {
+    const float value = to_float(row[i]);
+    return __fmul_rn(value, value);
+  });
+  const float scale = rms_scale(sum, width, p.eps);
+  if constexpr (kWide) {
+    const auto* weight = reinterpret_cast<const uint4*>(p.weight);
+    auto* y = reinterpret_cast<uint4*>(p.y + first);
+    for (int i = thread; i < width / 8; i += kNormThreads) {
+      const uint4 x = shared_row[i];
+      const uint4 w = i == thread ? first_weights : weight[i];
+      const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
+                                      normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
+      if constexpr (kOutput == NormOutput::kEncoded) {
+        const EncodedInputs unit = encode_block(values, block_members());
+        reinterpret_cast<uint2*>(encoded.codes + first)[i] = unit.codes;
+        if (i % kRoundingLanes == 0) {
+          encoded.scales[std::int64_t{i / kRoundingLanes} * encoded.scale_stride + blockIdx.x] = unit.scale();
         }
-      }
-    } else if (turn) {
-      for (int i = thread; i < width; i += kNormThreads) {
-        p.y[first + i].bits = static_cast<std::uint16_t>(normalized(row[i].bits, scale, p.weight[i].bits));
+      } else {
+        y[i] = kOutput == NormOutput::kRounded ? round_block(values, block_members()) : values;
       }
     }
-    if (!turn) __syncthreads();  // the row is written anew
-  });
+  } else {
+    for (int i = thread; i < width; i += kNormThreads) {
+      p.y[first + i].bits = static_cast<std::uint16_t>(normalized(row[i].bits, scale, p.weight[i].bits));
+    }
+  }
 }
 
 }  // namespace dsv4rt::cuda

@@ -6,7 +6,6 @@
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/common/rehearsal.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/query/head_norm.cuh"
 #include "backend/ops.h"
@@ -67,54 +66,51 @@ __device__ inline void query_heads(const QueryParams& p, std::int64_t token, int
     }
     static_assert(4 * kFirstRotatedLane % 32 == 0);
   }
-  rehearse_and_run(p.step.counts.tokens <= kRehearsalTokens, [&](bool turn) {
-    std::uint32_t words[kWarpQueryHeads][2][4];
+  wait_for_predecessors();
+
+  std::uint32_t words[kWarpQueryHeads][2][4];
 #pragma unroll
-    for (int head = 0; head < kWarpQueryHeads; ++head) {
+  for (int head = 0; head < kWarpQueryHeads; ++head) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint4 unit = turn && real && head < heads ? q[head * kHeadUnits + 32 * half] : uint4{};
-        words[head][half][0] = unit.x;
-        words[head][half][1] = unit.y;
-        words[head][half][2] = unit.z;
-        words[head][half][3] = unit.w;
-      }
+    for (int half = 0; half < 2; ++half) {
+      const uint4 unit = real && head < heads ? q[head * kHeadUnits + 32 * half] : uint4{};
+      words[head][half][0] = unit.x;
+      words[head][half][1] = unit.y;
+      words[head][half][2] = unit.z;
+      words[head][half][3] = unit.w;
     }
+  }
 #pragma unroll
-    for (int head = 0; head < kWarpQueryHeads; ++head) {
+  for (int head = 0; head < kWarpQueryHeads; ++head) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto& w = words[head][half];
-        shared.squares[head * kSquareWordsOfHead / 4 + 32 * half + lane] =
-            make_uint4(multiply_pairs(w[0], w[0]), multiply_pairs(w[1], w[1]), multiply_pairs(w[2], w[2]),
-                       multiply_pairs(w[3], w[3]));
-      }
+    for (int half = 0; half < 2; ++half) {
+      const auto& w = words[head][half];
+      shared.squares[head * kSquareWordsOfHead / 4 + 32 * half + lane] =
+          make_uint4(multiply_pairs(w[0], w[0]), multiply_pairs(w[1], w[1]), multiply_pairs(w[2], w[2]),
+                     multiply_pairs(w[3], w[3]));
     }
-    __syncwarp();
-    const float own_scale = head_scale(sum_of_head(shared, lane), p.eps);
+  }
+  __syncwarp();
+  const float own_scale = head_scale(sum_of_head(shared, lane), p.eps);
 #pragma unroll
-    for (int head = 0; head < kWarpQueryHeads; ++head) {
-      const std::uint32_t scale = both_halves(__shfl_sync(kFullWarp, own_scale, head * kPlaceWords));
-      if (head >= heads) break;
+  for (int head = 0; head < kWarpQueryHeads; ++head) {
+    const std::uint32_t scale = both_halves(__shfl_sync(kFullWarp, own_scale, head * kPlaceWords));
+    if (head >= heads) return;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        auto& w = words[head][half];
+    for (int half = 0; half < 2; ++half) {
+      auto& w = words[head][half];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          w[i] = multiply_pairs(w[i], scale);
-          if (half == 0 || lane < kFirstRotatedLane || !rotates) continue;
-          float even = low_value(w[i]);
-          float odd = high_value(w[i]);
-          rotate_pair(rotation[i], even, odd);
-          w[i] = round_pair(even, odd);
-        }
-        uint4 values = make_uint4(w[0], w[1], w[2], w[3]);
-        hold_result(values);
-        if (turn) q[head * kHeadUnits + 32 * half] = values;
+      for (int i = 0; i < 4; ++i) {
+        w[i] = multiply_pairs(w[i], scale);
+        if (half == 0 || lane < kFirstRotatedLane || !rotates) continue;
+        float even = low_value(w[i]);
+        float odd = high_value(w[i]);
+        rotate_pair(rotation[i], even, odd);
+        w[i] = round_pair(even, odd);
       }
+      q[head * kHeadUnits + 32 * half] = make_uint4(w[0], w[1], w[2], w[3]);
     }
-    __syncwarp();
-  });
+  }
 }
 
 }  // namespace dsv4rt::cuda

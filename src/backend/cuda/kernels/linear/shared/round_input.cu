@@ -2,7 +2,6 @@
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
-#include "backend/cuda/kernels/common/rehearsal.cuh"
 #include "backend/cuda/kernels/linear/shared/linear_params.h"
 #include "backend/cuda/kernels/linear/shared/round_input.h"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
@@ -31,40 +30,35 @@ __device__ __forceinline__ void store_inputs(bf16* row, int first, int inputs, u
 template <bool kWide>
 __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const RoundInputParams p) {
   allow_dependents();
+  wait_for_predecessors();
   const auto [first, lane, members] = RoundingPlace{};
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
-  rehearse_and_run(p.tokens <= kRehearsalTokens, [&, first = first, lane = lane, members = members](bool turn) {
-    uint4 values[kMostRoundingItems];
+  uint4 values[kMostRoundingItems];
 #pragma unroll
-    for (int i = 0; i < kMostRoundingItems; ++i) {
-      const std::int64_t item = first + i * step;
-      if (item >= items) break;
-      const std::int64_t input = item % p.blocks * kScaleBlockInputs + lane * kLaneInputs;
-      const bf16* row = p.x + item / p.blocks * p.x_stride;
-      values[i] = uint4{};
-      if (!turn) continue;
-      if constexpr (kWide) {
-        values[i] = *reinterpret_cast<const uint4*>(row + input);
-      } else {
-        values[i] = load_inputs(row, static_cast<int>(input), p.inputs);
-      }
+  for (int i = 0; i < kMostRoundingItems; ++i) {
+    const std::int64_t item = first + i * step;
+    if (item >= items) break;
+    const std::int64_t input = item % p.blocks * kScaleBlockInputs + lane * kLaneInputs;
+    const bf16* row = p.x + item / p.blocks * p.x_stride;
+    if constexpr (kWide) {
+      values[i] = *reinterpret_cast<const uint4*>(row + input);
+    } else {
+      values[i] = load_inputs(row, static_cast<int>(input), p.inputs);
     }
+  }
 #pragma unroll
-    for (int i = 0; i < kMostRoundingItems; ++i) {
-      const std::int64_t item = first + i * step;
-      if (item >= items) break;  // whole half-warps
-      uint4 rounded = round_block(values[i], members);
-      hold_result(rounded);
-      if (!turn) continue;
-      if constexpr (kWide) {
-        *reinterpret_cast<uint4*>(p.rounded + item * kScaleBlockInputs + lane * kLaneInputs) = rounded;
-      } else {
-        store_inputs(p.rounded + item / p.blocks * p.inputs,
-                     static_cast<int>(item % p.blocks) * kScaleBlockInputs + lane * kLaneInputs, p.inputs, rounded);
-      }
+  for (int i = 0; i < kMostRoundingItems; ++i) {
+    const std::int64_t item = first + i * step;
+    if (item >= items) break;  // whole half-warps
+    const uint4 rounded = round_block(values[i], members);
+    if constexpr (kWide) {
+      *reinterpret_cast<uint4*>(p.rounded + item * kScaleBlockInputs + lane * kLaneInputs) = rounded;
+    } else {
+      store_inputs(p.rounded + item / p.blocks * p.inputs,
+                   static_cast<int>(item % p.blocks) * kScaleBlockInputs + lane * kLaneInputs, p.inputs, rounded);
     }
-  });
+  }
 }
 
 }  // namespace
