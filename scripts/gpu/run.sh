@@ -121,7 +121,7 @@ sanitized=(
   "racecheck attend_gpu_test *LaunchFar*InTurn*:*LaunchFar*TwoBlocks*:*DenseRowsFarFromTheFirst"
   "racecheck attend_runs_gpu_test *OneRun*"
   "racecheck attend_queries_gpu_test *One*:*.WithoutFrequencies*"
-  "racecheck early_reads_gpu_test */0:*/2:*/9"
+  "racecheck early_reads_gpu_test Rows*/0:Rows*/2:Rows*/11:Selected*/0:Selected*/2"
   "racecheck indexer_topk_gpu_test *Wide*:*Other*:*T67:*OneCounted*:*OneLaunch*:*RowsInMemory*:*TwoBlocks*:*UnevenRuns*"
   "racecheck indexer_topk_fixed_registers_gpu_test *OneSelect*"
   "initcheck engine_gpu_test EngineGpu.FewTokens:EngineGpu.SeedProfile"
