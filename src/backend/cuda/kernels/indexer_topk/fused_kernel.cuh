@@ -44,26 +44,6 @@ class SendScores {
   std::uint32_t out_;
 };
 
-// Where a token has so many blocks, tokens are few, and blocks begin long enough before their turn for a rehearsal.
-inline constexpr std::int32_t kRehearsalBlocks = 8;
-// With the other formats the loop over tiles has no registers left for what lives through both rounds; builds for
-// racecheck do not see rehearsals.
-template <IndexKeyFormat kFormat>
-inline constexpr bool kRehearses =
-    !kAllSelect && (kFormat == IndexKeyFormat::kMxfp4 || kFormat == IndexKeyFormat::kBf16);
-
-// Scores for a rehearsal, of which all that share the last chosen one's first digit are chosen: with a second digit a
-// rehearsal takes longer than it gains. By the workers, before a barrier of theirs. The chosen go where queries come.
-inline constexpr std::int32_t kInventedRows = 2048;
-inline constexpr std::int32_t kInventedChosen = 1024;
-static_assert(kInventedRows <= kMostFewRows && kInventedChosen * 4 <= kQueryTileBytes);
-__device__ inline void invent_scores(float* scores) {
-  for (std::int32_t row = static_cast<std::int32_t>(threadIdx.x); row < kInventedRows; row += kScoreWorkers) {
-    scores[row] = 1.0F + static_cast<float>(row) * 0x1p-8F;
-  }
-  sync_workers();
-}
-
 // Between the threads that score.
 __device__ inline void sync_scores() {
   if constexpr (kAllSelect) {
@@ -96,6 +76,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   init_score_barriers(control.score, shape);
   clear_counts(control.counts, kWgmmaScoreThreads);
   allow_dependents();
+  cluster_arrive_relaxed();  // all blocks have begun, or there is nowhere to send scores
   const auto blocks = static_cast<std::int32_t>(cluster_blocks());
   const auto rank = static_cast<std::int32_t>(cluster_rank());
   const auto index = static_cast<std::int32_t>(blockIdx.x) / blocks;
@@ -108,76 +89,52 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const ScoreRuns runs(p, batch);
   const ScoreRun run{
       .first = index, .end = index + 1, .tiles = tiles, .sequence = tiles > 0 ? p.step.token_sequence[token] : 0};
+  TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});
+  TilePlace place{};
+  if (thread >= kScoreWorkers && end > first) place = finder.find(min(thread % 32, end - first - 1));
+  wait_for_predecessors();
+  typename QueryLoader<KeyOperand<kFormat>>::TokenParts queries{};
+  if (thread < kScoreWorkers && tiles > 0) QueryLoader<KeyOperand<kFormat>>(p, 1).fetch_token(token, queries);
+  cluster_wait();
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
+  if (rank == 0 && thread == 0) p.topk_count[token] = min(rows, p.top_k);
   if (tiles == 0) {
-    wait_for_predecessors();
-    if (rank == 0 && thread == 0) p.topk_count[token] = rows;
     select_all(rows, p.top_k, thread, kWgmmaScoreThreads, chosen);
     return;
   }
   __syncthreads();
-  const auto sync = [] { sync_scores(); };
-  const FewRowSelector<kFusedTopKThreads, decltype(sync)> selector(control.counts, sync);
-  // Known to be the same for a warp: addresses of copies are then, too, and stay in registers.
-  const int warp = warp_uniform(thread / 32);
-  if (warp >= kScoreWorkers / 32) {
+  if (thread >= kScoreWorkers) {
     give_registers<32>();
-    TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});
-    TilePlace place{};
-    if (end > first) place = finder.find(min(thread % 32, end - first - 1));
-    if (blocks > 1) cluster_arrive_relaxed();  // the workers say what for
-    wait_for_predecessors();
-    if (blocks > 1) cluster_wait();
     if constexpr (kAllSelect) {
       // The barriers of place_and_score().
       if (sync_scores_any(false)) sync_scores_any(false);
     }
-    if (warp == kScoreWorkers / 32) {
+    if (thread < kScoreWorkers + 32) {
       produce_tiles<kFormat>(p, finder, place, end - first, shape, shared_address(memory.ring), control.score);
     }
     if constexpr (!kAllSelect) return;
   } else {
     take_registers<160>();
+    RingReader ring(memory, shape);
+    const auto place_queries = [&](auto operand) {
+      return QueryLoader<decltype(operand)>(p, 1).place_token(queries, memory.queries, memory.weights);
+    };
+    const auto report_from = [&](int row) { return SendScores(control.scores, row); };
+    const auto score = [&](auto operand) {
+      score_single<decltype(operand)>(memory, ring, first + thread / 128, end, report_from, [&](int from) {
+        UnevenRows(p, run.sequence).score_again(token, rows, from, end, kScoreGroups, report_from);
+      });
+    };
+    place_and_score<kFormat>(place_queries, sync_scores_any, score, [&] {
+      score_plainly<KeyOperand<kFormat>>(shape, shared_address(memory.queries), memory.weights, ring,
+                                         first + thread / 128, end, 1, [&](int, int row) { return report_from(row); });
+    });
   }
-  // The first block selects twice, before its turn from scores that are of no consequence, so that instructions are
-  // there when they count.
-  const bool rehearses = kRehearses<kFormat> && rank == 0 && blocks >= kRehearsalBlocks;
-  if (rehearses) invent_scores(control.scores);
-#pragma unroll 1
-  for (int round = rehearses ? 0 : 1; round < 2; ++round) {
-    if (round == 1) {
-      if (warp < kScoreWorkers / 32) {
-        // Nobody sends scores before all blocks have begun and the first one is done with its invented ones. A block
-        // alone has nobody to wait for, and would wait in two places of its code, which checkers object to.
-        if (blocks > 1) cluster_arrive();
-        wait_for_predecessors();
-        typename QueryLoader<KeyOperand<kFormat>>::TokenParts queries;
-        QueryLoader<KeyOperand<kFormat>>(p, 1).fetch_token(token, queries);
-        if (rank == 0 && thread == 0) p.topk_count[token] = p.top_k;
-        if (blocks > 1) cluster_wait();
-        RingReader ring(memory, shape);
-        const auto place_queries = [&](auto operand) {
-          return QueryLoader<decltype(operand)>(p, 1).place_token(queries, memory.queries, memory.weights);
-        };
-        const auto report_from = [&](int row) { return SendScores(control.scores, row); };
-        const auto score = [&](auto operand) {
-          score_single<decltype(operand)>(memory, ring, first + thread / 128, end, report_from, [&](int from) {
-            UnevenRows(p, run.sequence).score_again(token, rows, from, end, kScoreGroups, report_from);
-          });
-        };
-        place_and_score<kFormat>(place_queries, sync_scores_any, score, [&] {
-          score_plainly<KeyOperand<kFormat>>(shape, shared_address(memory.queries), memory.weights, ring,
-                                             first + thread / 128, end, 1,
-                                             [&](int, int row) { return report_from(row); });
-        });
-      }
-      cluster_arrive();
-      cluster_wait();
-      if (rank != 0) return;
-    }
-    selector.run(control.scores, round == 0 ? kInventedRows : rows, round == 0 ? kInventedChosen : p.top_k,
-                 round == 0 ? reinterpret_cast<std::int32_t*>(memory.queries) : chosen);
-  }
+  cluster_arrive();
+  cluster_wait();
+  if (rank != 0) return;
+  const auto sync = [] { sync_scores(); };
+  FewRowSelector<kFusedTopKThreads, decltype(sync)>(control.counts, sync).run(control.scores, rows, p.top_k, chosen);
 #else
   __trap();  // chosen for this architecture alone
 #endif
