@@ -17,8 +17,8 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
   --at-once N        programs under compute-sanitizer at a time, each on a processor and a share of the GPU; default 1
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
-  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step", "whole_step_long",
-                     "whole_prefill" and "whole_prefill_long", and those of products in FP8 "whole_step_fp8"
+  --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step", "whole_step_lengths",
+                     "whole_step_long", "whole_prefill" and "whole_prefill_long", and those of products in FP8 "whole_step_fp8"
   --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
                      (6 GB), at <build-dir>/gpu-run/flash
   --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated
@@ -52,6 +52,7 @@ cmake_arguments=()
 declare -A shapes=(
   [bench_write_kv_gpu]="--singles"
   [whole_step]="--whole-step 1x8192,4x8192,5x8192,8x8192,32x32768,33x32768,64x8192,65x8192,64x32768,128x8192,256x4096"
+  [whole_step_lengths]="--whole-step 32x1024..32768,64x1024..32768,128x1024..32768"
   [whole_step_long]="--whole-step 1x131072,32x131072,1x524288,1x1048576"
   [whole_prefill]="--whole-prefill 8192"
   [whole_prefill_long]="--whole-prefill 65536"
@@ -146,7 +147,7 @@ sanitized=(
 )
 
 # Benchmarks by `dsv4rt bench`.
-whole=(whole_step whole_step_long whole_step_fp8 whole_prefill whole_prefill_long whole_prefill_fp8
+whole=(whole_step whole_step_lengths whole_step_long whole_step_fp8 whole_prefill whole_prefill_long whole_prefill_fp8
   whole_prefill_not_deterministic)
 
 # Tests of single stages, run four at a time too.

@@ -21,6 +21,7 @@ Result<DevicesBench> bench_devices(std::span<const std::unique_ptr<Engine>> engi
     DSV4RT_ASSIGN_OR_RETURN(const std::vector<EngineTimes> times, measured);
 
     nlohmann::ordered_json entry{{"batch", shape.batch}, {"context", shape.context_tokens}};
+    if (shape.shortest_tokens > 0) entry["shortest_context"] = shape.shortest_tokens;
     const auto tokens_per_s = [&](double ms) { return shape.batch / ms * 1e3; };
     double together = 0;
     double alone = 0;
@@ -28,7 +29,7 @@ Result<DevicesBench> bench_devices(std::span<const std::unique_ptr<Engine>> engi
       const EngineTimes& time = times[i];
       alone += tokens_per_s(time.alone_ms);
       together += tokens_per_s(time.together_ms);
-      result.table.add_row({std::to_string(shape.batch), std::to_string(shape.context_tokens), std::to_string(i),
+      result.table.add_row({std::to_string(shape.batch), context_text(shape), std::to_string(i),
                             std::to_string(devices[i]), fixed(time.alone_ms, 3), fixed(time.together_ms, 3),
                             fixed(tokens_per_s(time.alone_ms), 1), fixed(tokens_per_s(time.together_ms), 1), "-"});
       entry["engines"].push_back({{"device", devices[i]},
@@ -38,7 +39,7 @@ Result<DevicesBench> bench_devices(std::span<const std::unique_ptr<Engine>> engi
                                   {"together_tokens_per_s", tokens_per_s(time.together_ms)}});
     }
     const double one = alone / static_cast<double>(times.size());
-    result.table.add_row({std::to_string(shape.batch), std::to_string(shape.context_tokens), "all", "-", "-", "-", "-",
+    result.table.add_row({std::to_string(shape.batch), context_text(shape), "all", "-", "-", "-", "-",
                           fixed(together, 1), fixed(together / one, 3)});
     entry["one_engine_tokens_per_s"] = one;
     entry["together_tokens_per_s"] = together;

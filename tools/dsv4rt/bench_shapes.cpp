@@ -1,6 +1,7 @@
 #include "bench_shapes.h"
 
 #include <charconv>
+#include <string_view>
 #include <system_error>
 
 #include "base/message_text.h"
@@ -15,9 +16,17 @@ Result<std::vector<StepShape>> parse_step_shapes(const std::vector<std::string>&
     auto parsed = std::from_chars(text.data(), end, shape.batch);
     const bool has_context = parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == 'x';
     if (has_context) parsed = std::from_chars(parsed.ptr + 1, end, shape.context_tokens);
-    if (!has_context || parsed.ec != std::errc() || parsed.ptr != end || shape.batch < 1 || shape.context_tokens < 1) {
+    constexpr std::string_view kTo = "..";
+    const bool several = has_context && parsed.ec == std::errc() && std::string_view(parsed.ptr, end).starts_with(kTo);
+    if (several) {
+      shape.shortest_tokens = shape.context_tokens;
+      parsed = std::from_chars(parsed.ptr + kTo.size(), end, shape.context_tokens);
+    }
+    if (!has_context || parsed.ec != std::errc() || parsed.ptr != end || (several && shape.shortest_tokens < 1) ||
+        !check_step_shape(shape).ok()) {
       return Status{StatusCode::kInvalidArgument,
-                    "--whole-step: '" + printable(text) + "'; accepted: SEQUENCESxTOKENS, e.g. 32x8192"};
+                    "--whole-step: '" + printable(text) +
+                        "'; accepted: SEQUENCESxTOKENS or SEQUENCESxSHORTEST..LONGEST, e.g. 32x8192"};
     }
     shapes.push_back(shape);
   }

@@ -173,7 +173,7 @@ Status bench_whole_step(const BenchFlags& flags) {
     const double floor_ms = bandwidth > 0 ? bytes / bandwidth / 1e6 : 0;
     const auto nodes_by_kind = most_nodes_by_kind(EngineInspector(*engine), engine->layers(), result.layer_nodes);
     const double best_ms = captured ? result.captured_ms : result.eager_ms;
-    table.add_row({std::to_string(shape.batch), std::to_string(shape.context_tokens), std::to_string(layers),
+    table.add_row({std::to_string(shape.batch), context_text(shape), std::to_string(layers),
                    captured ? fixed(result.captured_ms, 3) : "-", fixed(result.eager_ms, 3),
                    captured ? fixed(result.host_us, 1) : "-", floor_ms > 0 ? fixed(floor_ms, 3) : "-",
                    floor_ms > 0 ? fixed(best_ms / floor_ms, 2) : "-", std::to_string(result.nodes),
@@ -189,6 +189,7 @@ Status bench_whole_step(const BenchFlags& flags) {
                                {"weight_bytes", result.weight_bytes},
                                {"cache_bytes", result.cache_bytes},
                                {"floor_ms", floor_ms}});
+    if (shape.shortest_tokens > 0) report["steps"].back()["shortest_context"] = shape.shortest_tokens;
     DSV4RT_RETURN_IF_ERROR(add_exchange(flags, *engine, shape.batch, best_ms, report["steps"].back(), exchanges));
     watch.update(static_cast<std::int64_t>(report["steps"].size()), static_cast<std::int64_t>(shapes.size()));
   }
@@ -313,6 +314,7 @@ Status bench_independent_engines(const BenchFlags& flags) {
   if (!flags.whole_step.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(shapes, parse_step_shapes(flags.whole_step));
   }
+  for (const StepShape& shape : shapes) DSV4RT_RETURN_IF_ERROR(check_step_shape(shape));
   DSV4RT_ASSIGN_OR_RETURN(EngineOptions options, flags.engine.to_options());
   DSV4RT_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_file(options.checkpoint / "config.json"));
   const StepBenchOptions bench{.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
@@ -338,6 +340,13 @@ Status bench_step_table(const BenchFlags& flags) {
   StepTableGrid grid = StepTableGrid::for_gpu();
   if (!flags.whole_step.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(grid.decode, parse_step_shapes(flags.whole_step));
+    for (const StepShape& shape : grid.decode) {
+      if (shape.shortest_tokens == 0) continue;
+      return {StatusCode::kInvalidArgument, "--whole-step: '" + std::to_string(shape.batch) + "x" +
+                                                context_text(shape) +
+                                                "'; accepted with --step-table, whose points have one context: "
+                                                "SEQUENCESxTOKENS"};
+    }
   }
   if (!flags.whole_prefill.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(grid.prefill, parse_prefill_shapes(flags.whole_prefill));
@@ -387,7 +396,7 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   command
       ->add_option("--whole-step", flags->whole_step,
                    "Time decode steps of all layers instead: SEQUENCESxTOKENS[,...], on random caches of so many "
-                   "tokens each")
+                   "tokens each; SEQUENCESxSHORTEST..LONGEST: of lengths between these")
       ->delimiter(',');
   auto* whole_prefill =
       command

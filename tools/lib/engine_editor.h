@@ -15,6 +15,7 @@
 #include "backend/ops.h"
 #include "cache/cache_layout.h"
 #include "tools/lib/engine_inspector.h"
+#include "tools/lib/step_shape.h"
 
 namespace dsv4rt {
 
@@ -28,6 +29,9 @@ class EngineEditor : public EngineInspector {
 
   // Appends `tokens` to every sequence as by steps of which no layer ran.
   Status skip_tokens(std::span<const SequenceId> sequences, std::int64_t tokens);
+
+  // Gives new sequences, as many as the shape has, their contexts in that way.
+  Status skip_contexts(std::span<const SequenceId> sequences, const StepShape& shape);
 
   // Random valid rows in every pool and ring, the same for the same seed whatever the backend.
   Status fill_caches(std::uint64_t seed);

@@ -69,7 +69,7 @@ class DecodeSteps {
       entries_.push_back({sequence, 1});
     }
     none_accepted_.assign(sequences_.size(), 0);
-    DSV4RT_RETURN_IF_ERROR(editor_.skip_tokens(sequences_, shape.context_tokens));
+    DSV4RT_RETURN_IF_ERROR(editor_.skip_contexts(sequences_, shape));
     const SyntheticStream stream(options.seed, "engines bench input");
     std::vector<bf16> x(static_cast<std::size_t>(shape.batch * engine_.config().hidden_size));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(stream.normal(i));
@@ -205,7 +205,7 @@ CacheLimits engines_bench_limits(std::span<const StepShape> shapes) {
     limits.max_sequences = std::max(limits.max_sequences, shape.batch);
     limits.max_step_tokens = std::max(limits.max_step_tokens, shape.batch);
     limits.max_context_tokens = std::max(limits.max_context_tokens, context);
-    limits.pool_tokens = std::max(limits.pool_tokens, context * shape.batch);
+    limits.pool_tokens = std::max(limits.pool_tokens, cached_tokens(shape) + shape.batch);
   }
   return limits;
 }
@@ -213,8 +213,7 @@ CacheLimits engines_bench_limits(std::span<const StepShape> shapes) {
 Result<std::vector<EngineTimes>> bench_engines(std::span<const std::unique_ptr<Engine>> engines, const StepShape& shape,
                                                const StepBenchOptions& options, WorkWatch* watch) {
   DSV4RT_RETURN_IF_ERROR(require_positive("engines", static_cast<std::int64_t>(engines.size())));
-  DSV4RT_RETURN_IF_ERROR(require_positive("context_tokens", shape.context_tokens));
-  DSV4RT_RETURN_IF_ERROR(require_positive("batch", shape.batch));
+  DSV4RT_RETURN_IF_ERROR(check_step_shape(shape));
   DSV4RT_RETURN_IF_ERROR(require_positive("steps", options.steps));
   SharedWatch shared(watch);
   std::vector<DecodeSteps> steps;

@@ -48,7 +48,7 @@ class StepBench {
       entries_.push_back({sequence, 1});
       sequences_.push_back(sequence);
     }
-    DSV4RT_RETURN_IF_ERROR(editor_.skip_tokens(sequences_, shape_.context_tokens));
+    DSV4RT_RETURN_IF_ERROR(editor_.skip_contexts(sequences_, shape_));
     const SyntheticStream stream(options_.seed, "step bench input");
     std::vector<bf16> x(static_cast<std::size_t>(shape_.batch * engine_.config().hidden_size));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(stream.normal(i));
@@ -131,12 +131,13 @@ class StepBench {
     for (const LayerId layer : engine_.layers()) {
       result.weight_bytes += editor_.layer_weight_bytes(layer);
       const LayerSpec& spec = editor_.layer_spec(layer);
-      std::int64_t bytes = std::min(config.sliding_window, shape_.context_tokens) * row;
-      if (spec.ratio > 0) {
-        const std::int64_t visible = shape_.context_tokens / spec.ratio;
-        bytes += spec.indexer ? std::min(config.index_topk, visible) * row + visible * key : visible * row;
+      for (std::int32_t sequence = 0; sequence < shape_.batch; ++sequence) {
+        const std::int64_t context = context_of(shape_, sequence);
+        result.cache_bytes += std::min(config.sliding_window, context) * row;
+        if (spec.ratio == 0) continue;
+        const std::int64_t visible = context / spec.ratio;
+        result.cache_bytes += spec.indexer ? std::min(config.index_topk, visible) * row + visible * key : visible * row;
       }
-      result.cache_bytes += shape_.batch * bytes;
     }
   }
 
@@ -150,11 +151,6 @@ class StepBench {
   std::vector<std::int64_t> layer_nodes_;  // nodes of each layer in the last capture
 };
 
-Status require_positive(const char* name, std::int64_t value) {
-  if (value > 0) return {};
-  return {StatusCode::kInvalidArgument, std::string(name) + ": " + std::to_string(value) + "; accepted: 1 or more"};
-}
-
 // Tokens that a measurement adds to every context.
 std::int64_t tokens_of_steps(const StepBenchOptions& options) {
   return 3 * std::int64_t{options.steps} + 2 * kWarmUpSteps + 2;
@@ -166,6 +162,7 @@ void leave_room_for_steps(std::span<StepShape> shapes, const StepBenchOptions& o
   const std::int64_t most = max_positions - tokens_of_steps(options);
   for (StepShape& shape : shapes) {
     if (most > 0 && shape.context_tokens > most && shape.context_tokens <= max_positions) shape.context_tokens = most;
+    shape.shortest_tokens = std::min(shape.shortest_tokens, shape.context_tokens);
   }
 }
 
@@ -176,16 +173,17 @@ CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBench
     limits.max_sequences = std::max(limits.max_sequences, shape.batch);
     limits.max_step_tokens = std::max(limits.max_step_tokens, shape.batch);
     limits.max_context_tokens = std::max(limits.max_context_tokens, context);
-    limits.pool_tokens = std::max(limits.pool_tokens, context * shape.batch);
+    limits.pool_tokens = std::max(limits.pool_tokens, cached_tokens(shape) + shape.batch * tokens_of_steps(options));
   }
   return limits;
 }
 
 Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options,
                                     WorkWatch* watch) {
-  DSV4RT_RETURN_IF_ERROR(require_positive("context_tokens", shape.context_tokens));
-  DSV4RT_RETURN_IF_ERROR(require_positive("batch", shape.batch));
-  DSV4RT_RETURN_IF_ERROR(require_positive("steps", options.steps));
+  DSV4RT_RETURN_IF_ERROR(check_step_shape(shape));
+  if (options.steps < 1) {
+    return Status{StatusCode::kInvalidArgument, "steps: " + std::to_string(options.steps) + "; accepted: 1 or more"};
+  }
   return StepBench(engine, shape, options, watch).run();
 }
 

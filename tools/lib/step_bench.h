@@ -11,14 +11,10 @@
 #include <vector>
 
 #include "dsv4rt/engine.h"
+#include "tools/lib/step_shape.h"
 #include "tools/lib/work_watch.h"
 
 namespace dsv4rt {
-
-struct StepShape {
-  std::int32_t batch = 1;              // sequences
-  std::int64_t context_tokens = 8192;  // cached tokens of every sequence when timing starts
-};
 
 struct StepBenchOptions {
   std::int32_t steps = 50;  // timed, after a few for warming up
@@ -39,13 +35,14 @@ struct StepBenchResult {
 };
 
 // Contexts that a model of `max_positions` has, but with no room for the steps that are timed after them, begin so many
-// tokens earlier; others stay.
+// tokens earlier; others stay. So do the shortest of a shape, which are no longer than its longest.
 void leave_room_for_steps(std::span<StepShape> shapes, const StepBenchOptions& options, std::int64_t max_positions);
 
 // Limits that an engine needs for all of these shapes; it also needs a draft budget of one token.
 CacheLimits step_bench_limits(std::span<const StepShape> shapes, const StepBenchOptions& options);
 
-// kMismatch when captured and eager steps differ; kInvalidArgument for numbers that are not positive.
+// kMismatch when captured and eager steps differ; kInvalidArgument for a shape that check_step_shape() refuses, and
+// steps that are not positive.
 // The watch is asked before every step; when it ends the bench, kFailedPrecondition is returned, the watch is stopped()
 // and the engine is not to be used any more.
 Result<StepBenchResult> bench_steps(Engine& engine, const StepShape& shape, const StepBenchOptions& options,

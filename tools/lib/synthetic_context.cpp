@@ -101,4 +101,13 @@ Status EngineEditor::skip_tokens(std::span<const SequenceId> sequences, std::int
   return {};
 }
 
+Status EngineEditor::skip_contexts(std::span<const SequenceId> sequences, const StepShape& shape) {
+  if (shape.shortest_tokens == 0) return skip_tokens(sequences, shape.context_tokens);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const std::int64_t tokens = context_of(shape, static_cast<std::int32_t>(i));
+    DSV4RT_RETURN_IF_ERROR(skip_tokens(sequences.subspan(i, 1), tokens));
+  }
+  return {};
+}
+
 }  // namespace dsv4rt

@@ -22,11 +22,45 @@ TEST(BenchShapes, StepsAreSequencesTimesTokens) {
   EXPECT_EQ((*shapes)[1].context_tokens, 1);
 }
 
+TEST(BenchShapes, SequencesOfAStepHaveSeveralLengths) {
+  const auto shapes = parse_step_shapes({"32x1024..8192", "1x7..7"});
+  ASSERT_OK(shapes);
+  ASSERT_EQ(shapes->size(), 2U);
+  EXPECT_EQ((*shapes)[0].batch, 32);
+  EXPECT_EQ((*shapes)[0].shortest_tokens, 1024);
+  EXPECT_EQ((*shapes)[0].context_tokens, 8192);
+  EXPECT_EQ((*shapes)[1].shortest_tokens, 7);
+}
+
 TEST(BenchShapes, OtherStepsAreRefusedByNameAndText) {
-  for (const std::string text : {"", "32", "32x", "x8192", "0x8192", "32x0", "-1x8192", "32x-1", "32x8192x", "32 x8192",
-                                 "32X8192", "2147483648x1", "1x9223372036854775808"}) {
-    EXPECT_TRUE(fails_with(parse_step_shapes({"1x1", text}), StatusCode::kInvalidArgument,
-                           {"--whole-step: '" + text + "'", "accepted: SEQUENCESxTOKENS"}));
+  for (const std::string text : {"4x..8",
+                                 "4x8..",
+                                 "4x8..7",
+                                 "4x0..8",
+                                 "4x-1..8",
+                                 "4x1.8",
+                                 "4x1...8",
+                                 "4x1..8..9",
+                                 "..4",
+                                 "16777217x1",
+                                 "1x2147483648",
+                                 "2x1..9223372036854775807",
+                                 "",
+                                 "32",
+                                 "32x",
+                                 "x8192",
+                                 "0x8192",
+                                 "32x0",
+                                 "-1x8192",
+                                 "32x-1",
+                                 "32x8192x",
+                                 "32 x8192",
+                                 "32X8192",
+                                 "2147483648x1",
+                                 "1x9223372036854775808"}) {
+    EXPECT_TRUE(
+        fails_with(parse_step_shapes({"1x1", text}), StatusCode::kInvalidArgument,
+                   {"--whole-step: '" + text + "'", "accepted: SEQUENCESxTOKENS or SEQUENCESxSHORTEST..LONGEST"}));
   }
 }
 

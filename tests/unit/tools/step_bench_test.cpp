@@ -1,5 +1,8 @@
 #include "tools/lib/step_bench.h"
 
+#include <span>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "support/golden_case.h"
@@ -30,6 +33,26 @@ TEST(StepBench, AContextUpToTheLastPositionIsMeasuredBeforeIt) {
     ASSERT_OK(result);
     EXPECT_GT(result->eager_ms, 0.0);
   }
+}
+
+// The pool holds no more than these contexts and what is timed after them.
+TEST(StepBench, SequencesOfSeveralLengthsAreMeasuredTogether) {
+  EngineOptions engine_options = GoldenCase::open("tiny-bf16").options();
+  const std::vector<StepShape> shapes{{.batch = 3, .context_tokens = 200, .shortest_tokens = 20},
+                                      {.batch = 3, .context_tokens = 200}};
+  engine_options.limits = step_bench_limits(shapes, kFew);
+  EXPECT_EQ(engine_options.limits.max_sequences, 3);
+  EXPECT_EQ(step_bench_limits(std::span(shapes).first(1), kFew).pool_tokens - cached_tokens(shapes[0]),
+            engine_options.limits.pool_tokens - cached_tokens(shapes[1]));
+  engine_options.draft_budget_tokens = 1;
+  const auto engine = make_engine(engine_options);
+  const auto several = bench_steps(*engine, shapes[0], kFew);
+  ASSERT_OK(several);
+  const auto alike = bench_steps(*engine, shapes[1], kFew);
+  ASSERT_OK(alike);
+  EXPECT_GT(several->eager_ms, 0.0);
+  EXPECT_LT(several->cache_bytes, alike->cache_bytes);
+  EXPECT_GT(several->cache_bytes, 0);
 }
 
 }  // namespace
