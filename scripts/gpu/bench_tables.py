@@ -16,7 +16,7 @@ import sys
 NUMBER = r"(\d+(?:\.\d+)?)"
 LINE = re.compile(rf"^(?P<case>\S.*?)\s+{NUMBER} us\s+floor\s+{NUMBER}\b")
 SELECTION = re.compile(
-    rf"^(?P<case>\S+ +B +\d+ +n +\d+ +tokens +\d+) \| op +{NUMBER} us .*? scan +{NUMBER} floor +{NUMBER}")
+    rf"^(?P<case>\S+ +B +\d+ +n +\d+(?:\.\.\d+)? +tokens +\d+) \| op +{NUMBER} us .*? scan +{NUMBER} floor +{NUMBER}")
 COUNTS = re.compile(r"\s+(?:\d+ launch|rows/token\s+\d+)$")
 SEQUENCES = re.compile(r"\bB[= ]+(\d+)\b|^whole_step\w* (\d+)x")
 MOST_NEIGHBOUR = 4
@@ -47,7 +47,8 @@ def read_report(name, report):
     """The same of a report of `dsv4rt bench --whole-step` or `--whole-prefill`."""
     cases = {}
     for step in report.get("steps", []):
-        case = f"{name} {step['batch']}x{step['context']}"
+        shortest = f"{step['shortest_context']}.." if "shortest_context" in step else ""
+        case = f"{name} {step['batch']}x{shortest}{step['context']}"
         cases[case] = {"us": 1e3 * (step["captured_ms"] or step["eager_ms"]), "floor_us": 1e3 * step["floor_ms"]}
     for prefill in report.get("prefills", []):
         case = f"{name} {prefill['tokens']}"

@@ -20,10 +20,14 @@ LINEAR = """# wo_b: 33.6 MB of weights, 4 sets, packed at 1.20 GB/s
 wo_b            exact    T   128      25.70 us  floor     8.50  ratio  3.02     800 GB/s     300 TFLOP/s  nodes 1
 """
 SELECTION = ("fp8    B    1 n   32768 tokens     1 | op    16.20 us (2 nodes) scan     6.20 floor    1.00 ratio  6.20 "
-             "top-k   10.00 | right\n")
+             "top-k   10.00 | right\n"
+             "mxfp4  B   32 n 1024..32768 tokens    32 | op    29.67 us (1 nodes) scan    16.44 floor    6.46 "
+             "ratio  2.55 top-k   13.30 | right\n")
 BOUNDARY = "a state out of the rings 1 launch      5.10 us  floor   1.90  x2.68\n"
 STEPS = {"steps": [{"batch": 32, "context": 32768, "captured_ms": 4.0, "eager_ms": 4.3, "floor_ms": 1.4},
-                   {"batch": 33, "context": 32768, "captured_ms": 4.8, "eager_ms": 5.0, "floor_ms": 1.5}]}
+                   {"batch": 33, "context": 32768, "captured_ms": 4.8, "eager_ms": 5.0, "floor_ms": 1.5},
+                   {"batch": 32, "context": 32768, "captured_ms": 3.5, "eager_ms": 3.8, "floor_ms": 1.3,
+                    "shortest_context": 1024}]}
 
 
 class Tables(unittest.TestCase):
@@ -46,8 +50,10 @@ class Tables(unittest.TestCase):
         self.assertEqual(set(cases), {
             "attend decode csa flash B=30", "attend decode csa flash B=31", "attend decode csa flash B=64",
             "linear wo_b exact T=128", "indexer_topk fp8 B=1 n=32768 tokens 1 scan and top-k",
-            "indexer_topk fp8 B=1 n=32768 tokens 1 scan", "boundary a state out of the rings",
-            "whole_step 32x32768", "whole_step 33x32768"})
+            "indexer_topk fp8 B=1 n=32768 tokens 1 scan",
+            "indexer_topk mxfp4 B=32 n=1024..32768 tokens 32 scan and top-k",
+            "indexer_topk mxfp4 B=32 n=1024..32768 tokens 32 scan", "boundary a state out of the rings",
+            "whole_step 32x32768", "whole_step 33x32768", "whole_step 32x1024..32768"})
         self.assertEqual(cases["linear wo_b exact T=128"], {"us": 25.7, "floor_us": 8.5})
         self.assertEqual(cases["whole_step 33x32768"], {"us": 4800.0, "floor_us": 1500.0})
 

@@ -19,6 +19,7 @@
 #include "graph_timing.h"
 #include "layout/rounding.h"
 #include "layout/row_format.h"
+#include "tools/lib/step_shape.h"
 
 namespace dsv4rt::bench {
 namespace {
@@ -130,11 +131,17 @@ class Pool {
   std::int64_t blocks_;
 };
 
-// B sequences of n rows with `tokens` tokens each, in several rotating sets of keys, queries and weights.
+// Sequences with `tokens` tokens each, in several rotating sets of keys, queries and weights. Rows are visible to a
+// sequence's last token.
 class Workload {
  public:
-  Workload(const Pool& pool, std::int64_t sequences, std::int64_t rows, std::int64_t tokens_each, std::int64_t sets)
-      : pool_(pool), tokens_(sequences * tokens_each), stride_((rows + kBlockRows - 1) / kBlockRows), sets_(sets) {
+  Workload(const Pool& pool, const StepShape& shape, std::int64_t tokens_each, std::int64_t sets)
+      : pool_(pool),
+        tokens_(shape.batch * tokens_each),
+        stride_((shape.context_tokens + kBlockRows - 1) / kBlockRows),
+        sets_(sets) {
+    const std::int64_t sequences = shape.batch;
+    const std::int64_t rows = shape.context_tokens;
     Random random(static_cast<std::uint64_t>(sequences * 1000003 + rows));
     std::vector<std::int32_t> order(static_cast<std::size_t>(pool.blocks()));
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
@@ -149,13 +156,14 @@ class Workload {
       for (const float value : values) q_.push_back(to_bf16(value));
       weight_.push_back(to_bf16(random.normal()));
     }
-    for (std::int64_t s = 0; s < sequences; ++s) {
-      sequence_slot_.push_back(static_cast<std::int32_t>(s));
-      sequence_start_.push_back(static_cast<std::int32_t>(rows * kRatio - tokens_each));
+    for (std::int32_t s = 0; s < shape.batch; ++s) {
+      const std::int64_t start = context_of(shape, s) * kRatio - tokens_each;
+      sequence_slot_.push_back(s);
+      sequence_start_.push_back(static_cast<std::int32_t>(start));
       sequence_first_token_.push_back(static_cast<std::int32_t>(s * tokens_each));
       for (std::int64_t i = 0; i < tokens_each; ++i) {
-        token_sequence_.push_back(static_cast<std::int32_t>(s));
-        token_position_.push_back(static_cast<std::int32_t>(rows * kRatio - tokens_each + i));
+        token_sequence_.push_back(s);
+        token_position_.push_back(static_cast<std::int32_t>(start + i));
       }
     }
     sequence_first_token_.push_back(static_cast<std::int32_t>(tokens_));
@@ -270,16 +278,13 @@ void require_ok(const Status& status) {
   std::exit(1);
 }
 
-struct Case {
-  std::int64_t sequences, rows, tokens_each;
-};
-
-bool run_case(const Pool& pool, const Case& c, const cuda::CudaDevice& device, cudaStream_t stream,
-              const cuda::Scratch& scratch_region, int replays) {
-  const std::int64_t set_bytes = c.sequences * c.rows * pool.shape().row_bytes();
-  const std::int64_t query_bytes = c.sequences * c.tokens_each * kHeads * kIndexHeadDim * std::int64_t{sizeof(bf16)};
+// shape: rows in place of tokens.
+bool run_case(const Pool& pool, const StepShape& shape, std::int64_t tokens_each, const cuda::CudaDevice& device,
+              cudaStream_t stream, const cuda::Scratch& scratch_region, int replays) {
+  const std::int64_t set_bytes = cached_tokens(shape) * pool.shape().row_bytes();
+  const std::int64_t query_bytes = shape.batch * tokens_each * kHeads * kIndexHeadDim * std::int64_t{sizeof(bf16)};
   const std::int64_t sets = std::clamp<std::int64_t>(kColdBytes / (set_bytes + query_bytes) + 1, 1, 64);
-  const Workload work(pool, c.sequences, c.rows, c.tokens_each, sets);
+  const Workload work(pool, shape, tokens_each, sets);
   cuda::Scratch scratch = scratch_region;
   cuda::CudaOps ops(device, stream, scratch);
   const int repetitions = static_cast<int>(std::clamp<std::int64_t>(sets, 8, 32));
@@ -304,14 +309,13 @@ bool run_case(const Pool& pool, const Case& c, const cuda::CudaDevice& device, c
                  require_ok(cuda::launch_top_k(device, work.params(i % sets), *batch, stream));
                }).microseconds;
   }
-  const double flops = 2.0 * static_cast<double>(work.tokens() * c.rows) * kHeads * kIndexHeadDim;
+  const double flops = 2.0 * static_cast<double>(tokens_each * cached_tokens(shape)) * kHeads * kIndexHeadDim;
   const double floor = floor_us(static_cast<double>(set_bytes), flops, kBf16FlopsPerSecond);
   std::printf(
-      "%-6s B %4lld n %7lld tokens %5lld | op %8.2f us (%zu nodes) scan %8.2f floor %7.2f ratio %5.2f top-k %7.2f | "
-      "%s\n",
-      std::string(index_key_format_name(pool.format())).c_str(), static_cast<long long>(c.sequences),
-      static_cast<long long>(c.rows), static_cast<long long>(work.tokens()), whole.microseconds, whole.nodes, scan_us,
-      floor, scan_us / floor, top_k_us, right ? "right" : "WRONG");
+      "%-6s B %4d n %7s tokens %5lld | op %8.2f us (%zu nodes) scan %8.2f floor %7.2f ratio %5.2f top-k %7.2f | %s\n",
+      std::string(index_key_format_name(pool.format())).c_str(), shape.batch, context_text(shape).c_str(),
+      static_cast<long long>(work.tokens()), whole.microseconds, whole.nodes, scan_us, floor, scan_us / floor, top_k_us,
+      right ? "right" : "WRONG");
   std::fflush(stdout);
   return right;
 }
@@ -319,18 +323,24 @@ bool run_case(const Pool& pool, const Case& c, const cuda::CudaDevice& device, c
 int run(int argc, char** argv) {
   CLI::App app("Row selection on the GPU: time against its floor");
   std::vector<std::string> formats = {"fp8", "mxfp4"};
-  std::vector<std::int64_t> sequences = {1, 1, 32, 128};
-  std::vector<std::int64_t> rows = {32768, 262144, 32768, 32768};
-  std::vector<std::int64_t> tokens_each = {1, 1, 1, 1};
+  std::vector<std::int32_t> sequences = {1, 1, 32, 128, 32};
+  std::vector<std::int64_t> rows = {32768, 262144, 32768, 32768, 32768};
+  std::vector<std::int64_t> shortest = {0, 0, 0, 0, 1024};
+  std::vector<std::int64_t> tokens_each = {1, 1, 1, 1, 1};
   int replays = 25;
   app.add_option("--format", formats, "key formats");
   app.add_option("--sequences", sequences, "sequences B of each workload");
-  app.add_option("--rows", rows, "visible rows n of each workload");
+  const CLI::Option* const rows_option =
+      app.add_option("--rows", rows, "visible rows n of each workload, or of its longest sequence");
+  const CLI::Option* const shortest_option =
+      app.add_option("--shortest", shortest, "those of its shortest; 0, or without this option: all are alike");
   app.add_option("--tokens", tokens_each, "tokens of each sequence of each workload");
   app.add_option("--replays", replays, "graph replays, of which the median counts");
   CLI11_PARSE(app, argc, argv);
-  if (rows.size() != sequences.size() || tokens_each.size() != sequences.size()) {
-    std::fprintf(stderr, "--sequences, --rows and --tokens name the same number of workloads\n");
+  if (shortest_option->count() == 0 && rows_option->count() > 0) shortest.assign(sequences.size(), 0);
+  if (rows.size() != sequences.size() || tokens_each.size() != sequences.size() ||
+      shortest.size() != sequences.size()) {
+    std::fprintf(stderr, "--sequences, --rows, --shortest and --tokens name the same number of workloads\n");
     return 2;
   }
   const auto device = cuda::CudaDevice::create(0);
@@ -352,7 +362,9 @@ int run(int argc, char** argv) {
     const std::int64_t cold_blocks = kColdBytes / block_shape(*format, kBlockRows).block_bytes + 1;
     const Pool pool(*format, std::max(most_blocks, cold_blocks));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      right = run_case(pool, {sequences[i], rows[i], tokens_each[i]}, **device, stream, scratch, replays) && right;
+      const StepShape shape{.batch = sequences[i], .context_tokens = rows[i], .shortest_tokens = shortest[i]};
+      require_ok(check_step_shape(shape));
+      right = run_case(pool, shape, tokens_each[i], **device, stream, scratch, replays) && right;
     }
   }
   return right ? 0 : 1;
