@@ -223,6 +223,29 @@ TEST_F(IndexerTopkGpuTest, ShortSequencesBesideALongOne) {
   }
 }
 
+// Sequences of many lengths, of one token each, whose rows are counted as they are scored: blocks select for several
+// tokens that they alone have rows of, share others, and have none where a selection is all that a part would hold.
+TEST_F(IndexerTopkGpuTest, SequencesOfManyLengths) {
+  constexpr std::int32_t kSequences = 8;
+  constexpr std::int32_t kRows = 20000;
+  for (const IndexKeyFormat format : {IndexKeyFormat::kMxfp4, IndexKeyFormat::kFp8}) {
+    Keys keys(kSequences, kRows, format);
+    keys.fill_random(kSequences, kRows);
+    for (const std::int32_t most : {cuda::kMostFewRows + 100, kRows}) {
+      for (const std::int32_t tokens : {3, 40, 131}) {
+        SCOPED_TRACE(std::string(index_key_format_name(format)) + ", " + std::to_string(tokens) + " tokens of up to " +
+                     std::to_string(most) + " rows");
+        std::vector<Part> parts = {{0, most * kRatio - 1, 1}};
+        for (std::int32_t i = 1; i < tokens; ++i) {
+          parts.push_back({i % kSequences, (400 + i * 997 % (most / (1 + i % 4) - 400)) * kRatio, 1});
+        }
+        const TestStep step(parts);
+        check(step, random_call(step, 16, 512, 1985, keys.format), keys);
+      }
+    }
+  }
+}
+
 // A prompt whose blocks score several runs each: the queries of later runs come meanwhile. Runs of six tokens and
 // fewer, of two tiles of heads, and sequences in between.
 TEST_F(IndexerTopkGpuTest, PromptsOfManyRuns) {

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   const std::int32_t share = (tiles + blocks - 1) / blocks;
   const std::int32_t first = min(rank * share, tiles);
   const std::int32_t end = min(first + share, tiles);
-  const ScoreRuns runs(p, batch);
+  const ScoreRuns runs(p, batch, false);
   const ScoreRun run{
       .first = index, .end = index + 1, .tiles = tiles, .sequence = tiles > 0 ? p.step.token_sequence[token] : 0};
   TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});

@@ -14,7 +14,12 @@
 namespace dsv4rt::cuda {
 
 // What a run of several tokens begins with takes, in tiles: it has been measured, and matters where parts are short.
+// Runs of one token begin too fast to count.
 inline constexpr std::int32_t kRunStartTiles = 6;
+
+// What it takes to select a token's rows, in tiles, where the block that is done with them last does so: of a token
+// that lies in one part, that part's, otherwise most often the one in whose part it begins, at the part's end.
+inline constexpr std::int32_t kSelectionTiles = 20;
 
 // What a block that changes from one token's queries to another's loses, in tiles, about.
 inline constexpr std::int32_t kChangeTiles = 12;
@@ -28,7 +33,11 @@ struct ScoreRun {
 
 class ScoreRuns {
  public:
-  __device__ ScoreRuns(const IndexerTopkParams& params, const ScoreBatch& batch) : p_(params), batch_(batch) {}
+  // selects: the blocks that score select, too.
+  __device__ ScoreRuns(const IndexerTopkParams& params, const ScoreBatch& batch, bool selects)
+      : p_(params),
+        batch_(batch),
+        start_tiles_(selects ? kSelectionTiles : batch.group_tokens > 1 ? kRunStartTiles : 0) {}
 
   [[nodiscard]] __device__ std::int32_t sequence(std::int32_t index) const {
     return p_.step.token_sequence[batch_.first_token + index];
@@ -46,8 +55,8 @@ class ScoreRuns {
     const std::int32_t tiles = (rows(index) + kTileKeys - 1) / kTileKeys;
     return own < 0 || (own == next && (index + 1) % batch_.group_tokens != 0) ? 0 : tiles;
   }
-  // Before the first tile of a run, in tiles. Runs of one token begin too fast to count.
-  [[nodiscard]] __device__ std::int32_t start_tiles() const { return batch_.group_tokens > 1 ? kRunStartTiles : 0; }
+  // What a run costs beside its tiles, in tiles, in the part where it begins.
+  [[nodiscard]] __device__ std::int32_t start_tiles() const { return start_tiles_; }
   // The run that ends with this token.
   [[nodiscard]] __device__ ScoreRun run_ending(std::int32_t index, std::int32_t tiles) const {
     ScoreRun run{.first = index, .end = index + 1, .tiles = tiles, .sequence = sequence(index)};
@@ -81,6 +90,7 @@ class ScoreRuns {
  private:
   const IndexerTopkParams& p_;
   const ScoreBatch& batch_;
+  std::int32_t start_tiles_;
 };
 
 // A block's part: `tiles` tiles from tile `first_tile` of `run` on.
@@ -114,7 +124,7 @@ struct RunTiles {
 
 // Sums over runs.
 struct RunSum {
-  std::int32_t cost = 0;  // tiles, and what the starts of runs cost in tiles
+  std::int32_t cost = 0;  // tiles, and what runs cost beside them
   std::int32_t tiles = 0;
 
   __device__ void add(std::int32_t run_tiles, std::int32_t start_tiles) {

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   }
   allow_dependents();
   // Positions and sequences are no kernel's work: there is no need to wait for them.
-  const ScoreRuns runs(p, batch);
+  const ScoreRuns runs(p, batch, kUse == ScoreUse::kSelect && !batch.selected_apart);
   SelectorShared& selector = *reinterpret_cast<SelectorShared*>(memory.control + 1);
   if constexpr (kUse == ScoreUse::kSelect) clear_selector(selector, kWgmmaScoreThreads);
   // The token that the block has if each token has blocks of its own. The workers bring its queries while the others
