@@ -18,7 +18,8 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --at-once N        programs under compute-sanitizer at a time, each on a processor and a share of the GPU; default 1
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
   --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step", "whole_step_lengths",
-                     "whole_step_long", "whole_prefill" and "whole_prefill_long", and those of products in FP8 "whole_step_fp8"
+                     "whole_step_long", "whole_prefill" and "whole_prefill_long", and those of products in FP8
+                     "whole_step_fp8"
   --checkpoint DIR   whole steps run with this checkpoint; default DIR is made, of V4-Flash's shape with random weights
                      (6 GB), at <build-dir>/gpu-run/flash
   --shape NAME=ARGS  arguments of benchmark NAME (its --help lists them); may be repeated

@@ -224,7 +224,7 @@ TEST_F(IndexerTopkGpuTest, ShortSequencesBesideALongOne) {
 }
 
 // Sequences of many lengths, of one token each, whose rows are counted as they are scored: blocks select for several
-// tokens that they alone have rows of, share others, and have none where a selection is all that a part would hold.
+// tokens that they alone have rows of, and share others.
 TEST_F(IndexerTopkGpuTest, SequencesOfManyLengths) {
   constexpr std::int32_t kSequences = 8;
   constexpr std::int32_t kRows = 20000;
@@ -243,6 +243,24 @@ TEST_F(IndexerTopkGpuTest, SequencesOfManyLengths) {
         check(step, random_call(step, 16, 512, 1985, keys.format), keys);
       }
     }
+  }
+}
+
+// Selections take longer than all rows here: many blocks have no rows.
+TEST_F(IndexerTopkGpuTest, SequencesOfFewRowsBesideOneOfMore) {
+  constexpr std::int32_t kSequences = 8;
+  constexpr std::int32_t kRows = cuda::kMostFewRows + 100;
+  for (const IndexKeyFormat format : {IndexKeyFormat::kMxfp4, IndexKeyFormat::kFp8}) {
+    SCOPED_TRACE(index_key_format_name(format));
+    Keys keys(kSequences, kRows, format);
+    keys.fill_random(kSequences, kRows);
+    std::vector<Part> parts = {{0, kRows * kRatio - 1, 1}};
+    for (std::int32_t i = 1; i < 131; ++i) {
+      const std::int32_t rows = i % 3 == 0 ? 600 + i % 7 : 300;
+      parts.push_back({i % kSequences, rows * kRatio, 1});
+    }
+    const TestStep step(parts);
+    check(step, random_call(step, 16, 512, 2985, keys.format), keys);
   }
 }
 

@@ -340,17 +340,11 @@ Status bench_step_table(const BenchFlags& flags) {
   StepTableGrid grid = StepTableGrid::for_gpu();
   if (!flags.whole_step.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(grid.decode, parse_step_shapes(flags.whole_step));
-    for (const StepShape& shape : grid.decode) {
-      if (shape.shortest_tokens == 0) continue;
-      return {StatusCode::kInvalidArgument, "--whole-step: '" + std::to_string(shape.batch) + "x" +
-                                                context_text(shape) +
-                                                "'; accepted with --step-table, whose points have one context: "
-                                                "SEQUENCESxTOKENS"};
-    }
   }
   if (!flags.whole_prefill.empty()) {
     DSV4RT_ASSIGN_OR_RETURN(grid.prefill, parse_prefill_shapes(flags.whole_prefill));
   }
+  DSV4RT_RETURN_IF_ERROR(check_step_table_grid(grid));
   grid.steps = {.steps = flags.bench.decode_steps, .seed = flags.bench.seed};
   grid.prefill_repeats = flags.bench.prefill_repeats;
   return write_step_table(options, grid, flags.revision, flags.step_table);

@@ -35,7 +35,7 @@ struct StepBenchResult {
 };
 
 // Contexts that a model of `max_positions` has, but with no room for the steps that are timed after them, begin so many
-// tokens earlier; others stay. So do the shortest of a shape, which are no longer than its longest.
+// tokens earlier; others stay. A shape's shortest is lowered to its longest where it would be above that.
 void leave_room_for_steps(std::span<StepShape> shapes, const StepBenchOptions& options, std::int64_t max_positions);
 
 // Limits that an engine needs for all of these shapes; it also needs a draft budget of one token.

@@ -11,7 +11,7 @@ namespace dsv4rt {
 struct StepShape {
   std::int32_t batch = 1;              // sequences, up to 2^24
   std::int64_t context_tokens = 8192;  // cached tokens of every sequence, or of the longest, when timing starts
-  std::int64_t shortest_tokens = 0;    // the least cached tokens of a sequence; 0: those of all are alike
+  std::int64_t shortest_tokens = 0;    // no sequence has fewer; 0: all are alike
 };
 
 // Cached tokens of a sequence in [0, batch). The first one is the longest; the others lie evenly between it and the

@@ -54,13 +54,24 @@ CacheLimits step_table_limits(const StepTableGrid& grid) {
   return limits;
 }
 
+Status check_step_table_grid(const StepTableGrid& grid) {
+  if (grid.decode.empty() || grid.prefill.empty()) {
+    return {StatusCode::kInvalidArgument, "step table: " + std::to_string(grid.decode.size()) + " decode and " +
+                                              std::to_string(grid.prefill.size()) +
+                                              " prefill shapes; accepted: 1 or more of both"};
+  }
+  for (const StepShape& shape : grid.decode) {
+    if (shape.shortest_tokens == 0) continue;
+    return {StatusCode::kInvalidArgument, "step table: a decode shape of " + std::to_string(shape.batch) + " x " +
+                                              context_text(shape) +
+                                              " tokens; accepted: sequences of one length, as a point has"};
+  }
+  return {};
+}
+
 Result<replay::StepTable> measure_step_table(Engine& engine, const StepTableGrid& grid,
                                              const StepTableProgress& progress, WorkWatch* watch) {
-  if (grid.decode.empty() || grid.prefill.empty()) {
-    return Status{StatusCode::kInvalidArgument, "step table: " + std::to_string(grid.decode.size()) + " decode and " +
-                                                    std::to_string(grid.prefill.size()) +
-                                                    " prefill shapes; accepted: 1 or more of both"};
-  }
+  DSV4RT_RETURN_IF_ERROR(check_step_table_grid(grid));
   replay::StepTable table;
   const auto total = static_cast<std::int64_t>(grid.decode.size() + grid.prefill.size());
   const auto add = [&](const replay::StepPoint& point) {

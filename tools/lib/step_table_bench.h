@@ -29,6 +29,9 @@ CacheLimits step_table_limits(const StepTableGrid& grid);
 
 using StepTableProgress = std::function<void(const replay::StepPoint& point, std::int64_t done, std::int64_t total)>;
 
+// kInvalidArgument for a grid without shapes of either kind, or with sequences of several lengths: points have one.
+Status check_step_table_grid(const StepTableGrid& grid);
+
 // Without provenance, which the caller knows. A decode point is the captured step where the backend can capture, and
 // the eager one otherwise: prepared, run, waited for and committed, the median of the steps. Prefills run eagerly.
 // `progress` is told every point, how many are done and how many there are. When the watch ends it, the table has the

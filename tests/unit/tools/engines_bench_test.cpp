@@ -96,6 +96,18 @@ TEST(EnginesBench, TimesEveryEngineAloneAndTogether) {
   ASSERT_OK(bench_engines(engines, kTwoSequences, kThreeSteps));
 }
 
+// In pools that hold no more than these contexts.
+TEST(EnginesBench, SequencesOfSeveralLengthsAreTimedToo) {
+  constexpr StepShape kSeveral{.batch = 2, .context_tokens = 200, .shortest_tokens = 10};
+  EngineOptions options = two_sequence_options();
+  options.limits = engines_bench_limits({&kSeveral, 1});
+  EXPECT_EQ(options.limits.pool_tokens, cached_tokens(kSeveral) + 2);
+  EXPECT_LT(options.limits.pool_tokens, 2 * 200);
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(make_engine(options));
+  ASSERT_OK(bench_engines(engines, kSeveral, kThreeSteps));
+}
+
 TEST(EnginesBench, OtherOutputsAreAMismatch) {
   std::vector<std::unique_ptr<Engine>> engines = make_engines({0, 0});
   // Other weights.

@@ -1,6 +1,5 @@
 #include "tools/lib/step_bench.h"
 
-#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -35,24 +34,28 @@ TEST(StepBench, AContextUpToTheLastPositionIsMeasuredBeforeIt) {
   }
 }
 
-// The pool holds no more than these contexts and what is timed after them.
+// In pools that hold no more than the shape's contexts and what is timed after them.
 TEST(StepBench, SequencesOfSeveralLengthsAreMeasuredTogether) {
-  EngineOptions engine_options = GoldenCase::open("tiny-bf16").options();
   const std::vector<StepShape> shapes{{.batch = 3, .context_tokens = 200, .shortest_tokens = 20},
                                       {.batch = 3, .context_tokens = 200}};
-  engine_options.limits = step_bench_limits(shapes, kFew);
-  EXPECT_EQ(engine_options.limits.max_sequences, 3);
-  EXPECT_EQ(step_bench_limits(std::span(shapes).first(1), kFew).pool_tokens - cached_tokens(shapes[0]),
-            engine_options.limits.pool_tokens - cached_tokens(shapes[1]));
-  engine_options.draft_budget_tokens = 1;
-  const auto engine = make_engine(engine_options);
-  const auto several = bench_steps(*engine, shapes[0], kFew);
-  ASSERT_OK(several);
-  const auto alike = bench_steps(*engine, shapes[1], kFew);
-  ASSERT_OK(alike);
-  EXPECT_GT(several->eager_ms, 0.0);
-  EXPECT_LT(several->cache_bytes, alike->cache_bytes);
-  EXPECT_GT(several->cache_bytes, 0);
+  std::vector<CacheLimits> limits;
+  std::vector<std::int64_t> cache_bytes;
+  for (const StepShape& shape : shapes) {
+    EngineOptions engine_options = GoldenCase::open("tiny-bf16").options();
+    limits.push_back(step_bench_limits({&shape, 1}, kFew));
+    engine_options.limits = limits.back();
+    engine_options.draft_budget_tokens = 1;
+    const auto engine = make_engine(engine_options);
+    const auto result = bench_steps(*engine, shape, kFew);
+    ASSERT_OK(result);
+    EXPECT_GT(result->eager_ms, 0.0);
+    cache_bytes.push_back(result->cache_bytes);
+  }
+  EXPECT_EQ(limits[0].max_sequences, 3);
+  EXPECT_EQ(limits[0].max_context_tokens, limits[1].max_context_tokens);
+  EXPECT_EQ(limits[0].pool_tokens - cached_tokens(shapes[0]), limits[1].pool_tokens - cached_tokens(shapes[1]));
+  EXPECT_GT(cache_bytes[0], 0);
+  EXPECT_LT(cache_bytes[0], cache_bytes[1]);
 }
 
 }  // namespace

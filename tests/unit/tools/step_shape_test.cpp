@@ -1,6 +1,7 @@
 #include "tools/lib/step_shape.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ TEST(StepShape, SequencesAreAlikeUnlessAShortestIsNamed) {
 }
 
 TEST(StepShape, LengthsLieEvenlyBetweenTheShortestAndTheLongest) {
-  for (const std::int32_t batch : {1, 2, 5, 32, 129}) {
+  for (const std::int32_t batch : {1, 2, 16, 32, 129}) {
     const StepShape shape{.batch = batch, .context_tokens = 16384, .shortest_tokens = 1024};
     std::vector<std::int64_t> lengths;
     std::int64_t all = 0;
@@ -28,6 +29,9 @@ TEST(StepShape, LengthsLieEvenlyBetweenTheShortestAndTheLongest) {
     }
     EXPECT_EQ(lengths[0], 16384) << "the longest bounds what a step is captured for";
     EXPECT_EQ(cached_tokens(shape), all);
+    if (batch > 2) {
+      EXPECT_FALSE(std::is_sorted(lengths.begin() + 1, lengths.end())) << batch;
+    }
     std::sort(lengths.begin(), lengths.end());
     EXPECT_GE(lengths.front(), 1024);
     EXPECT_EQ(lengths.back(), 16384);
@@ -39,6 +43,19 @@ TEST(StepShape, LengthsLieEvenlyBetweenTheShortestAndTheLongest) {
     }
   }
   EXPECT_EQ(context_text({.batch = 2, .context_tokens = 16384, .shortest_tokens = 1024}), "1024..16384");
+}
+
+TEST(StepShape, LengthsStayBetweenTheirBounds) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
+  for (const auto& [shortest, longest] :
+       {std::pair{kMost - 1, kMost}, std::pair{kMost, kMost}, std::pair{std::int64_t{1}, std::int64_t{1}},
+        std::pair{std::int64_t{1}, kMost}}) {
+    const StepShape shape{.batch = 300, .context_tokens = longest, .shortest_tokens = shortest};
+    for (std::int32_t i = 0; i < shape.batch; ++i) {
+      EXPECT_GE(context_of(shape, i), shortest);
+      EXPECT_LE(context_of(shape, i), longest);
+    }
+  }
 }
 
 TEST(StepShape, ShapesThatNoStepHasAreRefusedByNumber) {

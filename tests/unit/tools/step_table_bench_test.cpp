@@ -59,6 +59,13 @@ TEST(StepTableBench, AGridWithoutDecodeOrPrefillIsRefused) {
   EXPECT_TRUE(fails_with(measure_step_table(*engine, grid), StatusCode::kInvalidArgument, {"2 decode", "0 prefill"}));
 }
 
+TEST(StepTableBench, SequencesOfSeveralLengthsAreRefused) {
+  StepTableGrid grid = StepTableGrid::for_gpu();
+  EXPECT_OK(check_step_table_grid(grid));
+  grid.decode.push_back({.batch = 4, .context_tokens = 60, .shortest_tokens = 20});
+  EXPECT_TRUE(fails_with(check_step_table_grid(grid), StatusCode::kInvalidArgument, {"4 x 20..60", "one length"}));
+}
+
 TEST(StepTableBench, TheGridForGpusIsWhatATableNeeds) {
   const StepTableGrid grid = StepTableGrid::for_gpu();
   EXPECT_EQ(grid.decode.size(), 36U);

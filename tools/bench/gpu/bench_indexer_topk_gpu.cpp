@@ -31,6 +31,7 @@ constexpr std::int32_t kBlockRows = 64;
 constexpr float kHeadScale = 0.011048543f;  // 128^-0.5 * 64^-0.5
 constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
 constexpr std::int64_t kDistinctBlocks = 4096;
+constexpr std::int64_t kMostRows = std::int64_t{1} << 28;  // positions have 31 bits
 
 class Random {
  public:
@@ -292,7 +293,9 @@ bool run_case(const Pool& pool, const StepShape& shape, std::int64_t tokens_each
   work.poison();
   require_ok(ops.indexer_topk(work.params(0)));
   require_cuda(cudaStreamSynchronize(stream), "indexer_topk");
-  const bool right = work.check(0, work.tokens() - 1) && work.check(0, 0);
+  // Of tokens of several lengths the first one sees most rows.
+  bool right = true;
+  for (const std::int64_t at : {0, 1, 2, 3, 4}) right = work.check(0, at * (work.tokens() - 1) / 4) && right;
 
   const GraphTime whole =
       time_in_graph(stream, repetitions, replays, [&](int i) { require_ok(ops.indexer_topk(work.params(i % sets))); });
@@ -332,16 +335,33 @@ int run(int argc, char** argv) {
   app.add_option("--sequences", sequences, "sequences B of each workload");
   const CLI::Option* const rows_option =
       app.add_option("--rows", rows, "visible rows n of each workload, or of its longest sequence");
-  const CLI::Option* const shortest_option =
-      app.add_option("--shortest", shortest, "those of its shortest; 0, or without this option: all are alike");
-  app.add_option("--tokens", tokens_each, "tokens of each sequence of each workload");
+  const CLI::Option* const shortest_option = app.add_option(
+      "--shortest", shortest, "rows that no sequence has fewer of; 0, or with --rows and without this: all are alike");
+  const CLI::Option* const tokens_option =
+      app.add_option("--tokens", tokens_each, "tokens of each sequence of each workload");
   app.add_option("--replays", replays, "graph replays, of which the median counts");
   CLI11_PARSE(app, argc, argv);
+  if (tokens_option->count() == 0) tokens_each.assign(sequences.size(), 1);
   if (shortest_option->count() == 0 && rows_option->count() > 0) shortest.assign(sequences.size(), 0);
   if (rows.size() != sequences.size() || tokens_each.size() != sequences.size() ||
       shortest.size() != sequences.size()) {
     std::fprintf(stderr, "--sequences, --rows, --shortest and --tokens name the same number of workloads\n");
     return 2;
+  }
+  std::vector<StepShape> shapes;  // rows in place of tokens
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    shapes.push_back({.batch = sequences[i], .context_tokens = rows[i], .shortest_tokens = shortest[i]});
+    require_ok(check_step_shape(shapes.back()));
+    const std::int64_t least = shortest[i] == 0 ? rows[i] : shortest[i];
+    if (rows[i] > kMostRows || tokens_each[i] < 1 || tokens_each[i] > least * kRatio) {
+      std::fprintf(
+          stderr,
+          "--rows %lld, --tokens %lld: accepted: up to %lld rows, and from one token to %lld times the rows of "
+          "the shortest sequence\n",
+          static_cast<long long>(rows[i]), static_cast<long long>(tokens_each[i]), static_cast<long long>(kMostRows),
+          static_cast<long long>(kRatio));
+      return 2;
+    }
   }
   const auto device = cuda::CudaDevice::create(0);
   require_ok(device.status());
@@ -356,15 +376,13 @@ int run(int argc, char** argv) {
     const Result<IndexKeyFormat> format = index_key_format_from_name(name);
     require_ok(format.status());
     std::int64_t most_blocks = kDistinctBlocks;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      most_blocks = std::max(most_blocks, sequences[i] * ((rows[i] + kBlockRows - 1) / kBlockRows));
+    for (const StepShape& shape : shapes) {
+      most_blocks = std::max(most_blocks, shape.batch * ((shape.context_tokens + kBlockRows - 1) / kBlockRows));
     }
     const std::int64_t cold_blocks = kColdBytes / block_shape(*format, kBlockRows).block_bytes + 1;
     const Pool pool(*format, std::max(most_blocks, cold_blocks));
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const StepShape shape{.batch = sequences[i], .context_tokens = rows[i], .shortest_tokens = shortest[i]};
-      require_ok(check_step_shape(shape));
-      right = run_case(pool, shape, tokens_each[i], **device, stream, scratch, replays) && right;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      right = run_case(pool, shapes[i], tokens_each[i], **device, stream, scratch, replays) && right;
     }
   }
   return right ? 0 : 1;

@@ -17,8 +17,9 @@ namespace dsv4rt::cuda {
 // Runs of one token begin too fast to count.
 inline constexpr std::int32_t kRunStartTiles = 6;
 
-// What it takes to select a token's rows, in tiles, where the block that is done with them last does so: of a token
-// that lies in one part, that part's, otherwise most often the one in whose part it begins, at the part's end.
+// What it takes to select a token's rows, in tiles, where the block that is done with them last does so: that of the
+// part in which the token begins if it lies there as a whole, and most often if it lies in two; of a token in more
+// parts it may be any. The number has been measured.
 inline constexpr std::int32_t kSelectionTiles = 20;
 
 // What a block that changes from one token's queries to another's loses, in tiles, about.
@@ -55,7 +56,7 @@ class ScoreRuns {
     const std::int32_t tiles = (rows(index) + kTileKeys - 1) / kTileKeys;
     return own < 0 || (own == next && (index + 1) % batch_.group_tokens != 0) ? 0 : tiles;
   }
-  // What a run costs beside its tiles, in tiles, in the part where it begins.
+  // What a run costs beside its tiles, in tiles, before the first of them.
   [[nodiscard]] __device__ std::int32_t start_tiles() const { return start_tiles_; }
   // The run that ends with this token.
   [[nodiscard]] __device__ ScoreRun run_ending(std::int32_t index, std::int32_t tiles) const {
@@ -93,7 +94,8 @@ class ScoreRuns {
   std::int32_t start_tiles_;
 };
 
-// A block's part: `tiles` tiles from tile `first_tile` of `run` on.
+// A block's part: `tiles` tiles from tile `first_tile` of `run` on. Without tiles, as where a cut and the next one fall
+// into what a run costs beside them, the rest says nothing.
 struct ScorePart {
   std::int32_t tiles;
   std::int32_t first_tile;
