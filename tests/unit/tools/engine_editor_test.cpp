@@ -1,6 +1,8 @@
 // A cache that is copied from one engine into another one serves as the original does.
 #include "tools/lib/engine_editor.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "support/golden_case.h"
@@ -27,6 +29,20 @@ class EngineEditorTest : public testing::Test {
   GoldenCase golden_;
   std::unique_ptr<Engine> engine_;
 };
+
+TEST_F(EngineEditorTest, SequencesGetTheContextsOfAShape) {
+  EngineOptions options = golden_.options();
+  options.limits = {.max_sequences = 2, .max_context_tokens = 30, .max_step_tokens = 8, .pool_tokens = 60};
+  const auto engine = make_engine(options);
+  for (const std::int64_t shortest : {0, 3}) {
+    const StepShape shape{.batch = 2, .context_tokens = 30, .shortest_tokens = shortest};
+    const std::vector<SequenceId> sequences{engine->create_sequence().value(), engine->create_sequence().value()};
+    ASSERT_OK(EngineEditor(*engine).skip_contexts(sequences, shape));
+    EXPECT_EQ(engine->length(sequences[0]).value(), 30);
+    EXPECT_EQ(engine->length(sequences[1]).value(), context_of(shape, 1));
+    for (const SequenceId sequence : sequences) ASSERT_OK(engine->release(sequence));
+  }
+}
 
 TEST_F(EngineEditorTest, CopiedCacheContinuesAsTheOriginal) {
   constexpr std::int64_t kTokens = 262;
