@@ -315,7 +315,9 @@ class Devices(WithCheckpoint):
                 (b"--devices: accepted without", ("--devices", "0,0", "--whole-prefill", "16")),
                 (b"--devices: accepted without", ("--devices", "0,0", "--stages")),
                 (b"--devices: accepted without", ("--devices", "0,0", "--step-table", self.folder / "t.json")),
-                (b"max_sequences = 0", ("--devices", "0,0", "--batch", "0"))):
+                (b"batch: 0; accepted: 1", ("--devices", "0,0", "--batch", "0")),
+                (b"a decode shape of 2 x 8..16 tokens; accepted: sequences of one length",
+                 ("--step-table", self.folder / "t.json", "--whole-step", "2x8..16"))):
             done = run(*flags, *arguments)
             self.assertEqual(done.returncode, 2, (arguments, done.stderr))
             self.assertIn(words, done.stderr, arguments)
