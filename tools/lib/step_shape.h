@@ -15,7 +15,7 @@ struct StepShape {
 };
 
 // Cached tokens of a sequence in [0, batch). The first one is the longest; the others lie evenly between it and the
-// shortest on a logarithmic scale, as contexts in service do, and in no order of length.
+// shortest on a logarithmic scale, and in no order of length.
 std::int64_t context_of(const StepShape& shape, std::int32_t sequence);
 
 // Those of all sequences.
