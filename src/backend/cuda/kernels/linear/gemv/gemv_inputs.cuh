@@ -39,41 +39,43 @@ struct GemvInputs {
   const LinearParams& p;
   const GemvUnit& unit;
 
-  // Unit `i` of a row from `rows` on, which is where its first unit of any token would lie.
-  __device__ __forceinline__ std::uint32_t place(std::uint32_t rows, int i, int token) const {
-    return rows + static_cast<std::uint32_t>(i * unit_tokens(p.tokens) + token) * kUnitBytes;
-  }
   __device__ __forceinline__ static void sync() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
 
-  // work(unit, token, value) for `units` units of every token from value `first` of its row on; several are loaded at
-  // a time. All lanes of a block of 128 inputs call it together.
+  // work(unit, token, exists) for `units` units of every token. All lanes of a warp call it together, 16 of them maybe
+  // with a unit that does not exist.
   template <class Work>
-  __device__ __forceinline__ void for_units(int first, int units, const Work& work) const {
-    constexpr int kLoads = 4;
-    const InputRows& rows = p.rows[unit.q->input];
-    const int count = units * p.tokens;
-    for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kLoads * kWarpgroup) {
-      uint4 values[kLoads];
-#pragma unroll
-      for (int k = 0; k < kLoads; ++k) {
-        const int i = begin + k * kWarpgroup;
-        if (i < count) {
-          values[k] =
-              *reinterpret_cast<const uint4*>(rows.x + i / units * rows.x_stride + first + i % units * kUnitValues);
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kLoads; ++k) {
-        const int i = begin + k * kWarpgroup;
-        if (i < count) work(i % units, i / units, values[k]);
+  __device__ __forceinline__ void for_units(int units, const Work& work) const {
+    const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+    for (int token = 0; token < p.tokens; ++token) {
+#pragma unroll 1
+      for (int first = thread / 32 * 32; first < units; first += kWarpgroup) {
+        const int i = first + thread % 32;
+        work(i, token, i < units);
       }
     }
   }
 
-  // Unit `i` of the segment as the problem multiplies it.
-  __device__ __forceinline__ void store(int i, int token, uint4 values) const {
+  // `units` units of every token's row, from value `first` on, to unit.rows. Every thread waits for its own. A copy of
+  // 16 bytes whose neighbours' targets are not beside its own takes as long as all of theirs.
+  __device__ __forceinline__ void copy(int first, int units) const {
+    for_units(units, [&](int i, int token, bool exists) {
+      if (!exists) return;
+      const auto to = unit.rows + static_cast<std::uint32_t>(token * unit.row_bytes + i * kUnitBytes);
+      copy_unit(to, source(first, i, token), true);
+    });
+    wait_for_copies();
+  }
+  __device__ __forceinline__ const bf16* source(int first, int i, int token) const {
+    const InputRows& rows = p.rows[unit.q->input];
+    return rows.x + token * rows.x_stride + first + i * kUnitValues;
+  }
+
+  // Unit `i` of the segment as the problem multiplies it. All lanes of a warp call it; 16 have a block of 128 inputs.
+  __device__ __forceinline__ void store(int i, int token, bool exists, uint4 values) const {
     if (unit.q->kind == TileKind::kFp8Products) {
-      const EncodedInputs encoded = encode_block(values, block_members());
+      const EncodedInputs encoded = encode_block(values, kFullWarp);
+      if (!exists) return;
       const int block = i / kUnitsPerScale;
       const int at = i % kUnitsPerScale;  // eight codes of the token's row of 128, whose 16-byte units are swizzled
       store_shared(unit.codes + static_cast<std::uint32_t>(block * kGemvCodeBytes + token * kScaleBlockInputs +
@@ -82,57 +84,69 @@ struct GemvInputs {
       if (at == 0) store_shared(unit.code_scales + (block * kGemvTokens + token) * 4, encoded.scale());
       return;
     }
-    const bool rounds = p.rows[unit.q->input].rounds;
-    store_shared(place(unit.inputs, i, token), rounds ? round_block(values, block_members()) : values);
+    const uint4 rounded = p.rows[unit.q->input].rounds ? round_block(values, kFullWarp) : values;
+    if (exists) store_shared(unit.place(i, token), rounded);
   }
 
-  __device__ __forceinline__ void plain() const {
-    for_units(unit.first_block * kScaleBlockInputs, unit.blocks * kUnitsPerScale,
-              [&](int i, int token, uint4 values) { store(i, token, values); });
-  }
-
-  // The whole row to shared memory, its norm, and then the segment in place. A half-warp sums a row.
-  __device__ __forceinline__ void normed() const {
-    const std::uint32_t rows = unit.inputs - (place(unit.inputs, unit.first_block * kUnitsPerScale, 0) - unit.inputs);
-    for_units(0, unit.q->scale_blocks * kUnitsPerScale,
-              [&](int i, int token, uint4 values) { store_shared(place(rows, i, token), values); });
-    sync();
+  // The scale of every token's norm. A half-warp sums a row.
+  __device__ __forceinline__ void sum_rows() const {
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread / 32 * 2 < p.tokens) {
-      const int width = unit.q->scale_blocks * kScaleBlockInputs;
-      const int summed = thread / kSumChains;
-      const int chain = thread % kSumChains;
-      const std::uint32_t first = place(rows, chain / kUnitValues, min(summed, p.tokens - 1)) +
-                                  static_cast<std::uint32_t>(chain) % kUnitValues * 2;
-      const std::uint32_t next = place(rows, kSumChains / kUnitValues, 0) - rows;
-      const float sum = sum_in_chains(width, [&](int i) {
-        const float value = load_shared_bf16(first + static_cast<std::uint32_t>(i / kSumChains) * next);
-        return __fmul_rn(value, value);
-      });
-      if (chain == 0 && summed < p.tokens) store_shared(unit.norms + summed * 4, rms_scale(sum, width, p.norm.eps));
-    }
-    sync();
-    const int units = unit.blocks * kUnitsPerScale;
-    for (int at = thread; at < units * p.tokens; at += kWarpgroup) {
-      const int i = at % units;
-      const int token = at / units;
-      const uint4 w = __ldg(reinterpret_cast<const uint4*>(p.norm.weight) + unit.first_block * kUnitsPerScale + i);
-      const uint4 x = load_shared_uint4(place(unit.inputs, i, token));
-      const float scale = load_shared_float(unit.norms + token * 4);
-      const uint4 y = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
-                                 normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
-      store(i, token, y);
-    }
+    if (thread / 32 * 2 >= p.tokens) return;
+    const int width = unit.q->scale_blocks * kScaleBlockInputs;
+    const int summed = thread / kSumChains;
+    const int chain = thread % kSumChains;
+    const std::uint32_t first = unit.rows + static_cast<std::uint32_t>(min(summed, p.tokens - 1) * unit.row_bytes +
+                                                                       chain * static_cast<int>(sizeof(bf16)));
+    const float sum = sum_in_chains(width, [&](int i) {
+      const float value = load_shared_bf16(first + static_cast<std::uint32_t>(i - chain) * sizeof(bf16));
+      return __fmul_rn(value, value);
+    });
+    if (chain == 0 && summed < p.tokens) store_shared(unit.norms + summed * 4, rms_scale(sum, width, p.norm.eps));
+  }
+
+  __device__ __forceinline__ uint4 norm_weight(int i) const {
+    return __ldg(reinterpret_cast<const uint4*>(p.norm.weight) + unit.first_block * kUnitsPerScale + i);
+  }
+  // first_weight: that of the thread's first unit, loaded while the row comes.
+  __device__ __forceinline__ uint4 normed(uint4 x, int i, int token, uint4 first_weight) const {
+    const uint4 w = i < kWarpgroup ? first_weight : norm_weight(i);
+    const float scale = load_shared_float(unit.norms + token * 4);
+    return make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
+                      normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
   }
 
   // Precondition: the kernels before have ended. All warps may read the inputs afterwards.
+  //
+  // Every line of code is here once: what a block runs of it is fetched by all multiprocessors at the same time, while
+  // memory is busy with weights.
   __device__ __forceinline__ void bring() const {
-    if (p.norm.weight != nullptr) {
-      normed();
-    } else {
-      plain();
+    const int units = unit.blocks * kUnitsPerScale;
+    const int first = unit.first_block * kScaleBlockInputs;
+    const bool norms = p.norm.weight != nullptr;
+    const bool codes = unit.q->kind == TileKind::kFp8Products;
+    const bool in_place = norms || !codes;  // codes have no room beside the values that they are made of
+    uint4 first_weight{};
+    if (norms) {  // of whole rows; the segment lies in its place among them
+      first_weight = norm_weight(min(static_cast<int>(threadIdx.x), units - 1));
+      copy(0, unit.q->scale_blocks * kUnitsPerScale);
+      sync();
+      sum_rows();
+      sync();
+    } else if (in_place) {
+      copy(first, units);
     }
-    if (unit.q->kind == TileKind::kFp8Products) fence_async_proxy();  // the matrix instruction reads codes
+    if (norms || codes || p.rows[unit.q->input].rounds) {
+      for_units(units, [&](int i, int token, bool exists) {
+        uint4 x{};
+        if (exists) {  // in place without a norm it is the thread's own copy
+          x = in_place ? load_shared_uint4(unit.place(i, token))
+                       : *reinterpret_cast<const uint4*>(source(first, i, token));
+          if (norms) x = normed(x, i, token, first_weight);
+        }
+        store(i, token, exists, x);
+      });
+    }
+    if (codes) fence_async_proxy();  // the matrix instruction reads codes
     sync();
   }
 };

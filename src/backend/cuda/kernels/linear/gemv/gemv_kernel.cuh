@@ -63,8 +63,10 @@ __global__ __launch_bounds__(kGemvThreads,
   unit.received = unit.ring + p.ring_bytes;
   unit.codes = unit.received + kGemvReceivedBytes;
   unit.code_scales = unit.codes + unit.blocks * kGemvCodeBytes;
-  unit.inputs = unit.codes + (unit.q->kind == TileKind::kFp8Products ? gemv_code_bytes(unit.blocks) : 0);
-  if (p.norm.weight != nullptr) unit.inputs += gemv_input_bytes(unit.first_block, p.tokens);  // whole rows lie there
+  unit.rows = unit.codes + (unit.q->kind == TileKind::kFp8Products ? gemv_code_bytes(unit.blocks) : 0);
+  const bool whole_rows = p.norm.weight != nullptr;
+  unit.row_bytes = gemv_row_bytes(whole_rows ? unit.q->scale_blocks : unit.blocks);
+  unit.inputs = unit.rows + (whole_rows ? unit.first_block * kUnitsPerScale * kUnitBytes : 0);
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -40,13 +40,9 @@ struct GemvProducts {
   // What the lane names to load_matrix_x4 for the B operands of the segment's first 32 inputs; matrix m is unit m of
   // eight tokens, the last one in place of those beyond.
   __device__ __forceinline__ std::uint32_t first_columns() const {
-    return unit.inputs +
-           static_cast<std::uint32_t>(lane / 8 * unit_tokens(p.tokens) + min(lane % 8, p.tokens - 1)) * kUnitBytes;
+    return unit.place(lane / 8, min(lane % 8, p.tokens - 1));
   }
-  // The distance from 32 inputs to the next.
-  __device__ __forceinline__ std::uint32_t next_columns() const {
-    return static_cast<std::uint32_t>(4 * unit_tokens(p.tokens)) * kUnitBytes;
-  }
+  static constexpr std::uint32_t kNextColumns = 4 * kUnitBytes;  // from 32 inputs to the next
 
   __device__ __forceinline__ void sum_wide(float (&sum)[4], float scales) {
     constexpr int kPrefills = kScaleBlockInputs / (2 * kTileStepInputs);  // pairs of steps of 16 inputs
@@ -56,7 +52,7 @@ struct GemvProducts {
       const std::uint32_t factors = widening_factors(__shfl_sync(0xffffffffU, scales, block % 32));
       std::uint32_t b[kPrefills][4];
 #pragma unroll
-      for (int i = 0; i < kPrefills; ++i, columns += next_columns()) load_matrix_x4(b[i], columns);
+      for (int i = 0; i < kPrefills; ++i, columns += kNextColumns) load_matrix_x4(b[i], columns);
       wait_full();
       const std::uint32_t at = unit.slot(ring.stage) + (warp * 32 + lane) * 16;
       uint4 codes[kPrefills];
@@ -83,7 +79,7 @@ struct GemvProducts {
     for (int stage = 0; stage < stages; ++stage) {
       std::uint32_t b[kPrefills][4], a[2 * kPrefills][4];
 #pragma unroll
-      for (int i = 0; i < kPrefills; ++i, columns += next_columns()) load_matrix_x4(b[i], columns);
+      for (int i = 0; i < kPrefills; ++i, columns += kNextColumns) load_matrix_x4(b[i], columns);
       wait_full();
       const std::uint32_t at = unit.slot(ring.stage) + row;
 #pragma unroll

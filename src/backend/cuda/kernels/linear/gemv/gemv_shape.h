@@ -20,12 +20,12 @@ constexpr int gemv_slots_under_way(TileKind kind, int slots) {
 inline constexpr int kMostGemvBlocks = 5;  // most blocks that share an SM
 inline constexpr int kGemvThreads = kWarpgroup + 32;
 
-// Inputs lie as units of eight values of a token, [unit][token]; an odd number of tokens spreads stores over the banks.
-constexpr int unit_tokens(int tokens) {
-  return tokens | 1;
+// Inputs lie as rows of 16-byte units. A unit to spare spreads the same unit of eight tokens over the banks.
+constexpr int gemv_row_bytes(int scale_blocks) {
+  return scale_blocks * kScaleBlockInputs * static_cast<int>(sizeof(bf16)) + 16;
 }
 constexpr int gemv_input_bytes(int scale_blocks, int tokens) {
-  return scale_blocks * kScaleBlockInputs * static_cast<int>(sizeof(bf16)) * unit_tokens(tokens);
+  return tokens * gemv_row_bytes(scale_blocks);
 }
 
 // kFp8Products: codes of the segment's inputs, 128 of eight tokens after the other, and their scales.

@@ -24,10 +24,16 @@ struct GemvUnit {
   std::uint32_t received;       // [segment][own outputs][kGemvTokens] sums that the cluster's blocks send
   std::uint32_t received_full;  // its barrier
   std::uint32_t norms;          // [kGemvTokens] scales of an RMS norm
-  std::uint32_t inputs;         // the segment's units
-  std::uint32_t codes;          // kFp8Products: [block][8 tokens][128], swizzled as weights are
-  std::uint32_t code_scales;    // [block][kGemvTokens]
+  std::uint32_t rows;  // [token] rows of inputs, row_bytes apart: with a norm whole ones, otherwise of the segment
+  std::int32_t row_bytes;
+  std::uint32_t inputs;       // the segment's first unit in the first row
+  std::uint32_t codes;        // kFp8Products: [block][8 tokens][128], swizzled as weights are
+  std::uint32_t code_scales;  // [block][kGemvTokens]
 
+  // Unit `i` of the segment.
+  __device__ __forceinline__ std::uint32_t place(int i, int token) const {
+    return inputs + static_cast<std::uint32_t>(token * row_bytes + i * kUnitBytes);
+  }
   __device__ __forceinline__ std::uint32_t slot(int i) const { return ring + i * kGemvSlotBytes; }
   __device__ __forceinline__ int stages() const { return blocks * (q->kind == TileKind::kBf16 ? 2 : 1); }
 };
