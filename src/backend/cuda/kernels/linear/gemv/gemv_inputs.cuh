@@ -126,7 +126,7 @@ struct GemvInputs {
     const bool codes = unit.q->kind == TileKind::kFp8Products;
     const bool in_place = norms || !codes;  // codes have no room beside the values that they are made of
     uint4 first_weight{};
-    if (norms) {  // of whole rows; the segment lies in its place among them
+    if (norms) {  // these take whole rows; the segment lies in its place among them
       first_weight = norm_weight(min(static_cast<int>(threadIdx.x), units - 1));
       copy(0, unit.q->scale_blocks * kUnitsPerScale);
       sync();
