@@ -251,6 +251,22 @@ TEST(LinearDispatch, GemvRingsFillSomeSlotsAtATime) {
   EXPECT_GT(*seen.rbegin(), 4);
 }
 
+// ldmatrix reads the same unit of eight tokens at a time: one from every 16 bytes of the banks' 128.
+TEST(LinearDispatch, GemvRowsSpreadTokensOverTheBanks) {
+  constexpr int kUnit = 16;  // bytes
+  for (int blocks = 1; blocks <= 64; ++blocks) {
+    const int row = cuda::gemv_row_bytes(blocks);
+    const int values = blocks * cuda::kScaleBlockInputs * 2;
+    ASSERT_EQ(row % kUnit, 0) << blocks;
+    std::set<int> places;
+    for (int token = 0; token < cuda::kGemvTokens; ++token) {
+      places.insert(token * row / kUnit % 8);
+      EXPECT_GE(cuda::gemv_input_bytes(blocks, token + 1), token * row + values) << blocks;
+    }
+    EXPECT_EQ(places.size(), 8U) << blocks;
+  }
+}
+
 // Every plan of every variant, of all linears of both models: what a launch needs of it.
 TEST(LinearDispatch, PlansFitTheDevice) {
   const LinearDevice device = h200();
