@@ -124,7 +124,7 @@ struct GemvInputs {
     const int first = unit.first_block * kScaleBlockInputs;
     const bool norms = p.norm.weight != nullptr;
     const bool codes = unit.q->kind == TileKind::kFp8Products;
-    const bool in_place = norms || !codes;  // codes have no room beside the values that they are made of
+    const bool staged = norms || !codes;  // without a norm no room is planned for values beside their codes
     uint4 first_weight{};
     if (norms) {  // these take whole rows; the segment lies in its place among them
       first_weight = norm_weight(min(static_cast<int>(threadIdx.x), units - 1));
@@ -132,15 +132,15 @@ struct GemvInputs {
       sync();
       sum_rows();
       sync();
-    } else if (in_place) {
+    } else if (staged) {
       copy(first, units);
     }
     if (norms || codes || p.rows[unit.q->input].rounds) {
       for_units(units, [&](int i, int token, bool exists) {
         uint4 x{};
-        if (exists) {  // in place without a norm it is the thread's own copy
-          x = in_place ? load_shared_uint4(unit.place(i, token))
-                       : *reinterpret_cast<const uint4*>(source(first, i, token));
+        if (exists) {  // without a norm what is staged is the thread's own copy
+          x = staged ? load_shared_uint4(unit.place(i, token))
+                     : *reinterpret_cast<const uint4*>(source(first, i, token));
           if (norms) x = normed(x, i, token, first_weight);
         }
         store(i, token, exists, x);

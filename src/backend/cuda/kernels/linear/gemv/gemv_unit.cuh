@@ -24,7 +24,8 @@ struct GemvUnit {
   std::uint32_t received;       // [segment][own outputs][kGemvTokens] sums that the cluster's blocks send
   std::uint32_t received_full;  // its barrier
   std::uint32_t norms;          // [kGemvTokens] scales of an RMS norm
-  std::uint32_t rows;  // [token] rows of inputs, row_bytes apart: with a norm whole ones, otherwise of the segment
+  // [token] rows of inputs, row_bytes apart: with a norm whole ones, otherwise of the segment; none for codes alone.
+  std::uint32_t rows;
   std::int32_t row_bytes;
   std::uint32_t inputs;       // the segment's first unit in the first row
   std::uint32_t codes;        // kFp8Products: [block][8 tokens][128], swizzled as weights are
