@@ -308,11 +308,11 @@ TEST_F(LinearFp8GpuTest, NonFiniteInputsStayInTheirRow) {
 // Behind a norm, in one launch less.
 TEST_F(LinearFp8GpuTest, NormsInFrontGiveTheSameBytes) {
   constexpr std::int64_t kOut = 320;
-  for (const std::int64_t width : {1024, 1536}) {
+  for (const std::int64_t width : {1024, 1536, 7168}) {
     const Weight first(*fp8_, kOut, width, 91);
     const Weight second(*fp8_, kOut, width, 92);
     const DeviceArray<bf16> norm_weight(*fp8_, random_inputs(width, 3));
-    for (const std::int32_t tokens : {1, 4, 5, 64, 65, 300}) {
+    for (const std::int32_t tokens : {1, 2, 4, 5, 64, 65, 300}) {
       const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * width));
       const DeviceArray<bf16> y(*fp8_, std::vector<bf16>(static_cast<std::size_t>(tokens * width)));
       const RmsNormParams norm{.tokens = tokens,

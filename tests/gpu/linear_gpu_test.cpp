@@ -266,7 +266,7 @@ TEST_F(LinearGpuTest, StridedCallsShareOneOperation) {
   constexpr std::int64_t kStride = 2048 + 24;
   constexpr std::int64_t kOuts[] = {192, 64, 128, 100, 320, 16};
   constexpr std::int64_t kYStride = 1000;
-  for (const std::int32_t tokens : {1, 6, 9, 40, 130}) {
+  for (const std::int32_t tokens : {1, 2, 6, 9, 40, 130}) {
     const auto x = random_inputs(tokens * kStride + 8, 71);
     const DeviceArray<bf16> device_x(gpu(), x);
     std::vector<bf16> dense;
@@ -354,7 +354,7 @@ TEST_F(LinearGpuTest, NormsEqualTheCpus) {
 // it (products of few tokens, rounding where all round, nothing); in place and not, one and several segments.
 TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
   constexpr std::int64_t kOut = 320;
-  for (const std::int64_t in : {128, 1024, 1536, 8192, 272}) {
+  for (const std::int64_t in : {128, 1024, 1536, 7168, 8192, 16384, 272}) {
     std::vector<std::unique_ptr<PackedLinear>> weights;
     for (const Encoding& encoding : kEncodings) {
       TestMatrix matrix;
@@ -362,11 +362,10 @@ TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
       weights.push_back(pack(gpu(), matrix.host));
     }
     const DeviceArray<bf16> norm_weight(gpu(), random_inputs(in, 52, -1, 1));
-    constexpr std::pair<std::size_t, std::size_t> kUsed[] = {{2, 1}, {2, 2}, {0, std::size(kEncodings)}};
+    const std::vector<std::size_t> used_together[] = {{2}, {2, 3}, {0, 2}, {0, 1, 2, 3, 4, 5}};
     for (const std::int32_t tokens : {1, 2, 5, 8, 9, 40, 150}) {
       const auto x = random_inputs(tokens * in, 53);
-      for (const auto& [first, count] : kUsed) {
-        const auto used = std::span(weights).subspan(first, count);
+      for (const auto& used : used_together) {
         const auto run = [&](bool together, bool in_place) {
           const DeviceArray<bf16> rows(gpu(), x);
           const DeviceArray<bf16> normed(gpu(), std::vector<bf16>(x.size(), bf16{kPoison}));
@@ -380,9 +379,9 @@ TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
           const DeviceArray<float> y(gpu(),
                                      std::vector<float>(static_cast<std::size_t>(tokens * outputs), std::nanf("")));
           std::vector<LinearCall> calls;
-          for (const auto& weight : used) {
-            calls.push_back({norm.y, in, weight.get(), y.data() + static_cast<std::int64_t>(calls.size()) * kOut,
-                             outputs, OutputType::kF32});
+          for (const std::size_t encoding : used) {
+            calls.push_back({norm.y, in, weights[encoding].get(),
+                             y.data() + static_cast<std::int64_t>(calls.size()) * kOut, outputs, OutputType::kF32});
           }
           if (together) {
             EXPECT_OK(gpu().ops().normed_linear(norm, calls));
@@ -402,6 +401,44 @@ TEST_F(LinearGpuTest, NormedLinearEqualsNormThenLinear) {
   }
 }
 
+// Calls of one launch may have unequally many inputs: each gives what it gives alone.
+TEST_F(LinearGpuTest, WidthsShareALaunch) {
+  constexpr std::int64_t kOut = 320;
+  constexpr std::int64_t kIns[] = {1152, 2048, 1536};  // two segments each
+  for (const Encoding& encoding : {kEncodings[0], kEncodings[2], kEncodings[3]}) {
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    for (const std::int64_t in : kIns) {
+      TestMatrix matrix;
+      fill_matrix(matrix, encoding.weight, encoding.activation, kOut, in, static_cast<std::uint32_t>(in));
+      weights.push_back(pack(gpu(), matrix.host));
+    }
+    for (const std::int32_t tokens : {1, 2, 3, 8, 33, 130}) {
+      std::vector<std::unique_ptr<DeviceArray<bf16>>> inputs;
+      for (const std::int64_t in : kIns) {
+        inputs.push_back(std::make_unique<DeviceArray<bf16>>(gpu(), random_inputs(tokens * in, 57)));
+      }
+      const std::vector<float> poison(static_cast<std::size_t>(tokens * kOut), std::nanf(""));
+      const auto run = [&](std::size_t first, std::size_t end) {
+        std::vector<std::unique_ptr<DeviceArray<float>>> outputs;
+        std::vector<LinearCall> calls;
+        for (std::size_t i = first; i < end; ++i) {
+          outputs.push_back(std::make_unique<DeviceArray<float>>(gpu(), poison));
+          calls.push_back(
+              {inputs[i]->data(), kIns[i], weights[i].get(), outputs.back()->data(), kOut, OutputType::kF32});
+        }
+        EXPECT_OK(gpu().ops().linear(tokens, calls));
+        std::vector<std::vector<float>> found;
+        for (const auto& output : outputs) found.push_back(output->download());
+        return found;
+      };
+      const auto together = run(0, std::size(kIns));
+      for (std::size_t i = 0; i < std::size(kIns); ++i) {
+        EXPECT_TRUE(same_bits(together[i], run(i, i + 1)[0])) << encoding.name << " in " << kIns[i] << " T " << tokens;
+      }
+    }
+  }
+}
+
 // The groups of wo_a: one launch over slices of one matrix and of one row of inputs; more groups than one launch takes.
 TEST_F(LinearGpuTest, GroupedSlices) {
   constexpr std::int64_t kGroups = 20;
@@ -416,7 +453,7 @@ TEST_F(LinearGpuTest, GroupedSlices) {
       device_weights.push_back(pack(gpu(), matrix.host.rows(g * kRows, kRows)));
       host_weights.push_back(pack(*cpu_, matrix.host.rows(g * kRows, kRows)));
     }
-    for (const std::int32_t tokens : {1, 33, 150}) {
+    for (const std::int32_t tokens : {1, 2, 33, 150}) {
       const auto x = random_inputs(tokens * kGroups * kIn, 6);
       const DeviceArray<bf16> device_x(gpu(), x);
       const std::vector<float> poison(static_cast<std::size_t>(tokens * kGroups * kRows), std::nanf(""));

@@ -264,7 +264,10 @@ TEST(LinearDispatch, GemvRowsSpreadTokensOverTheBanks) {
       EXPECT_GE(cuda::gemv_input_bytes(blocks, token + 1), token * row + values) << blocks;
     }
     EXPECT_EQ(places.size(), 8U) << blocks;
+    const int second = row / kUnit % 8;  // a norm's two units of the second row, beside those of the first
+    EXPECT_TRUE(second >= 2 && second <= 6) << blocks;
   }
+  EXPECT_EQ(cuda::gemv_input_bytes(0, cuda::kGemvTokens), 0) << "codes without a norm keep no values";
 }
 
 // Every plan of every variant, of all linears of both models: what a launch needs of it.

@@ -20,12 +20,13 @@ constexpr int gemv_slots_under_way(TileKind kind, int slots) {
 inline constexpr int kMostGemvBlocks = 5;  // most blocks that share an SM
 inline constexpr int kGemvThreads = kWarpgroup + 32;
 
-// Inputs lie as rows of 16-byte units. A unit to spare spreads the same unit of eight tokens over the banks.
+// Inputs lie as rows of 16-byte units. Three units to spare spread the same unit of eight tokens over the banks, and
+// the two units that the chains of a norm's sum read of each of two rows.
 constexpr int gemv_row_bytes(int scale_blocks) {
-  return scale_blocks * kScaleBlockInputs * static_cast<int>(sizeof(bf16)) + 16;
+  return scale_blocks * kScaleBlockInputs * static_cast<int>(sizeof(bf16)) + 48;
 }
 constexpr int gemv_input_bytes(int scale_blocks, int tokens) {
-  return tokens * gemv_row_bytes(scale_blocks);
+  return scale_blocks == 0 ? 0 : tokens * gemv_row_bytes(scale_blocks);
 }
 
 // kFp8Products: codes of the segment's inputs, 128 of eight tokens after the other, and their scales.
