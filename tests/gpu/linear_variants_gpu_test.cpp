@@ -19,6 +19,7 @@
 #include "backend/cuda/kernels/linear/tile/tile_shape.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
+#include "gpu/support/linear_calls.h"
 #include "support/expect_ok.h"
 #include "unit/backend/linear_matrix.h"
 
@@ -37,12 +38,7 @@ constexpr Weights kWeights[] = {
     {"fp8_wide", WeightEncoding::kFp8Block128, ActivationRounding::kNone},
 };
 
-std::vector<bf16> random_inputs(std::int64_t count) {
-  std::mt19937 random(92);
-  std::vector<bf16> x(static_cast<std::size_t>(count));
-  for (bf16& value : x) value = random_bf16(random, -6, 3);
-  return x;
-}
+constexpr std::uint32_t kSeed = 92;
 
 // Every family and variant that runs a shape, alone.
 class LinearVariants : public GpuTest {
@@ -102,7 +98,7 @@ class LinearVariants : public GpuTest {
     TestMatrix matrix;
     fill_matrix(matrix, weights.encoding, weights.activation, out, in, 91);
     const auto weight = pack(gpu(), matrix.host);
-    const DeviceArray<bf16> x(gpu(), inputs.empty() ? random_inputs(tokens * in) : inputs);
+    const DeviceArray<bf16> x(gpu(), inputs.empty() ? random_inputs(tokens * in, kSeed) : inputs);
     const std::int64_t stride = out + padding;
     expect_same_bytes({.name = std::string(weights.name) + " [" + std::to_string(out) + ", " + std::to_string(in) + "]",
                        .tokens = tokens,
@@ -159,7 +155,7 @@ class LinearVariants : public GpuTest {
       fill_matrix(matrices[i], kind.encoding, kind.activation, outs[i], in, 94 + static_cast<std::uint32_t>(i));
       weights[i] = pack(gpu(), matrices[i].host);
     }
-    const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
+    const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in, kSeed));
     for (const OutputType last : {OutputType::kF32, OutputType::kBf16}) {
       const auto calls = [&](float* y) {
         return std::vector{LinearCall{x.data(), in, weights[0].get(), y, outs[0], OutputType::kBf16},
@@ -198,7 +194,7 @@ class LinearVariants : public GpuTest {
         row += out + kPadding;
       }
       for (const std::int32_t tokens : {70, 200, 520, 520}) {
-        const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in));
+        const DeviceArray<bf16> x(gpu(), random_inputs(tokens * in, kSeed));
         const auto calls = [&](float* y) {
           std::vector<LinearCall> all;
           for (const auto& weight : weights) {
