@@ -13,7 +13,8 @@
 // A captured launch keeps the counts of its capture. Kernels therefore take from StepView::counts
 // nothing but `tokens`, which the capture's bucket fixes; everything else they read from the arrays.
 // longest_entry, context_end and sequences are bounds for the host's choice of kernels and grids, on which no byte
-// depends: a capture may round them up, and takes one sequence a row.
+// depends: a capture may round them up, and takes one sequence a row. Where there are fewer sequences than tokens their
+// number is exact.
 #pragma once
 
 #include <cstddef>

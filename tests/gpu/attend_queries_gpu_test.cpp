@@ -22,15 +22,16 @@ class AttendQueriesGpuTest : public GpuTest {
  protected:
   using Setup = AttendSetup;
 
+  static constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
   void SetUp() override {
     GpuTest::SetUp();
     if (gpu_backend().ok()) {
-      ASSERT_OK(gpu().reserve_scratch(std::size_t{256} << 20));
+      ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
     }
   }
 
   static void expect_same(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
-                          void (*change)(AttendInputs&) = nullptr, bool in_runs = false) {
+                          void (*change)(AttendInputs&) = nullptr, bool in_runs = false, bool decoded = false) {
     AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
     if (change != nullptr) change(inputs);
     const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
@@ -42,9 +43,10 @@ class AttendQueriesGpuTest : public GpuTest {
     ASSERT_TRUE(*norms) << "another kernel serves this step";
     const auto device = cuda::CudaDevice::create(0);
     ASSERT_OK(device);
-    const auto plan = cuda::plan_attend(**device, params);
+    const auto plan = cuda::plan_attend(**device, params, kScratchBytes);
     ASSERT_OK(plan);
     ASSERT_EQ(plan->runs.has_value(), in_runs) << "another kernel serves this step";
+    ASSERT_EQ(plan->decoded.has_value(), decoded);
     expect_same_launches(inputs, itself, AttendArrays(gpu(), inputs, setup.pool, blocks.data(), table.data()), 1,
                          [](const AttendParams& p) { return gpu().ops().attend(p); });
   }
@@ -155,6 +157,17 @@ TEST_F(AttendQueriesGpuTest, FarFromTheWindow) {
     SCOPED_TRACE(exponent);
     expect_same(Setup({.heads = 64, .ratio = 4, .top_k = 512, .compressed_exponent = exponent}, 2, 3000),
                 {{0, 2400, 240}, {1, 5, 20}}, 1);
+  }
+}
+
+// Blocks, and splits, whose rows are decoded before.
+TEST_F(AttendQueriesGpuTest, OfDecodedRows) {
+  for (const std::int32_t exponent : {0, 4}) {
+    SCOPED_TRACE(exponent);
+    expect_same(Setup({.heads = 64, .ratio = 4, .top_k = 512, .compressed_exponent = exponent}, 2, 3000),
+                {{0, 1500, 700}, {1, 5, 20}}, 1, nullptr, false, true);
+    expect_same(Setup({.heads = 128, .ratio = 128, .compressed_exponent = exponent}, 2, 300000),
+                {{0, 131030, 300}, {1, 130, 10}}, 3, nullptr, false, true);
   }
 }
 

@@ -26,6 +26,7 @@ struct AttendShape {
   std::int32_t ring_rows = 131;
   std::int32_t block_rows = 64;
   bool rotates = true;
+  std::int32_t spare_rows = 0;  // staged rows beyond the step's tokens
   // Every group of 64 values of a row is multiplied by 2^row_exponent, or by 2^8 less, up to row_steps times at random.
   std::int32_t row_exponent = 0;
   std::int32_t row_steps = 0;
@@ -166,7 +167,7 @@ struct AttendInputs {
     position.insert(position.end(), static_cast<std::size_t>(padding), 0);
     counts.tokens = static_cast<std::int32_t>(position.size());
 
-    staged_shape = block_shape(shape.format, std::max(counts.tokens, 1));
+    staged_shape = block_shape(shape.format, std::max(counts.tokens, 1) + shape.spare_rows);
     staged.resize(static_cast<std::size_t>(staged_shape.block_bytes), std::byte{0xff});
     ring.resize(static_cast<std::size_t>(slots * ring_shape.block_bytes), std::byte{0xff});
     for (const AttendPart& part : parts) {

@@ -45,7 +45,8 @@ using cuda::Scratch;
 using cuda::StepUpload;
 using cuda::Stream;
 
-// Of the widest operation but products of cuBLASLt: they run one after the other.
+// Of the widest operation but products of cuBLASLt: they run one after the other. Decoded rows of prompts lie there
+// where others have left them room.
 std::int64_t operation_scratch_bytes(const StepShapes& shapes) {
   constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;
   constexpr std::int64_t kScannedRows = 1024;  // scans write whole tiles of at most so many rows

@@ -21,7 +21,8 @@ namespace {
 
 // Stands for device memory that planning does not look into.
 alignas(256) const std::byte kMemory[256] = {};
-constexpr std::size_t kScratchBytes = std::size_t{256} << 20;  // scratch memory that an engine plans for scores
+constexpr std::size_t kScratchBytes = std::size_t{256}
+                                      << 20;  // scratch memory that an engine plans for scores, or more
 
 template <class T>
 T* memory() {
@@ -178,12 +179,14 @@ class Reporter {
     params.ratio = layer.ratio;
     params.row_format = question_.row_format;
     params.ring.format = question_.row_format;
+    params.ring.shape = block_shape(question_.row_format, params.window);
+    params.staged_shape = block_shape(question_.row_format, question_.max_step_tokens);
     if (layer.ratio > 0) params.rows = paged(question_.row_format, layer);
     if (layer.indexer) {
       params.topk_indices = memory<std::int32_t>();
       params.topk_stride = question_.config.index_topk;
     }
-    DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params));
+    DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params, kScratchBytes));
     Served served{.kernel = {}, .slow = plan.slow};
     if (plan.runs) {
       served.kernel = "runs of tokens, " + std::to_string(kTileHeads) + " heads each";
@@ -197,6 +200,7 @@ class Reporter {
                        count_of(plan.dense->splits, "split") + " a token, " +
                        std::to_string(std::min(kTileHeads, params.heads)) + " heads each";
     }
+    if (plan.decoded) served.kernel += "; rows decoded before";
     if (plan.portable) {
       served.kernel = "portable, " + count_of(plan.portable->cluster_blocks, "block") + " a token, " +
                       std::to_string(std::min(16 * plan.portable->head_tiles, params.heads)) + " heads each";

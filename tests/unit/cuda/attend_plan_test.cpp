@@ -1,5 +1,7 @@
 // Checks which kernels serve an attention, on devices that a stand-in describes.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +18,7 @@ namespace {
 
 using cuda::AttendPlan;
 using cuda::CudaDevice;
+using cuda::DecodedRowsShape;
 using cuda::DenseSplits;
 using cuda::plan_attend;
 using cuda::PortablePlan;
@@ -36,6 +39,7 @@ struct Case {
   std::int32_t window = 128;
   std::int32_t block_rows = 64;
   RowFormat format = RowFormat::kFp8DsMla;
+  std::size_t scratch_bytes = 0;
 };
 
 AttendParams params_of(const Case& c) {
@@ -48,6 +52,8 @@ AttendParams params_of(const Case& c) {
   params.heads = c.heads;
   params.window = c.window;
   params.ring.format = params.row_format = c.format;
+  params.ring.shape.rows = 131;
+  params.staged_shape.rows = c.tokens;
   params.ratio = c.ratio;
   if (c.ratio > 0) {
     params.rows.shape = block_shape(c.format, c.block_rows);
@@ -63,7 +69,7 @@ AttendParams params_of(const Case& c) {
 AttendPlan planned(FakeDeviceDriver& driver, const Case& c) {
   const auto device = CudaDevice::create(0, driver);
   EXPECT_OK(device);
-  const auto plan = plan_attend(**device, params_of(c));
+  const auto plan = plan_attend(**device, params_of(c), c.scratch_bytes);
   EXPECT_OK(plan);
   return plan.ok() ? *plan : AttendPlan{};
 }
@@ -379,13 +385,83 @@ TEST(AttendPlan, SmallSharedMemoryHoldsFewerHeads) {
   EXPECT_EQ(planned(FakeDevice{.block_shared_bytes = 101376, .sm90a_code = false}, c).portable->head_tiles, 1);
 }
 
+// Steps in which many tokens read each row have them decoded once.
+TEST(AttendPlan, RowsOfPromptsAreDecodedBefore) {
+  constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
+  const auto decoded = [](Case c) {
+    const AttendPlan plan = planned(FakeDevice{}, c);
+    EXPECT_TRUE(plan.warpgroup);
+    return plan.decoded;
+  };
+  const Case prompt{
+      .tokens = 4096, .sequences = 1, .context = 12288, .ratio = 4, .top_k = 512, .scratch_bytes = kScratchBytes};
+  const DecodedRowsShape rows{.sequences = 1, .staged = 4096, .ring = 131, .compressed = 3072};
+  EXPECT_EQ(decoded(prompt), rows);
+  EXPECT_EQ(rows.bytes(), (4096 + 131 + 3072) * 1024);
+
+  Case c = prompt;  // no more room than there is
+  c.scratch_bytes = static_cast<std::size_t>(rows.bytes());
+  EXPECT_EQ(decoded(c), rows);
+  --c.scratch_bytes;
+  EXPECT_EQ(decoded(c), std::nullopt);
+
+  c = prompt;  // and of several sequences
+  c.sequences = 4;
+  EXPECT_EQ(decoded(c), (DecodedRowsShape{.sequences = 4, .staged = 4096, .ring = 131, .compressed = 3072}));
+
+  // Short steps, and contexts of which tokens read little.
+  c = prompt;
+  c.tokens = 300;
+  EXPECT_EQ(decoded(c), std::nullopt);
+  c.tokens = 700;
+  c.context = 2000;
+  EXPECT_TRUE(decoded(c));
+  c = prompt;
+  c.context = 1 << 20;
+  c.scratch_bytes = std::size_t{1} << 30;
+  EXPECT_EQ(decoded(c), std::nullopt);
+
+  // Sequences of a captured step are only bounded, by its tokens.
+  for (const std::int32_t tokens : {133, 256, 1024, 8192}) {
+    for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 512}, {4, 1024}, {128, 0}}) {
+      for (const std::int32_t context : {128, 1024, 8192, 1 << 17, 1 << 20}) {
+        const Case captured{.tokens = tokens,
+                            .context = context,
+                            .ratio = ratio,
+                            .top_k = top_k,
+                            .scratch_bytes = std::size_t{1} << 40};
+        EXPECT_EQ(decoded(captured), std::nullopt) << tokens << " ratio " << ratio << " context " << context;
+      }
+    }
+  }
+
+  // Splits of many rows leave at least half of the scratch.
+  const Case dense{.tokens = 4096, .sequences = 1, .context = 1 << 18, .ratio = 128, .scratch_bytes = kScratchBytes};
+  const DecodedRowsShape long_rows{.sequences = 1, .staged = 4096, .ring = 131, .compressed = 2048};
+  EXPECT_EQ(decoded(dense), long_rows);
+  c = dense;
+  c.scratch_bytes = static_cast<std::size_t>(2 * long_rows.bytes());
+  EXPECT_EQ(decoded(c), long_rows);
+  --c.scratch_bytes;
+  EXPECT_EQ(decoded(c), std::nullopt);
+}
+
+// A table has no more rows than its blocks.
+TEST(AttendPlan, DecodedRowsEndWithTheTable) {
+  AttendParams params = params_of({.tokens = 4096, .sequences = 1, .context = 12288, .ratio = 4, .top_k = 512});
+  params.step.counts.context_end = 1 << 16;
+  const auto decoded = cuda::plan_decoded_rows(params, 640, std::int64_t{1} << 40);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->compressed, params.rows.table_stride * params.rows.shape.rows);
+}
+
 TEST(AttendPlan, FailuresOfTheDriverAreReturned) {
   FakeDeviceDriver driver({FakeDevice{.clusters_error = cudaErrorInvalidValue}});
   const auto device = CudaDevice::create(0, driver);
   ASSERT_OK(device);
-  EXPECT_FALSE(plan_attend(**device, params_of({})).ok());
+  EXPECT_FALSE(plan_attend(**device, params_of({}), 0).ok());
   driver.device(0).clusters_error = cudaSuccess;
-  EXPECT_OK(plan_attend(**device, params_of({})));
+  EXPECT_OK(plan_attend(**device, params_of({}), 0));
 }
 
 }  // namespace

@@ -64,7 +64,10 @@ std::vector<Case> cases() {
   all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 128, 8191, 1});
   all.push_back({"prefill csa flash", shape_of(64, 4, 512), 1, 8192, 4096});
   all.push_back({"prefill csa flash from 0", shape_of(64, 4, 512), 1, 0, 8192});
+  all.push_back({"prefill csa flash at 8K, 512 tokens", shape_of(64, 4, 512), 1, 8192, 512});
+  all.push_back({"prefill csa flash at 32K, 512 tokens", shape_of(64, 4, 512), 1, 32768, 512});
   all.push_back({"prefill hca flash from 0", shape_of(64, 128, 0), 1, 0, 8192});
+  all.push_back({"prefill hca flash at 32K", shape_of(64, 128, 0), 1, 32768, 4096});
   all.push_back({"prefill hca flash at 128K", shape_of(64, 128, 0), 1, 131072, 4096});
   all.push_back({"prefill swa flash from 0", shape_of(64, 0, 0), 1, 0, 8192});
   for (const std::int32_t ratio : {0, 128}) {
@@ -269,6 +272,10 @@ int main(int argc, char** argv) {
   app.add_option("--only", only, "cases whose name contains this");
   bench::Pools pools;
   app.add_flag("--norm-queries", pools.norm_queries, "attention norms and turns queries, where it can");
+  std::size_t scratch_mib = 256;
+  app.add_option("--scratch-mib", scratch_mib, "scratch memory; of 1 MiB each block decodes the rows of prompts")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   auto backend = create_cuda_backend({.device = 0});
   if (!backend.ok()) {
@@ -278,7 +285,7 @@ int main(int argc, char** argv) {
   pools.backend = backend->get();
   cudaStream_t stream = nullptr;
   bench::require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  const std::size_t scratch_bytes = std::size_t{256} << 20;
+  const std::size_t scratch_bytes = scratch_mib << 20;
   auto scratch_memory = (*backend)->allocate(scratch_bytes, "scratch");
   if (!scratch_memory.ok()) return 1;
   cuda::Scratch scratch(scratch_memory->data(), scratch_bytes);

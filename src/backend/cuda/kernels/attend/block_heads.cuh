@@ -27,8 +27,9 @@ __device__ inline void meet_consumers(BlockShared& shared, int time) {
   barrier_wait(shared_address(&shared.meeting), time);
 }
 
-// kSplits: an item is a split of a token, and sums are what is left of it.
-template <bool kSplits>
+// kSplits: an item is a split of a token, and sums are what is left of it. kDecoded: rows come decoded, and slots are
+// full again soon.
+template <bool kSplits, bool kDecoded>
 class BlockConsumer {
  public:
   // A warpgroup's part of the item at `at`: of the block's n-th one n % 2, or kRehearsal. What it exchanges with the
@@ -322,7 +323,8 @@ class BlockConsumer {
     hold_half_sums(o_);
   }
   // The odd one: tiles 1, 3, .., and the values of each tile before, which come first: its slot is then free for the
-  // next one. Only tile 1 is scored and weighed before them: weights wait for the scores of both.
+  // next one, which takes the producers long to decode. Of rows that come decoded the scores go first, and are weighed
+  // beside these values. Tile 1 is scored and weighed before them always: weights wait for the scores of both.
   template <bool kShifted>
   __device__ void follow(const float (&greatest)[2]) {
     if (tiles() == 1) {
@@ -340,28 +342,41 @@ class BlockConsumer {
       weigh<kShifted>(s);
       named_arrive(kOddWeightsBarrier, kBlockConsumers);
       if (tile == 1) {
-        follow_even(0);
+        start_even(0);
       } else {
         named_sync(kOddBarrier, kBlockConsumers / 2);
       }
+      if (tile == 1 || kDecoded) end_even(tile - 1);
       multiply(1);
       add_weights(s);
       wgmma_wait<0>();
       release_values(tile);
       hold_half_sums(o_);
       if (tile + 2 >= tiles()) break;
-      follow_even(tile + 1);
       tile += 2;
-      start_scores(tile, s);
-      wgmma_wait<0>();
+      if constexpr (kDecoded) {
+        start_scores(tile, s);
+        start_even(tile - 1);
+        wgmma_wait<1>();
+      } else {
+        follow_even(tile - 1);
+        start_scores(tile, s);
+        wgmma_wait<0>();
+      }
       finish_scores(tile, s);
     }
   }
   // Values of a tile of the even warpgroup's. What this warpgroup has stored before is there after it, too.
   __device__ void follow_even(int tile) {
+    start_even(tile);
+    end_even(tile);
+  }
+  __device__ void start_even(int tile) {
     named_sync(kEvenWeightsBarrier, kBlockConsumers);
     wait_full(tile);
     multiply(0);
+  }
+  __device__ void end_even(int tile) {
     wgmma_wait<0>();
     release_values(tile);
     hold_half_sums(o_);

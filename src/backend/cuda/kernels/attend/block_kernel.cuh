@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernels/attend/block_heads.cuh"
 #include "backend/cuda/kernels/attend/block_rows.cuh"
+#include "backend/cuda/kernels/attend/decoded_producer.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/query_copy.cuh"
 #include "backend/cuda/kernels/attend/query_norm.cuh"
@@ -16,11 +17,22 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// Arrivals that fill a slot: threads' copies, and of warps that decode their stores.
+template <class Pass>
+inline constexpr int kFillArrivals = kBlockProducers + (Pass::kDecoded ? 0 : kBlockProducers / 32);
+
 // Places of the window's rows, by the producers.
-__device__ inline void place_window_rows(const AttendParams& p, const TokenPosition& place, int thread,
-                                         RowSlot* places) {
+template <class Pass>
+__device__ inline void place_window_rows(const AttendParams& p, const Pass& pass, const TokenPosition& place,
+                                         int thread, RowSlot* places) {
   const int window = window_rows(p, place);
-  if (thread < window) places[thread] = window_slot(p, place, place.position - window + 1 + thread);
+  if (thread >= window) return;
+  const std::int32_t position = place.position - window + 1 + thread;
+  if constexpr (Pass::kDecoded) {
+    places[thread] = pass.decoded.window_row(place, position);
+  } else {
+    places[thread] = window_slot(p, place, position);
+  }
 }
 
 // Starts to bring those of them that the step does not write to the level-2 cache.
@@ -34,9 +46,10 @@ __device__ inline void prefetch_window_rows(const AttendParams& p, const TokenPo
 
 // Places of a token's compressed rows. wait(): for the kernels in front; selected rows are theirs, and what is looked
 // up before is not.
-template <class Wait>
-__device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t token, const TokenPosition& position,
-                                             int thread, RowSlot* places, const Wait& wait) {
+template <class Pass, class Wait>
+__device__ inline TokenRows place_block_rows(const AttendParams& p, const Pass& pass, std::int64_t token,
+                                             const TokenPosition& position, int thread, RowSlot* places,
+                                             const Wait& wait) {
   constexpr int kPerThread = (kMappedRows + kBlockProducers - 1) / kBlockProducers;
   const bool selected = p.topk_indices != nullptr;
   if (selected) wait();
@@ -52,7 +65,12 @@ __device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t
   RowSlot place[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kBlockProducers < compressed) place[i] = row_slot<true>(p, rows.place.slot, row[i]);
+    if (thread + i * kBlockProducers >= compressed) continue;
+    if constexpr (Pass::kDecoded) {
+      place[i] = pass.decoded.compressed_row(rows.place.sequence, row[i]);
+    } else {
+      place[i] = row_slot<true>(p, rows.place.slot, row[i]);
+    }
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -118,7 +136,7 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     };
     if (shared.item[at].rows > 0) {
       if (p.query_eps && !rehearses) norm_item_queries(p, *p.query_eps, at, shared);
-      BlockConsumer<Pass::kSplits> consumer(p, at, shared);
+      BlockConsumer<Pass::kSplits, Pass::kDecoded> consumer(p, at, shared);
       float greatest[2];
       if constexpr (kShifted) consumer.find_greatest(greatest);
       const bool uncertain = consumer.template sum<kShifted>(greatest, next);
@@ -156,13 +174,13 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     // The places two items before are not looked up any more: their rows are in the slots.
     RowSlot* places = shared.place[n % 2];
     const TokenPosition position = token_position(p.step, pass.token(item));
-    place_window_rows(p, position, thread, places);
+    place_window_rows(p, pass, position, thread, places);
     TokenRows rows;
     if constexpr (Pass::kSplits) {
       rows = token_rows(p, pass.token(item), [&] { return position; });
     } else {
-      if (n == 0) prefetch_window_rows(p, position, thread, places);
-      rows = place_block_rows(p, pass.token(item), position, thread, places, [&] {
+      if (!Pass::kDecoded && n == 0) prefetch_window_rows(p, position, thread, places);
+      rows = place_block_rows(p, pass, pass.token(item), position, thread, places, [&] {
         wait_for_predecessors();
         // The first item's queries, here: consumers may still rehearse.
         if (n == 0 && thread == 0) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
@@ -170,7 +188,7 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     }
     const ItemRows own = pass.rows(rows, item);
     if (Pass::kSplits && n == 0) {
-      if (own.begin == 0 && own.count > 0) prefetch_window_rows(p, position, thread, places);
+      if (!Pass::kDecoded && own.begin == 0 && own.count > 0) prefetch_window_rows(p, position, thread, places);
       wait_for_predecessors();
     }
     if (thread >= kBlockProducers - 32) {
@@ -192,7 +210,13 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     }
     named_sync(kBlockProducersBarrier, kBlockProducers);
     if (own.count <= 0) continue;
-    BlockProducer<Pass::kSplits> producer(p, rows, own, places, shared);
+    auto producer = [&] {
+      if constexpr (Pass::kDecoded) {
+        return DecodedProducer<Pass::kSplits>(pass.decoded, rows, own, places, shared);
+      } else {
+        return BlockProducer<Pass::kSplits>(p, rows, own, places, shared);
+      }
+    }();
 #pragma unroll 1
     for (int round = 0; round < (kShifted ? 2 : 1); ++round) producer.run(filled);
   }
@@ -218,7 +242,7 @@ __device__ inline bool any_item(const AttendParams& p, const Pass& pass) {
 #endif
 
 // Grid: any number of blocks. `queries`, `outputs`: encode_query_map()'s and encode_output_map()'s. Pass: BlockPass for
-// tokens of up to kMaximumRows rows or selected ones, DensePass for the others.
+// tokens of up to kMaximumRows rows or selected ones, DensePass for the others; Decoded<..> of either.
 template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
@@ -228,7 +252,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto& shared = *reinterpret_cast<BlockShared*>(block_shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&shared.full[i]), kBlockProducers / 32 + kBlockProducers);
+      barrier_init(shared_address(&shared.full[i]), kFillArrivals<Pass>);
       barrier_init(shared_address(&shared.empty[i]), kBlockConsumers / 32);
       barrier_init(shared_address(&shared.item_full[i]), 32);
       barrier_init(shared_address(&shared.item_empty[i]), kBlockConsumers);

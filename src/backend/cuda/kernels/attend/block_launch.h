@@ -7,8 +7,13 @@
 
 namespace dsv4rt::cuda {
 
+struct DecodedRows;  // decoded_rows.cuh
+
 // Leaves tokens of the dense kernels alone. Precondition: the device has code for sm_90a.
 Status launch_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
                      cudaStream_t stream);
+// The same with rows that lie decoded.
+Status launch_decoded_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                             const DecodedRows& rows, cudaStream_t stream);
 
 }  // namespace dsv4rt::cuda

@@ -1,5 +1,7 @@
-// The launch of attend_block_kernel, for either kind of pass.
+// The launch of attend_block_kernel, for every kind of pass.
 #pragma once
+
+#include <cstdint>
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_kernel.cuh"
@@ -9,6 +11,11 @@
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
+
+inline BlockPass block_pass(const WarpgroupPlan& plan) {
+  return {
+      .item_count = static_cast<std::int32_t>(plan.tokens * plan.groups), .groups = plan.groups, .dense = plan.dense};
+}
 
 // Precondition: the device has code for sm_90a.
 template <class Pass>

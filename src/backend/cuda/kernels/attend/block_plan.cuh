@@ -2,7 +2,8 @@
 // (dense_plan.cuh), on Hopper.
 //
 //   warps 0..7   two consumer warpgroups: matrix instructions, weights, outputs
-//   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory
+//   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory, or in prompts rows that
+//                were decoded before (decoded_rows.cuh)
 //
 // Rows come in tiles of 64, in two slots; tile t is in slot t % 2. Warpgroup t % 2 scores a tile and weighs its rows.
 // Both sum its values, each for half of the 512 columns, tile after tile: an output is one chain over the rows, in
@@ -56,7 +57,8 @@ struct ItemRows {
 
 // What a launch takes of the step: items are 64 heads of a token each; item i is group i % groups of token i / groups.
 struct BlockPass {
-  static constexpr bool kSplits = false;  // whether items are splits of tokens
+  static constexpr bool kSplits = false;   // whether items are splits of tokens
+  static constexpr bool kDecoded = false;  // whether rows come decoded (decoded_rows.cuh)
 
   std::int32_t item_count;
   std::int32_t groups;  // groups of 64 heads

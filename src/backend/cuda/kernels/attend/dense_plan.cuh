@@ -28,6 +28,7 @@ static_assert(kSplitBytes == kSplitQuads * sizeof(float4) + kTileHeads * sizeof(
 // token; tokens with fewer splits, and those of other kernels, leave items empty.
 struct DensePass {
   static constexpr bool kSplits = true;
+  static constexpr bool kDecoded = false;
 
   std::int32_t first_token = 0;
   std::int32_t tokens = 0;

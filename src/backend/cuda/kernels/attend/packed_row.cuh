@@ -18,7 +18,7 @@
 namespace dsv4rt::cuda {
 
 // Where a row lies. Compressed: its number in the pool, block * rows of a block + row; fewer than 2^32 rows exist.
-// Window: the row of the ring, or of the staged rows with this flag.
+// Window: the row of the ring, or of the staged rows with this flag. Of rows that lie decoded, both: the number there.
 using RowSlot = std::uint32_t;
 inline constexpr RowSlot kStagedRow = 0x80000000u;
 

@@ -2,10 +2,12 @@
 // launches; the addresses of the parameters are not looked at, but whether `topk_indices` is null.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/kernels/attend/decoded_rows_shape.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/slow_path.h"
 #include "backend/ops.h"
@@ -50,11 +52,13 @@ struct PortablePlan {
   bool operator==(const PortablePlan&) const = default;
 };
 
-// One of runs, warpgroup and portable; dense beside warpgroup.
+// One of runs, warpgroup and portable; dense beside warpgroup. Blocks alone and dense ones may find the
+// step's rows decoded.
 struct AttendPlan {
   std::optional<RunPlan> runs;
   std::optional<WarpgroupPlan> warpgroup;
   std::optional<DensePlan> dense;
+  std::optional<DecodedRowsShape> decoded;
   std::optional<PortablePlan> portable;
   SlowPath slow = SlowPath::kNone;  // why there is a portable plan, where there could be none
   // Whether its kernels take queries as they are projected (AttendParams::query_eps): those of runs and of blocks alone
@@ -62,8 +66,9 @@ struct AttendPlan {
   [[nodiscard]] bool norms_queries() const;
 };
 
-// Precondition: 1 token and more, and parameters that CudaOps::attend takes. Errors: of the driver.
-Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params);
+// Precondition: 1 token and more, and parameters that CudaOps::attend takes. `scratch_bytes`: scratch memory there is.
+// Errors: of the driver.
+Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params, std::size_t scratch_bytes);
 
 // Parts of it. The first is why the Hopper kernel takes none of the tokens: kNone where it serves, or where the device
 // has no such kernel.
@@ -71,6 +76,9 @@ SlowPath attend_slow_path(const DeviceFacts& facts, const AttendParams& params);
 Result<WarpgroupPlan> plan_warpgroup(const CudaDevice& device, const AttendParams& params, std::int64_t most_rows);
 // Nothing where tokens do not come in runs, or too few of them for all multiprocessors.
 std::optional<RunPlan> plan_runs(int multiprocessors, const AttendParams& params, std::int64_t most_rows);
+// Nothing where tokens read each row too few times for its decoding, or `most_bytes` are too few.
+std::optional<DecodedRowsShape> plan_decoded_rows(const AttendParams& params, std::int64_t most_rows,
+                                                  std::int64_t most_bytes);
 DensePlan plan_dense(const AttendParams& params, std::int64_t most_rows);
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& params, std::int64_t most_rows);
 
