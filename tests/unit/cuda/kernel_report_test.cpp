@@ -77,6 +77,16 @@ TEST(KernelReport, PrefillsWithoutSelectionAreServedAsRuns) {
             (std::vector<std::string>{"attend swa, prefill 133-8192 tokens", "attend hca, prefill 133-8192 tokens"}));
 }
 
+// Where many tokens read each row, and in no step of one token a sequence.
+TEST(KernelReport, LongPrefillsOfSelectedRowsFindThemDecoded) {
+  std::vector<std::string> decoded;
+  for (const KernelUse& use : uses_on(FakeDevice{}, question_of("deepseek-v4-flash.json"))) {
+    const std::string last = use.steps.substr(use.steps.find('-') + 1);
+    if (use.kernel.find("; rows decoded before") != std::string::npos) decoded.push_back(use.operation + " to " + last);
+  }
+  EXPECT_EQ(decoded, (std::vector<std::string>{"attend csa, prefill to 8192 tokens"}));
+}
+
 // Up to 128 tokens a layer's FP8 and BF16 weights share launches; beyond, each kind has its own.
 TEST(KernelReport, ProductsOfCodesNameEveryLaunch) {
   KernelQuestion question = question_of("deepseek-v4-flash.json");
