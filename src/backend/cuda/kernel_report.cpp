@@ -21,8 +21,8 @@ namespace {
 
 // Stands for device memory that planning does not look into.
 alignas(256) const std::byte kMemory[256] = {};
-constexpr std::size_t kScratchBytes = std::size_t{256}
-                                      << 20;  // scratch memory that an engine plans for scores, or more
+// Scratch memory that an engine plans for scores; it may have more.
+constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
 
 template <class T>
 T* memory() {

@@ -409,6 +409,13 @@ TEST(AttendPlan, RowsOfPromptsAreDecodedBefore) {
   c.sequences = 4;
   EXPECT_EQ(decoded(c), (DecodedRowsShape{.sequences = 4, .staged = 4096, .ring = 131, .compressed = 3072}));
 
+  c = prompt;  // every 64 heads read a row
+  c.tokens = 250;
+  c.context = 2000;
+  EXPECT_EQ(decoded(c), std::nullopt);
+  c.heads = 128;
+  EXPECT_TRUE(decoded(c));
+
   // Short steps, and contexts of which tokens read little.
   c = prompt;
   c.tokens = 300;
@@ -421,16 +428,20 @@ TEST(AttendPlan, RowsOfPromptsAreDecodedBefore) {
   c.scratch_bytes = std::size_t{1} << 30;
   EXPECT_EQ(decoded(c), std::nullopt);
 
-  // Sequences of a captured step are only bounded, by its tokens.
-  for (const std::int32_t tokens : {133, 256, 1024, 8192}) {
-    for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 512}, {4, 1024}, {128, 0}}) {
-      for (const std::int32_t context : {128, 1024, 8192, 1 << 17, 1 << 20}) {
-        const Case captured{.tokens = tokens,
-                            .context = context,
-                            .ratio = ratio,
-                            .top_k = top_k,
-                            .scratch_bytes = std::size_t{1} << 40};
-        EXPECT_EQ(decoded(captured), std::nullopt) << tokens << " ratio " << ratio << " context " << context;
+  // Sequences of a captured step are only bounded, by its tokens, however often rows would be read.
+  for (const std::int32_t heads : {64, 128, 4096}) {
+    for (const std::int32_t tokens : {133, 256, 1024, 8192}) {
+      for (const auto& [ratio, top_k] : {std::pair{0, 0}, {4, 512}, {4, 1024}, {128, 0}}) {
+        for (const std::int32_t context : {128, 1024, 8192, 1 << 17, 1 << 20}) {
+          const Case captured{.tokens = tokens,
+                              .heads = heads,
+                              .context = context,
+                              .ratio = ratio,
+                              .top_k = top_k,
+                              .scratch_bytes = std::size_t{1} << 40};
+          EXPECT_EQ(decoded(captured), std::nullopt)
+              << tokens << " heads " << heads << " ratio " << ratio << " context " << context;
+        }
       }
     }
   }
@@ -441,6 +452,14 @@ TEST(AttendPlan, RowsOfPromptsAreDecodedBefore) {
   EXPECT_EQ(decoded(dense), long_rows);
   c = dense;
   c.scratch_bytes = static_cast<std::size_t>(2 * long_rows.bytes());
+  EXPECT_EQ(decoded(c), long_rows);
+  --c.scratch_bytes;
+  EXPECT_EQ(decoded(c), std::nullopt);
+  // And no less than one token's splits take, where that is more.
+  c.heads = 512;
+  const std::int64_t token_bytes = planned(FakeDevice{}, c).dense->token_bytes();
+  ASSERT_GT(token_bytes, long_rows.bytes());
+  c.scratch_bytes = static_cast<std::size_t>(long_rows.bytes() + token_bytes);
   EXPECT_EQ(decoded(c), long_rows);
   --c.scratch_bytes;
   EXPECT_EQ(decoded(c), std::nullopt);

@@ -115,6 +115,10 @@ struct BlockShared {
   std::uint64_t item_empty[2];
   std::int32_t first_shifted;  // the block's first item that has a head with a shift
 };
+// Where row `row` of a token lies, by BlockShared::place of its item; of a split's tokens rows of the window alone.
+__device__ inline RowSlot place_of_row(const RowSlot* place, std::int32_t window, std::int32_t row) {
+  return place[row < window ? row : kMappedWindow - window + row];
+}
 static_assert(kTileHeads * kTileRows * 2 == kAtomBytes);
 static_assert(sizeof(BlockShared) <= 227 * 1024);
 inline constexpr std::int32_t kNoItem = INT_MAX;

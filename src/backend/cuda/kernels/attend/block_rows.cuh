@@ -76,7 +76,7 @@ class BlockProducer {
   // row its block: what is combined with a load is waited for.
   [[nodiscard]] __device__ RowSlot place_of(int tile) const {
     const std::int32_t row = row_of(tile);
-    if (!kSplits || row < window_) return place_[row < window_ ? row : kMappedWindow - window_ + row];
+    if (!kSplits || row < window_) return place_of_row(place_, window_, row);
     return static_cast<RowSlot>(load_index(block_entry(p_, slot_, row - window_)));
   }
   [[nodiscard]] __device__ RowSource source_of(int tile, RowSlot place) const {

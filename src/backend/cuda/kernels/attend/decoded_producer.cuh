@@ -71,7 +71,7 @@ class DecodedProducer {
   // Of the item's row.
   [[nodiscard]] __device__ RowSlot place_of(std::int32_t row) const {
     if (kSplits) row += begin_;
-    if (!kSplits || row < window_) return place_[row < window_ ? row : kMappedWindow - window_ + row];
+    if (!kSplits || row < window_) return place_of_row(place_, window_, row);
     return decoded_.compressed_row(sequence_, row - window_);
   }
 

@@ -52,8 +52,8 @@ struct PortablePlan {
   bool operator==(const PortablePlan&) const = default;
 };
 
-// One of runs, warpgroup and portable; dense beside warpgroup. Blocks alone and dense ones may find the
-// step's rows decoded.
+// One of runs, warpgroup and portable; dense beside warpgroup. Blocks alone and splits may find the step's
+// rows decoded.
 struct AttendPlan {
   std::optional<RunPlan> runs;
   std::optional<WarpgroupPlan> warpgroup;
