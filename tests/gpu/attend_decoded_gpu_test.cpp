@@ -23,18 +23,6 @@ class DecodedRows : public AttendGpuTest {
     void (*change)(AttendPool&) = nullptr;  // compressed rows
   };
 
-  static cuda::AttendPlan plan_of(const Setup& setup, const Prompt& prompt, std::size_t scratch_bytes) {
-    const AttendInputs inputs(setup.shape, setup.bank, setup.slots, prompt.parts, prompt.padding);
-    const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
-    const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
-    const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
-    const auto device = cuda::CudaDevice::create(0);
-    EXPECT_OK(device);
-    auto plan = cuda::plan_attend(**device, arrays.params, scratch_bytes);
-    EXPECT_OK(plan);
-    return plan.ok() ? *plan : cuda::AttendPlan{};
-  }
-
   static void expect_same_bytes(const Prompt& prompt) {
     std::int32_t slots = 0;
     std::int64_t positions = 0;
@@ -44,10 +32,10 @@ class DecodedRows : public AttendGpuTest {
     }
     Setup setup(prompt.shape, slots, positions);
     if (prompt.change != nullptr) prompt.change(setup.pool);
-    const cuda::AttendPlan plan = plan_of(setup, prompt, kScratchBytes);
+    const cuda::AttendPlan plan = plan_of(setup, prompt.parts, prompt.padding);
     ASSERT_TRUE(plan.decoded) << "another kernel serves this step";
     const auto little = static_cast<std::size_t>(plan.decoded->bytes() * (plan.dense ? 2 : 1) - 1);
-    ASSERT_FALSE(plan_of(setup, prompt, little).decoded);
+    ASSERT_FALSE(plan_of(setup, prompt.parts, prompt.padding, little).decoded);
     const auto decoded = run(gpu(), setup, prompt.parts, prompt.padding);
     for (const std::int32_t token : prompt.probes) {
       const AttendPart& part = prompt.parts.front();

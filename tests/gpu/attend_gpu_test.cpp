@@ -252,6 +252,40 @@ TEST_F(AttendGpuTest, DenseRowsFarFromTheFirstEveryBatchGivesTheSameBytes) {
   }
 }
 
+// Blocks that take a run of splits add up, in memory, what tokens alone leave apart: to the same bytes, also where a
+// split's power, of scores far from those before, becomes the run's, and where values are next to nothing.
+TEST_F(AttendGpuTest, DenseRunsOfSplitsGiveTheBytesOfTokensAlone) {
+  constexpr std::int32_t kTokens = 66;
+  struct Rows {
+    std::int32_t row_exponent;
+    std::int32_t compressed_exponent;
+    float query_scale;
+  };
+  for (const Rows& rows : {Rows{0, 0, 1.0F}, Rows{0, 0, 16.0F}, Rows{0, 4, 1.0F}, Rows{0, 6, 1.0F}, Rows{0, -6, 1.0F},
+                           Rows{-112, 0, 1.0F}, Rows{-124, 0, 1.0F}}) {
+    SCOPED_TRACE("exponents " + std::to_string(rows.row_exponent) + " and " + std::to_string(rows.compressed_exponent) +
+                 ", queries times " + std::to_string(rows.query_scale));
+    Setup setup({.heads = 64,
+                 .ratio = 4,
+                 .row_exponent = rows.row_exponent,
+                 .compressed_exponent = rows.compressed_exponent},
+                kTokens, dense_position(9000));
+    setup.query_scale = rows.query_scale;
+    const std::size_t width = std::size_t{64} * kHeadDim;
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < kTokens; ++i) parts.push_back({i, dense_position(1100 + 119 * i), 1});
+    const cuda::AttendPlan plan = plan_of(setup, parts);
+    ASSERT_TRUE(plan.dense && plan.dense->run > 1) << "blocks take single splits";
+    const auto whole = run(gpu(), setup, parts);
+    for (const std::int32_t at : {0, 1, 2, 7, 13, 20, 26, 33, 41, 48, kTokens - 1}) {
+      const std::vector<AttendPart> token{parts[static_cast<std::size_t>(at)]};
+      const cuda::AttendPlan alone = plan_of(setup, token);
+      ASSERT_TRUE(!alone.dense || alone.dense->run == 1);
+      expect_same(run(gpu(), setup, token), whole, static_cast<std::size_t>(at) * width, "token " + std::to_string(at));
+    }
+  }
+}
+
 // So little work that tools can follow every access: two splits for some of the blocks, of 64 and of 16 heads.
 TEST_F(AttendGpuTest, OneAttendOfDenseRows) {
   const Setup setup({.heads = 80, .ratio = 4}, 14, dense_position(1250));

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/kernels/attend/plan.h"
 #include "gpu/support/gpu.h"
 #include "support/attend_case.h"
 #include "support/test_backend.h"
@@ -46,6 +47,20 @@ class AttendGpuTest : public GpuTest {
     std::vector<bf16> out;
     EXPECT_OK(arrays.output(out));
     return out;
+  }
+
+  // The kernels that serve a step.
+  static cuda::AttendPlan plan_of(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
+                                  std::size_t scratch_bytes = kScratchBytes) {
+    const AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
+    const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
+    const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
+    const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
+    const auto device = cuda::CudaDevice::create(0);
+    EXPECT_OK(device);
+    auto plan = cuda::plan_attend(**device, arrays.params, scratch_bytes);
+    EXPECT_OK(plan);
+    return plan.ok() ? *plan : cuda::AttendPlan{};
   }
 
   // Relative errors of `together` neighbouring values, all of a head's or some of them. A weight that rounds to the

@@ -349,7 +349,38 @@ TEST(AttendPlan, DenseSplitsFollowFromTheRowsAlone) {
     if (rows > kMaximumRows) {
       ASSERT_GE(least, DenseSplits::kFewestTiles - 1) << rows;
     }
+    // Runs cover the splits, none is empty, and there are no more and no longer ones than are planned for any token
+    // that may be longer.
+    ASSERT_GE(splits.run, 1) << rows;
+    ASSERT_GE(splits.runs() * splits.run, splits.count) << rows;
+    ASSERT_LT((splits.runs() - 1) * splits.run, splits.count) << rows;
+    for (const std::int32_t longer : {0, 100, 30000}) {
+      const std::int32_t most = DenseSplits::most(rows + longer);
+      ASSERT_LE(splits.run, DenseSplits::longest_run(most)) << rows;
+      ASSERT_LE(splits.runs(), DenseSplits::most_runs(most)) << rows;
+    }
   }
+}
+
+// A block takes a whole run of splits where that leaves as many blocks busy as single ones do, or nearly.
+TEST(AttendPlan, RunsOfSplitsWhereTheyFillTheDevice) {
+  const auto run = [](std::int32_t tokens, std::int32_t heads, std::int32_t rows) {
+    const Case c{.tokens = tokens, .heads = heads, .context = (rows - 128) * 128, .ratio = 128};
+    const auto plan = planned(FakeDevice{}, c);
+    EXPECT_TRUE(plan.dense);
+    if (!plan.dense) return 0;
+    EXPECT_EQ(plan.dense->parts(), plan.dense->run == 1 ? plan.dense->splits : 4);
+    EXPECT_EQ(plan.dense->token_bytes(), std::int64_t{(heads + 63) / 64} * plan.dense->parts() * cuda::kSplitBytes);
+    return plan.dense->run;
+  };
+  for (const std::int32_t tokens : {1, 2, 8, 15, 16, 17}) EXPECT_EQ(run(tokens, 64, 8320), 1) << tokens;
+  for (const std::int32_t tokens : {31, 32, 33, 64, 66, 128, 4096}) EXPECT_EQ(run(tokens, 64, 8320), 4) << tokens;
+  EXPECT_EQ(run(34, 64, 8320), 1);  // the 34th would begin a second round of runs
+  EXPECT_EQ(run(32, 64, 4224), 4);
+  EXPECT_EQ(run(32, 64, 2176), 3);
+  EXPECT_EQ(run(32, 64, 1216), 2);
+  EXPECT_EQ(run(32, 128, 8320), 4);
+  EXPECT_EQ(run(8, 128, 8320), 1);
 }
 
 // A build for 90 without 90a on Hopper: its kernel for Hopper is empty.
@@ -456,7 +487,7 @@ TEST(AttendPlan, RowsOfPromptsAreDecodedBefore) {
   --c.scratch_bytes;
   EXPECT_EQ(decoded(c), std::nullopt);
   // And no less than one token's splits take, where that is more.
-  c.heads = 512;
+  c.heads = 1024;
   const std::int64_t token_bytes = planned(FakeDevice{}, c).dense->token_bytes();
   ASSERT_GT(token_bytes, long_rows.bytes());
   c.scratch_bytes = static_cast<std::size_t>(long_rows.bytes() + token_bytes);

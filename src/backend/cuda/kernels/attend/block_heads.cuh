@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
+#include "backend/cuda/kernels/attend/split_merge.cuh"
 #include "backend/cuda/kernels/attend/tile_scores.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -98,19 +99,34 @@ class BlockConsumer {
     release(slot);
   }
 
-  // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights.
+  // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights; of splits
+  // behind the first one of a run added to what lies there. `step`: which one of its run the split is.
   template <bool kShifted>
-  __device__ void write_sums(float4* sums, float2* states) const {
-    sums += group() * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
+  __device__ void write_sums(int step, float4* sums, float2* states) {
+    const int own = group();  // by all lanes
+    sums += own * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
+    float2 state[2];
 #pragma unroll
-    for (int i = 0; i < kSumQuads; ++i) {
-      const float* quad = &o_[i / (kSumQuads / kHalfParts)][i % (kSumQuads / kHalfParts) * 4];
-      sums[i * 128] = make_float4(quad[0], quad[1], quad[2], quad[3]);
+    for (int half = 0; half < 2; ++half) state[half] = make_float2(reference<kShifted>(half).power, factor_[half]);
+    if (step > 0) [[unlikely]] {  // out of the way of steps of few tokens, to which instructions come late
+      SplitMerge merges[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 run = shared_.run_state[own][head(half)];
+        merges[half] = split_merge(run.x, state[half].x);
+        state[half] = make_float2(merges[half].power, merges[half](run.y, state[half].y));
+      }
+      add_sums(merges, sums);
+      __syncwarp();  // all lanes of a head have read the run's state
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
     }
-    if (group() != 0 || lane() % 4 != 0) return;
+    if (lane() % 4 != 0) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      states[head(half)] = make_float2(reference<kShifted>(half).power, factor_[half]);
+      shared_.run_state[own][head(half)] = state[half];
+      if (own == 0) states[head(half)] = state[half];
     }
   }
 
@@ -162,6 +178,31 @@ class BlockConsumer {
   // The same behind a tile's values; outputs of tokens pass through the last tile's slot first.
   __device__ void release_values(int tile) const {
     if (kSplits || tile + 1 < tiles()) release(tile % 2);
+  }
+
+  // --- sums of splits --------------------------------------------------------------------------------------
+
+  [[nodiscard]] __device__ float4 quad(int i) const {
+    const float* own = &o_[i / (kSumQuads / kHalfParts)][i % (kSumQuads / kHalfParts) * 4];
+    return make_float4(own[0], own[1], own[2], own[3]);
+  }
+  // Adds the thread's quads to those that it has left at `to`. Nothing comes back, but where a power has changed.
+  __device__ void add_sums(const SplitMerge (&merges)[2], float4* to) const {
+    if (__any_sync(0xffffffffu, merges[0].kept != 1.0f || merges[1].kept != 1.0f)) [[unlikely]] {
+#pragma unroll 1
+      for (int i = 0; i < kSumQuads; ++i) {
+        const float4 run = load_global_quad(to + i * 128);
+        to[i * 128] = make_float4(multiply_flushed(run.x, merges[0].kept), multiply_flushed(run.y, merges[0].kept),
+                                  multiply_flushed(run.z, merges[1].kept), multiply_flushed(run.w, merges[1].kept));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSumQuads; ++i) {
+      const float4 own = quad(i);
+      add_to_global(to + i * 128,
+                    make_float4(multiply_flushed(own.x, merges[0].added), multiply_flushed(own.y, merges[0].added),
+                                multiply_flushed(own.z, merges[1].added), multiply_flushed(own.w, merges[1].added)));
+    }
   }
 
   // --- scores ---------------------------------------------------------------------------------------------

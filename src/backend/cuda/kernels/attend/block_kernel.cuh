@@ -100,12 +100,13 @@ __device__ inline void write_block_zeros(const AttendParams& p, const BlockItem&
 }
 
 // The block's `i`-th item of a pass. Read anew: a register, or a spilled one, would hold it through the tiles.
-__device__ inline int block_item(int i) {
+template <class Pass>
+__device__ inline int block_item(const Pass& pass, int i) {
   int block;
   int blocks;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
-  return block + i * blocks;
+  return pass.item_of(block, blocks, i);
 }
 
 // The block's items from the `begin`-th on, the first round of tokens maybe behind a rehearsal (kRehearsal): its first
@@ -116,15 +117,20 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
                                      const Pass& pass, int begin, int& n, BlockShared& shared) {
   const auto copy = [&](int i) {
     if (threadIdx.x != 0) return;
-    const int item = block_item(i);
-    if (item < pass.items()) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
+    const int item = block_item(pass, i);
+    if (item >= pass.items()) return;
+    if (pass.has_queries_of_last(item)) {
+      barrier_arrive(shared_address(&shared.q_full));
+    } else {
+      copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
+    }
   };
   constexpr bool kRehearses = !kShifted && !Pass::kSplits;
   const bool with_rehearsal = kRehearses && p.topk_indices != nullptr;
   if (!with_rehearsal) wait_for_predecessors();
   if (!kRehearses) copy(begin);
 #pragma unroll 1
-  for (int i = with_rehearsal ? -1 : begin; i < 0 || block_item(i) < pass.items(); ++i) {
+  for (int i = with_rehearsal ? -1 : begin; i < 0 || block_item(pass, i) < pass.items(); ++i) {
     const bool rehearses = kRehearses && i < 0;
     const int at = rehearses ? kRehearsal : n % 2;
     if (!rehearses) {
@@ -135,15 +141,19 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
       if (!rehearses) copy(i + 1);
     };
     if (shared.item[at].rows > 0) {
-      if (p.query_eps && !rehearses) norm_item_queries(p, *p.query_eps, at, shared);
+      if (p.query_eps && !rehearses && !pass.has_queries_of_last(block_item(pass, i))) {
+        norm_item_queries(p, *p.query_eps, at, shared);
+      }
       BlockConsumer<Pass::kSplits, Pass::kDecoded> consumer(p, at, shared);
       float greatest[2];
       if constexpr (kShifted) consumer.find_greatest(greatest);
       const bool uncertain = consumer.template sum<kShifted>(greatest, next);
-      if (!kShifted && uncertain && !rehearses) atomicMin(&shared.first_shifted, i);
+      if (!kShifted && uncertain && !rehearses) atomicMin(&shared.first_shifted, pass.first_again(i));
       if constexpr (Pass::kSplits) {
-        const std::int64_t place = pass.place(block_item(i));
-        consumer.template write_sums<kShifted>(pass.sums + place * kSplitQuads, pass.states + place * kTileHeads);
+        const int item = block_item(pass, i);
+        const std::int64_t place = pass.place(item);
+        consumer.template write_sums<kShifted>(pass.step(item), pass.sums + place * kSplitQuads,
+                                               pass.states + place * kTileHeads);
       } else if (!rehearses) {
         consumer.write(outputs);
       }
@@ -166,8 +176,8 @@ template <bool kShifted, class Pass>
 __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass, int begin,
                                      int& n, int (&filled)[2], BlockShared& shared) {
 #pragma unroll 1
-  for (int i = begin; block_item(i) < pass.items(); ++i, ++n) {
-    const int item = block_item(i);
+  for (int i = begin; block_item(pass, i) < pass.items(); ++i, ++n) {
+    const int item = block_item(pass, i);
     int thread = 0;  // read for every item: what follows from it would otherwise be kept in registers, or spilled
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kBlockConsumers;
@@ -233,8 +243,8 @@ __device__ inline int end_first_round(BlockShared& shared) {
 // Whether this block has anything to do.
 template <class Pass>
 __device__ inline bool any_item(const AttendParams& p, const Pass& pass) {
-  for (int i = 0; block_item(i) < pass.items(); ++i) {
-    if (pass.takes(token_rows(p, pass.token(block_item(i))))) return true;
+  for (int i = 0; block_item(pass, i) < pass.items(); ++i) {
+    if (pass.takes(token_rows(p, pass.token(block_item(pass, i))))) return true;
   }
   return false;
 }

@@ -65,6 +65,12 @@ struct BlockPass {
   bool dense;           // whether some of the tokens may be the dense kernel's
 
   [[nodiscard]] __device__ int items() const { return item_count; }
+  // The block's `i`-th item of `blocks`.
+  [[nodiscard]] __device__ static int item_of(int block, int blocks, int i) { return block + i * blocks; }
+  // Whether the block's item before has the same queries.
+  [[nodiscard]] __device__ static bool has_queries_of_last(int /*item*/) { return false; }
+  // The first of a block's items to take again because of its `i`-th.
+  [[nodiscard]] __device__ static int first_again(int i) { return i; }
   [[nodiscard]] __device__ int token(int item) const { return item / groups; }
   [[nodiscard]] __device__ int first_head(int item) const { return item % groups * kTileHeads; }
 
@@ -113,7 +119,8 @@ struct BlockShared {
   std::uint64_t first_round;   // all threads: consumers know which items have a head with a shift
   std::uint64_t item_full[2];  // item and rotation
   std::uint64_t item_empty[2];
-  std::int32_t first_shifted;  // the block's first item that has a head with a shift
+  std::int32_t first_shifted;       // the block's first item that has a head with a shift
+  float2 run_state[2][kTileHeads];  // [warpgroup] power and sum of weights of a run of splits (dense_plan.cuh)
 };
 // Where row `row` of a token lies, by BlockShared::place of its item; of a split's tokens rows of the window alone.
 __device__ inline RowSlot place_of_row(const RowSlot* place, std::int32_t window, std::int32_t row) {

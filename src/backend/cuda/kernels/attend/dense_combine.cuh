@@ -1,5 +1,6 @@
-// The splits of dense_plan.cuh to outputs: a token's sums, scaled to one power, added in the splits' order, divided by
-// the sum of its weights and its sink, turned and rounded.
+// What dense_plan.cuh leaves to outputs: the sums of a token's splits added in their order to those of runs, unless
+// blocks have done so, those of runs, scaled to one power, added in their order, divided by the sum of its weights and
+// its sink, turned and rounded.
 #pragma once
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
+#include "backend/cuda/kernels/attend/split_merge.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -18,40 +20,62 @@ inline constexpr int kCombineHeads = 16;  // heads of a block: those of one warp
 // Blocks for 64 heads of a token: each warp of a block takes one quad of every thread of such a warp.
 inline constexpr int kCombineBlocks = kSplitQuads / kCombineThreads;
 
-// 2^exponent for integers up to 0; zero below the normal range.
-__device__ inline float power_of_two(float exponent) {
-  return exponent >= -126.0f ? __int_as_float((127 + static_cast<int>(exponent)) << 23) : 0.0f;
-}
+// kMerged: parts are runs of splits, not splits.
+template <bool kMerged>
+inline constexpr int kCombineParts = kMerged ? DenseSplits::kMostRuns : DenseSplits::kMost;
 
+template <bool kMerged>
 struct CombineShared {
-  float2 state[DenseSplits::kMost][kCombineHeads];  // power and sum of weights
-  float factor[DenseSplits::kMost][kCombineHeads];  // factors of the splits' sums
-  float inverse[kCombineHeads];                     // 1 / the sum of all weights
+  static constexpr int kParts = kCombineParts<kMerged>;
+  float2 state[kParts][kCombineHeads];      // power and sum of weights
+  float added[kParts][kCombineHeads];       // SplitMerge's factors: of the part's sums
+  float kept[kParts][kCombineHeads];        // of those of its run before it, if any is not one
+  float run_factor[kParts][kCombineHeads];  // of a run's sums, where its first part is
+  float power[kCombineHeads];               // the greatest of the runs'
 };
-inline constexpr int kCombineAtOnce = 16;  // splits whose sums are on their way at the same time
 
-// A load that stays where it is.
-__device__ inline float4 load_sums(const float4* from) {
-  float4 sums;
-  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];\n"
-               : "=f"(sums.x), "=f"(sums.y), "=f"(sums.z), "=f"(sums.w)
-               : "l"(__cvta_generic_to_global(from)));
-  return sums;
-}
-
-// Splits from `begin` on, the last one again in place of those that are not there.
-__device__ inline void load_splits(const float4* from, int begin, int count, float4 (&sums)[kCombineAtOnce]) {
-#pragma unroll
-  for (int i = 0; i < kCombineAtOnce; ++i) {
-    sums[i] = load_sums(from + std::int64_t{min(begin + i, count - 1)} * kSplitQuads);
+// The factors and the power of head `head` where some part's power becomes its run's, by a thread.
+template <bool kMerged>
+__device__ inline void rescale_factors(CombineShared<kMerged>& shared, int parts, int run, int head) {
+  float power = kNoPower;
+  for (int begin = 0; begin < parts; begin += run) {
+    float of_run = shared.state[begin][head].x;
+    for (int i = begin + 1; i < min(begin + run, parts); ++i) {
+      const SplitMerge merge = split_merge(of_run, shared.state[i][head].x);
+      shared.kept[i][head] = merge.kept;
+      shared.added[i][head] = merge.added;
+      of_run = merge.power;
+    }
+    shared.run_factor[begin][head] = of_run;
+    power = fmaxf(power, of_run);
   }
+  for (int begin = 0; begin < parts; begin += run) {
+    shared.run_factor[begin][head] = power_of_two(shared.run_factor[begin][head] - power);
+  }
+  shared.power[head] = power;
 }
+
+// A head's parts, added up one by one: of a value, or of the weights.
+struct RunSums {
+  float total = 0.0f;   // of the runs before
+  float of_run = 0.0f;  // of the parts of the run
+
+  __device__ void begin_run(float first, float factor_of_last) {
+    total = __fmaf_rn(of_run, factor_of_last, total);
+    of_run = first;
+  }
+  __device__ void add(float part, float added) { of_run = add_flushed(of_run, multiply_flushed(part, added)); }
+  __device__ void keep(float kept) { of_run = multiply_flushed(of_run, kept); }
+  [[nodiscard]] __device__ float end(float factor_of_last) const { return __fmaf_rn(of_run, factor_of_last, total); }
+};
 
 // Grid: x = kCombineBlocks * groups of 64 heads, y = tokens of the pass.
-__global__ void __launch_bounds__(kCombineThreads)
+template <bool kMerged>
+__global__ void __launch_bounds__(kCombineThreads, 2)
     attend_dense_combine_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ DensePass pass) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ CombineShared shared;
+  constexpr int kParts = kCombineParts<kMerged>;
+  __shared__ CombineShared<kMerged> shared;
   const int thread = static_cast<int>(threadIdx.x);
   const int group = static_cast<int>(blockIdx.x) / kCombineBlocks;
   const int part = static_cast<int>(blockIdx.x) % kCombineBlocks;
@@ -68,64 +92,87 @@ __global__ void __launch_bounds__(kCombineThreads)
   wait_for_predecessors();
   if (!rows.is_dense()) return;
   const DenseSplits splits(rows.count);
-  const std::int64_t first = (std::int64_t{blockIdx.y} * pass.groups + group) * pass.splits;
+  const int parts = kMerged ? splits.runs() : splits.count;
+  const int run = kMerged ? 1 : splits.run;  // parts of a run
+  const std::int64_t first = (std::int64_t{blockIdx.y} * pass.groups + group) * pass.parts;
   const float4* from = pass.sums + first * kSplitQuads + quad * 128 + part % 4 * 32 + lane;
-  float4 sums[kCombineAtOnce];
-  load_splits(from, 0, splits.count, sums);
-  // A thread for a head of a split.
-  const int head = thread % kCombineHeads;
-  const int split = thread / kCombineHeads;
-  const int sink_head = group * kTileHeads + first_head + head;
-  const float sink = sink_head < p.heads ? p.sink[sink_head] : 0.0f;
-  constexpr int kStep = kCombineThreads / kCombineHeads;
-  for (int s = split; s < splits.count; s += kStep) {
-    shared.state[s][head] = pass.states[(first + s) * kTileHeads + first_head + head];
-  }
-  __syncthreads();
-  float power = kNoPower;
-  for (int s = 0; s < splits.count; ++s) power = fmaxf(power, shared.state[s][head].x);
-  for (int s = split; s < splits.count; s += kStep) {
-    shared.factor[s][head] = power_of_two(shared.state[s][head].x - power);
-  }
-  __syncthreads();
-  if (split == 0) {
-    float total = 0.0f;
-    for (int s = 0; s < splits.count; ++s) {
-      total = __fmaf_rn(shared.state[s][head].y, shared.factor[s][head], total);
-    }
-    shared.inverse[head] = __frcp_rn(total + PowerReference{power}.unshifted_weight(sink));
-  }
-  __syncthreads();
-  float o[4] = {};
-#pragma unroll 1
-  for (int begin = 0;;) {
+  float4 sums[kParts];
 #pragma unroll
-    for (int i = 0; i < kCombineAtOnce; ++i) {
-      if (begin + i >= splits.count) break;
-      const float low = shared.factor[begin + i][lane / 4];
-      const float high = shared.factor[begin + i][lane / 4 + 8];
-      o[0] = __fmaf_rn(sums[i].x, low, o[0]);
-      o[1] = __fmaf_rn(sums[i].y, low, o[1]);
-      o[2] = __fmaf_rn(sums[i].z, high, o[2]);
-      o[3] = __fmaf_rn(sums[i].w, high, o[3]);
+  for (int i = 0; i < kParts; ++i) {
+    if (i < parts) sums[i] = load_global_quad(from + std::int64_t{i} * kSplitQuads);
+  }
+  // A thread for a head of a part.
+  const int head = thread % kCombineHeads;
+  const int own = thread / kCombineHeads;
+  static_assert(kParts <= kCombineThreads / kCombineHeads);
+  const int first_of_two = first_head + lane / 4;  // of the thread's two heads, eight apart
+  float sink[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int of_token = group * kTileHeads + first_of_two + 8 * half;
+    sink[half] = of_token < p.heads ? p.sink[of_token] : 0.0f;
+  }
+  if (own < parts) shared.state[own][head] = pass.states[(first + own) * kTileHeads + first_head + head];
+  __syncthreads();
+  // Nearly always a run's power is its first part's.
+  bool rescales = false;
+  if (own < parts) {
+    const float begin = shared.state[own / run * run][head].x;
+    const SplitMerge merge = split_merge(begin, shared.state[own][head].x);
+    shared.added[own][head] = merge.added;
+    rescales = merge.kept != 1.0f;
+  }
+  float power = kNoPower;
+  for (int i = 0; i < parts; i += run) power = fmaxf(power, shared.state[i][head].x);
+  if (own < parts) shared.run_factor[own][head] = power_of_two(shared.state[own / run * run][head].x - power);
+  if (own == 0) shared.power[head] = power;
+  rescales = __syncthreads_or(static_cast<int>(rescales)) != 0;
+  if (rescales) {
+    if (own == 0) rescale_factors(shared, parts, run, head);
+    __syncthreads();
+  }
+  // Of the thread's two heads: two neighbouring values and the weights.
+  constexpr int kSums = 3;
+  RunSums head_sums[2][kSums];
+  float factors[2] = {0.0f, 0.0f};  // of the run before
+  int left = 0;                     // parts of the run that are still to come
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    if (i >= parts) break;
+    const bool begins = left == 0;
+    left = begins ? run - 1 : left - 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int of_two = lane / 4 + 8 * half;
+      const float part_sums[kSums] = {half == 0 ? sums[i].x : sums[i].z, half == 0 ? sums[i].y : sums[i].w,
+                                      shared.state[i][of_two].y};
+      if (begins) {
+        for (int k = 0; k < kSums; ++k) head_sums[half][k].begin_run(part_sums[k], factors[half]);
+        factors[half] = shared.run_factor[i][of_two];
+      } else {
+        if (rescales) {
+          for (RunSums& sum : head_sums[half]) sum.keep(shared.kept[i][of_two]);
+        }
+        const float added = shared.added[i][of_two];
+        for (int k = 0; k < kSums; ++k) head_sums[half][k].add(part_sums[k], added);
+      }
     }
-    begin += kCombineAtOnce;
-    if (begin >= splits.count) break;
-    load_splits(from, begin, splits.count, sums);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = lane / 4 + 8 * half;
-    const float inverse = shared.inverse[row];
-    std::uint32_t values = pack_bf16(o[2 * half] * inverse, o[2 * half + 1] * inverse);
+    const RunSums(&own_sums)[kSums] = head_sums[half];
+    const float weights = own_sums[2].end(factors[half]);
+    const PowerReference reference{shared.power[lane / 4 + 8 * half]};
+    const float inverse = __frcp_rn(weights + reference.unshifted_weight(sink[half]));
+    std::uint32_t pair = pack_bf16(own_sums[0].end(factors[half]) * inverse, own_sums[1].end(factors[half]) * inverse);
     if (turned) {
-      float even = low_value(values);
-      float odd = high_value(values);
+      float even = low_value(pair);
+      float odd = high_value(pair);
       rotate_pair(rotation, even, odd);
-      values = pack_bf16(even, odd);
+      pair = pack_bf16(even, odd);
     }
-    const int to = group * kTileHeads + first_head + row;
-    if (to < p.heads) *reinterpret_cast<std::uint32_t*>(p.o + (token * p.heads + to) * kHeadDim + value) = values;
+    const int to = group * kTileHeads + first_of_two + 8 * half;
+    if (to < p.heads) *reinterpret_cast<std::uint32_t*>(p.o + (token * p.heads + to) * kHeadDim + value) = pair;
   }
 #endif
 }

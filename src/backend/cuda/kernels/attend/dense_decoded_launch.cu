@@ -9,7 +9,7 @@ namespace dsv4rt::cuda {
 
 Status launch_decoded_dense_splits(const CudaDevice& device, const AttendParams& p, const DensePass& pass,
                                    const DecodedRows& rows, cudaStream_t stream) {
-  const int blocks = std::min(pass.items(), device.multiprocessors());
+  const int blocks = std::min(pass.units(), device.multiprocessors());
   return launch_block_pass(device, p, Decoded<DensePass>{pass, rows}, static_cast<unsigned>(blocks), stream);
 }
 

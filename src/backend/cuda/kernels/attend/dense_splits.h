@@ -1,4 +1,5 @@
-// How the rows of a token that attends to many divide into KV splits, for the dense kernel (dense_plan.cuh).
+// How the rows of a token that attends to many divide into KV splits, for the dense kernel (dense_plan.cuh), and the
+// splits into runs.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +11,29 @@ inline constexpr std::int64_t kSplitBytes = 64 * (512 * 4 + 8);
 // Scratch for them; a step of more tokens takes them in turn.
 inline constexpr std::int64_t kMostDenseBytes = std::int64_t{256} << 20;
 
-// Whole tiles of 64 rows, as evenly as they go. The bounds follow from the token's own rows alone, and so do its sums.
+// Whole tiles of 64 rows, as evenly as they go. The bounds follow from the token's own rows alone, and so do its sums:
+// those of a run's splits are added first, then those of the runs, whether or not a block has a whole run to itself.
 struct DenseSplits {
   static constexpr std::int32_t kTile = 64;
   static constexpr std::int32_t kMost = 16;
   static constexpr std::int32_t kFewestTiles = 4;  // tiles of a split, at least
+  static constexpr std::int32_t kMostRuns = 4;
 
   std::int32_t tiles = 0;  // tiles of the token, the last one perhaps not full
   std::int32_t count = 0;
+  std::int32_t run = 0;  // splits of a run; the last one may have fewer
 
-  constexpr explicit DenseSplits(std::int32_t rows) : tiles((rows + kTile - 1) / kTile), count(splits_of(tiles)) {}
+  constexpr explicit DenseSplits(std::int32_t rows)
+      : tiles((rows + kTile - 1) / kTile), count(splits_of(tiles)), run(longest_run(count)) {}
 
   // Tile at which split `split` starts; of split `count`, their number.
   [[nodiscard]] constexpr std::int32_t first_tile(std::int32_t split) const { return split * tiles / count; }
+  [[nodiscard]] constexpr std::int32_t runs() const { return (count + run - 1) / run; }
+
+  // Splits of a run of a token that has so many, or fewer.
+  static constexpr std::int32_t longest_run(std::int32_t splits) { return (splits + kMostRuns - 1) / kMostRuns; }
+  // Runs that such a token can have.
+  static constexpr std::int32_t most_runs(std::int32_t splits) { return splits < kMostRuns ? splits : kMostRuns; }
 
   // Splits that a token of at most so many rows can have.
   static constexpr std::int32_t most(std::int64_t rows) {

@@ -105,14 +105,15 @@ Status launch_dense(const CudaDevice& device, const AttendParams& p, const Atten
   DSV4RT_ASSIGN_OR_RETURN(std::byte * memory,
                           scratch.take(static_cast<std::size_t>(used + at_once * token_bytes), kName));
   for (std::int64_t first = 0; first < tokens; first += at_once) {
-    const std::int64_t splits = at_once * plan.dense->groups * plan.dense->splits;
+    const std::int64_t parts = at_once * plan.dense->groups * plan.dense->parts();
     auto* sums = reinterpret_cast<float4*>(memory + used);
     const DensePass pass{.first_token = static_cast<std::int32_t>(first),
                          .tokens = static_cast<std::int32_t>(std::min(at_once, tokens - first)),
                          .groups = plan.dense->groups,
-                         .splits = plan.dense->splits,
+                         .parts = plan.dense->parts(),
+                         .run = plan.dense->run,
                          .sums = sums,
-                         .states = reinterpret_cast<float2*>(sums + splits * kSplitQuads)};
+                         .states = reinterpret_cast<float2*>(sums + parts * kSplitQuads)};
     DSV4RT_RETURN_IF_ERROR(decoded != nullptr ? launch_decoded_dense_splits(device, p, pass, *decoded, stream)
                                               : launch_dense_splits(device, p, pass, stream));
     if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_tokens(device, p, *plan.warpgroup, decoded, stream));
@@ -167,8 +168,17 @@ std::optional<DecodedRowsShape> plan_decoded_rows(const AttendParams& p, std::in
   return shape.bytes() <= most_bytes ? std::optional(shape) : std::nullopt;
 }
 
-DensePlan plan_dense(const AttendParams& p, std::int64_t most_rows) {
-  return {.groups = head_groups(p), .splits = DenseSplits::most(most_rows)};
+DensePlan plan_dense(int multiprocessors, const AttendParams& p, std::int64_t most_rows) {
+  DensePlan plan{.groups = head_groups(p), .splits = DenseSplits::most(most_rows)};
+  // Whole runs, where they keep as many blocks busy: a split whose sums are kept and read again takes as long as one
+  // and a quarter that adds its own.
+  const auto rounds = [&](std::int64_t parts) {
+    const std::int64_t units = p.step.counts.tokens * plan.groups * parts;
+    return (units + multiprocessors - 1) / multiprocessors;
+  };
+  const int run = DenseSplits::longest_run(plan.splits);
+  if (4 * run * rounds(DenseSplits::most_runs(plan.splits)) <= 5 * rounds(plan.splits)) plan.run = run;
+  return plan;
 }
 
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& p, std::int64_t most_rows) {
@@ -195,7 +205,7 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
     plan.runs = plan_runs(device.multiprocessors(), params, most_rows);
     if (plan.runs) return plan;
     const bool dense = params.topk_indices == nullptr && most_rows > kMaximumRows;
-    if (dense) plan.dense = plan_dense(params, most_rows);
+    if (dense) plan.dense = plan_dense(device.multiprocessors(), params, most_rows);
     DSV4RT_ASSIGN_OR_RETURN(plan.warpgroup, plan_warpgroup(device, params, dense ? kMaximumRows : most_rows));
     plan.warpgroup->dense = dense;
     auto most_bytes = static_cast<std::int64_t>(scratch_bytes);

@@ -32,9 +32,12 @@ struct WarpgroupPlan {
 struct DensePlan {
   int groups = 0;  // groups of 64 heads
   int splits = 0;  // most splits of a token's rows
+  int run = 1;     // splits, at most, that a block takes in a row and adds up
   bool operator==(const DensePlan&) const = default;
+  // Most parts of a token's rows that have sums of their own.
+  [[nodiscard]] int parts() const { return run == 1 ? splits : DenseSplits::most_runs(splits); }
   // Scratch for a token.
-  [[nodiscard]] std::int64_t token_bytes() const { return std::int64_t{groups} * splits * kSplitBytes; }
+  [[nodiscard]] std::int64_t token_bytes() const { return std::int64_t{groups} * parts() * kSplitBytes; }
 };
 
 // The Hopper kernel of runs of tokens, which share decoded rows.
@@ -79,7 +82,7 @@ std::optional<RunPlan> plan_runs(int multiprocessors, const AttendParams& params
 // Nothing where tokens read each row too few times for its decoding, or `most_bytes` are too few.
 std::optional<DecodedRowsShape> plan_decoded_rows(const AttendParams& params, std::int64_t most_rows,
                                                   std::int64_t most_bytes);
-DensePlan plan_dense(const AttendParams& params, std::int64_t most_rows);
+DensePlan plan_dense(int multiprocessors, const AttendParams& params, std::int64_t most_rows);
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& params, std::int64_t most_rows);
 
 }  // namespace dsv4rt::cuda
