@@ -14,6 +14,10 @@ namespace {
 // token: attention is by pairs of blocks then, by slower ones beyond (backend/cuda/kernels/attend/pair_plan.cuh). A
 // step of 65 sequences takes 4.50 ms padded to 80 and 4.16 padded to 66 (V4-Flash, 8,192 tokens each, one H200).
 constexpr std::array<std::int32_t, 2> kPairedTokens = {33, 66};
+// With up to 72 tokens of 128 heads, and 144 of 64, 64 heads of a token each are few more than multiprocessors, and
+// blocks hand tokens on to one another; with more, attention takes a second round (backend/cuda/kernels/attend/
+// even_plan.h).
+constexpr std::array<std::int32_t, 2> kHandedTokens = {72, 144};
 
 // Up to 2,560 rows, of four tokens each, are scored and selected by one kernel, more by slower ones (kMostFewRows of
 // backend/cuda/kernels/indexer_topk/params.h). A smallest shape of 2,048 tokens, whose rows are all selected, gains
@@ -26,6 +30,9 @@ constexpr std::int32_t kFewRowsContext = 10240;
 std::int32_t token_bucket(std::int32_t tokens) {
   for (const std::int32_t pairs : kPairedTokens) {
     if (tokens <= pairs && tokens > pairs / 8 * 8) return pairs;
+  }
+  for (const std::int32_t handed : kHandedTokens) {
+    if (tokens <= handed && tokens > handed / 9 * 8) return handed;
   }
   if (tokens <= 4) return static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(std::max(tokens, 1))));
   std::int32_t step = 64;

@@ -5,8 +5,9 @@
 
 namespace dsv4rt {
 
-// Rows of x: 1, 2, 4, then multiples of 8 to 64, of 16 to 128, of 32 to 256, of 64 beyond, and 33 and 66, with which
-// attention still has the places that it has with 32 and 64. The waste is at most a quarter from 33 rows on.
+// Rows of x: 1, 2, 4, then multiples of 8 to 64, of 16 to 128, of 32 to 256, of 64 beyond; besides 33 and 66, with
+// which attention still has the places that it has with 32 and 64, and 72 and 144, few enough beyond those. The waste
+// is at most a quarter from 33 rows on.
 std::int32_t token_bucket(std::int32_t tokens);
 
 // Most tokens that one sequence has in a step of `tokens` rows: powers of two, but no more than draft budget + 1 for

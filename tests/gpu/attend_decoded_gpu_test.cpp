@@ -132,7 +132,7 @@ TEST_F(DecodedRows, OfAPartOfAStep) {
     params.o += std::int64_t{rows.first} * setup.shape.heads * kHeadDim;
     params.topk_indices += rows.first * params.topk_stride;
     params.topk_count += rows.first;
-    const auto plan = cuda::plan_attend(**device, params, kScratchBytes);
+    const auto plan = cuda::plan_attend(**device, params, kScratchBytes, kZeroBytes);
     ASSERT_OK(plan);
     ASSERT_TRUE(plan->decoded) << "another kernel serves this part";
     ASSERT_OK(gpu().ops().attend(params));

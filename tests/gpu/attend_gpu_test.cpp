@@ -265,11 +265,9 @@ TEST_F(AttendGpuTest, DenseRunsOfSplitsGiveTheBytesOfTokensAlone) {
                            Rows{-112, 0, 1.0F}, Rows{-124, 0, 1.0F}}) {
     SCOPED_TRACE("exponents " + std::to_string(rows.row_exponent) + " and " + std::to_string(rows.compressed_exponent) +
                  ", queries times " + std::to_string(rows.query_scale));
-    Setup setup({.heads = 64,
-                 .ratio = 4,
-                 .row_exponent = rows.row_exponent,
-                 .compressed_exponent = rows.compressed_exponent},
-                kTokens, dense_position(9000));
+    Setup setup(
+        {.heads = 64, .ratio = 4, .row_exponent = rows.row_exponent, .compressed_exponent = rows.compressed_exponent},
+        kTokens, dense_position(9000));
     setup.query_scale = rows.query_scale;
     const std::size_t width = std::size_t{64} * kHeadDim;
     std::vector<AttendPart> parts;
@@ -286,12 +284,18 @@ TEST_F(AttendGpuTest, DenseRunsOfSplitsGiveTheBytesOfTokensAlone) {
   }
 }
 
-// So little work that tools can follow every access: two splits for some of the blocks, of 64 and of 16 heads.
+// So little work that tools can follow every access: for some of the blocks two splits, or two runs of two, of 64 and
+// of 16 heads.
 TEST_F(AttendGpuTest, OneAttendOfDenseRows) {
-  const Setup setup({.heads = 80, .ratio = 4}, 14, dense_position(1250));
-  std::vector<AttendPart> parts;
-  for (std::int32_t i = 0; i < 14; ++i) parts.push_back({i, dense_position(i == 0 ? 200 : 1152 + 7 * i), 1});
-  expect_agrees(setup, parts, 1);
+  for (const std::int32_t tokens : {24, 40}) {
+    const Setup setup({.heads = 80, .ratio = 4}, tokens, dense_position(1450));
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, dense_position(i == 0 ? 200 : 1152 + 7 * i), 1});
+    const cuda::AttendPlan plan = plan_of(setup, parts, 1);
+    ASSERT_TRUE(plan.dense);
+    ASSERT_EQ(plan.dense->run, tokens == 24 ? 1 : 2);
+    expect_agrees(setup, parts, 1);
+  }
 }
 
 // Far more rows than today's longest contexts leave, and past a table of 16-bit sizes.

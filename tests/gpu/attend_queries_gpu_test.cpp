@@ -10,7 +10,7 @@
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/run_launch.h"
 #include "base/try.h"
-#include "gpu/support/gpu.h"
+#include "gpu/support/attend_gpu.h"
 #include "support/attend_case.h"
 
 namespace dsv4rt::test {
@@ -43,7 +43,7 @@ class AttendQueriesGpuTest : public GpuTest {
     ASSERT_TRUE(*norms) << "another kernel serves this step";
     const auto device = cuda::CudaDevice::create(0);
     ASSERT_OK(device);
-    const auto plan = cuda::plan_attend(**device, params, kScratchBytes);
+    const auto plan = cuda::plan_attend(**device, params, kScratchBytes, kZeroBytes);
     ASSERT_OK(plan);
     ASSERT_EQ(plan->runs.has_value(), in_runs) << "another kernel serves this step";
     ASSERT_EQ(plan->decoded.has_value(), decoded);
@@ -176,6 +176,22 @@ TEST_F(AttendQueriesGpuTest, Splits) {
   expect_same(setup, {{0, 131030, kAlone - 10}, {1, 262143, 10}}, 3);
   expect_same(Setup({.heads = 128, .ratio = 128, .compressed_exponent = 6}, 2, 300000),
               {{0, 131030, kAlone - 70}, {1, 262143, 10}}, 3);
+}
+
+// Blocks that take several splits in a row norm a token's queries once: of packed rows, and of decoded ones.
+TEST_F(AttendQueriesGpuTest, RunsOfSplits) {
+  for (const std::int32_t exponent : {0, 6}) {
+    const Setup setup({.heads = 64, .ratio = 4, .compressed_exponent = exponent}, kAlone, 33200);
+    std::vector<AttendPart> sequences;
+    for (std::int32_t i = 0; i < kAlone; ++i) sequences.push_back({i, i % 4 == 3 ? 30 + i : 33000 - 300 * i, 1});
+    for (const bool decoded : {false, true}) {
+      SCOPED_TRACE(std::to_string(exponent) + (decoded ? ", decoded rows" : ""));
+      const auto parts = decoded ? std::vector<AttendPart>{{0, 33000, kAlone - 30}, {1, 30, 30}} : sequences;
+      const cuda::AttendPlan plan = attend_plan(gpu(), setup, parts, 3, kScratchBytes);
+      ASSERT_TRUE(plan.dense && plan.dense->run > 1);
+      expect_same(setup, parts, 3, nullptr, false, decoded);
+    }
+  }
 }
 
 TEST_F(AttendQueriesGpuTest, WithoutFrequenciesNothingRotates) {

@@ -21,6 +21,7 @@
 #include "backend/cuda/device/step_upload.h"
 #include "backend/cuda/device_ops.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
+#include "backend/cuda/kernels/attend/even_plan.h"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
@@ -62,6 +63,12 @@ std::int64_t operation_scratch_bytes(const StepShapes& shapes) {
     const std::int64_t token_bytes =
         ceil_div<std::int64_t>(shapes.heads, 64) * cuda::DenseSplits::most(most_rows) * cuda::kSplitBytes;
     bytes = std::max(bytes, std::max(token_bytes, std::min(token_bytes * shapes.max_tokens, cuda::kMostDenseBytes)));
+  }
+  // What blocks hand on of selected rows' tokens, where there may be more of these than multiprocessors.
+  for (const CompressedRowsShape& rows : shapes.compressed) {
+    constexpr std::int64_t kMultiprocessors = 132;  // an H200's
+    const std::int64_t items = shapes.max_tokens * ceil_div<std::int64_t>(shapes.heads, 64);
+    if (rows.index_heads > 0 && items > kMultiprocessors) bytes = std::max(bytes, cuda::kMostHandedBytes);
   }
   // Index scores of as many tokens as fit, never of a whole prompt at a long context.
   for (const CompressedRowsShape& rows : shapes.compressed) {

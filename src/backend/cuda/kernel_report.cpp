@@ -186,7 +186,7 @@ class Reporter {
       params.topk_indices = memory<std::int32_t>();
       params.topk_stride = question_.config.index_topk;
     }
-    DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params, kScratchBytes));
+    DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params, kScratchBytes, kSelectStateBytes));
     Served served{.kernel = {}, .slow = plan.slow};
     if (plan.runs) {
       served.kernel = "runs of tokens, " + std::to_string(kTileHeads) + " heads each";
@@ -199,6 +199,7 @@ class Reporter {
       served.kernel += "; of more than " + std::to_string(kMaximumRows) + " rows dense, at most " +
                        count_of(plan.dense->splits, "split") + " a token, " +
                        std::to_string(std::min(kTileHeads, params.heads)) + " heads each";
+      if (plan.dense->run > 1) served.kernel += ", in runs of up to " + std::to_string(plan.dense->run);
     }
     if (plan.decoded) served.kernel += "; rows decoded before";
     if (plan.portable) {

@@ -11,17 +11,36 @@
 #include <vector>
 
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "gpu/support/gpu.h"
 #include "support/attend_case.h"
 #include "support/test_backend.h"
 
 namespace dsv4rt::test {
 
+// Scratch memory that is zero between operations, of the backend's.
+inline constexpr std::size_t kZeroBytes = cuda::kSelectStateBytes;
+
+// The kernels that serve a step.
+inline cuda::AttendPlan attend_plan(Backend& gpu, const AttendSetup& setup, const std::vector<AttendPart>& parts,
+                                    std::int32_t padding, std::size_t scratch_bytes) {
+  const AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
+  const DeviceArray<std::byte> blocks(gpu, setup.pool.bytes);
+  const DeviceArray<std::int32_t> table(gpu, setup.pool.table);
+  const AttendArrays arrays(gpu, inputs, setup.pool, blocks.data(), table.data());
+  const auto device = cuda::CudaDevice::create(0);
+  EXPECT_OK(device);
+  auto plan = cuda::plan_attend(**device, arrays.params, scratch_bytes, kZeroBytes);
+  EXPECT_OK(plan);
+  return plan.ok() ? *plan : cuda::AttendPlan{};
+}
+
 class AttendGpuTest : public GpuTest {
  protected:
   struct Setup : AttendSetup {
     using AttendSetup::AttendSetup;
     float query_scale = 1.0F;
+    std::int32_t scaled_head = -1;  // the head whose queries are scaled; -1: all
   };
 
   // Room for the splits of a few tokens at once, so that many take turns.
@@ -38,7 +57,11 @@ class AttendGpuTest : public GpuTest {
     AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
     inputs.counts.context_end = std::max(inputs.counts.context_end, context_end);
     if (setup.query_scale != 1.0F) {
-      for (bf16& value : inputs.q) value = to_bf16(to_float(value) * setup.query_scale);
+      for (std::size_t i = 0; i < inputs.q.size(); ++i) {
+        const auto head = static_cast<std::int32_t>(i / kHeadDim) % setup.shape.heads;
+        if (setup.scaled_head >= 0 && head != setup.scaled_head) continue;
+        inputs.q[i] = to_bf16(to_float(inputs.q[i]) * setup.query_scale);
+      }
     }
     const DeviceArray<std::byte> blocks(backend, setup.pool.bytes);
     const DeviceArray<std::int32_t> table(backend, setup.pool.table);
@@ -49,18 +72,9 @@ class AttendGpuTest : public GpuTest {
     return out;
   }
 
-  // The kernels that serve a step.
   static cuda::AttendPlan plan_of(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding = 0,
                                   std::size_t scratch_bytes = kScratchBytes) {
-    const AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
-    const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
-    const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
-    const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());
-    const auto device = cuda::CudaDevice::create(0);
-    EXPECT_OK(device);
-    auto plan = cuda::plan_attend(**device, arrays.params, scratch_bytes);
-    EXPECT_OK(plan);
-    return plan.ok() ? *plan : cuda::AttendPlan{};
+    return attend_plan(gpu(), setup, parts, padding, scratch_bytes);
   }
 
   // Relative errors of `together` neighbouring values, all of a head's or some of them. A weight that rounds to the

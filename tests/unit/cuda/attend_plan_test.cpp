@@ -20,6 +20,7 @@ using cuda::AttendPlan;
 using cuda::CudaDevice;
 using cuda::DecodedRowsShape;
 using cuda::DenseSplits;
+using cuda::EvenShares;
 using cuda::plan_attend;
 using cuda::PortablePlan;
 using cuda::RunPlan;
@@ -40,6 +41,7 @@ struct Case {
   std::int32_t block_rows = 64;
   RowFormat format = RowFormat::kFp8DsMla;
   std::size_t scratch_bytes = 0;
+  std::size_t zero_bytes = 0;
 };
 
 AttendParams params_of(const Case& c) {
@@ -69,7 +71,7 @@ AttendParams params_of(const Case& c) {
 AttendPlan planned(FakeDeviceDriver& driver, const Case& c) {
   const auto device = CudaDevice::create(0, driver);
   EXPECT_OK(device);
-  const auto plan = plan_attend(**device, params_of(c), c.scratch_bytes);
+  const auto plan = plan_attend(**device, params_of(c), c.scratch_bytes, c.zero_bytes);
   EXPECT_OK(plan);
   return plan.ok() ? *plan : AttendPlan{};
 }
@@ -355,11 +357,53 @@ TEST(AttendPlan, DenseSplitsFollowFromTheRowsAlone) {
     ASSERT_GE(splits.runs() * splits.run, splits.count) << rows;
     ASSERT_LT((splits.runs() - 1) * splits.run, splits.count) << rows;
     for (const std::int32_t longer : {0, 100, 30000}) {
+      if (rows <= kMaximumRows) continue;  // not this kernel's
       const std::int32_t most = DenseSplits::most(rows + longer);
       ASSERT_LE(splits.run, DenseSplits::longest_run(most)) << rows;
       ASSERT_LE(splits.runs(), DenseSplits::most_runs(most)) << rows;
     }
   }
+}
+
+// Tokens are handed on where that spares a good part of a round.
+TEST(AttendPlan, LastItemsDivideEvenlyWhereARoundIsHardlyBegun) {
+  constexpr std::size_t kRoom = std::size_t{64} << 20;
+  const auto even = [](Case c) {
+    c.scratch_bytes = c.scratch_bytes == 0 ? kRoom : c.scratch_bytes;
+    c.zero_bytes = c.zero_bytes == 0 ? kRoom : c.zero_bytes;
+    const auto plan = planned(FakeDevice{}, c);
+    EXPECT_TRUE(plan.warpgroup);
+    return plan.warpgroup ? plan.warpgroup->even : std::nullopt;
+  };
+  const Case csa{.tokens = 136, .context = 8192, .ratio = 4, .top_k = 512};
+  const auto with = [](Case c, std::int32_t tokens, std::int32_t heads, std::int64_t top_k) {
+    c.tokens = tokens;
+    c.heads = heads;
+    c.top_k = top_k;
+    return c;
+  };
+  EXPECT_EQ(even(csa), EvenShares::of(136, 132));
+  EXPECT_EQ(even(with(csa, 68, 128, 1024)), EvenShares::of(136, 132));
+  for (const std::int32_t tokens : {133, 136, 150, 158}) EXPECT_TRUE(even(with(csa, tokens, 64, 512))) << tokens;
+  for (const std::int32_t tokens : {1, 30, 66, 68, 128, 132, 159, 180, 256, 264}) {
+    EXPECT_FALSE(even(with(csa, tokens, 64, 512))) << tokens;
+  }
+  EXPECT_EQ(even(with(csa, 31 * 132 + 4, 64, 512)), EvenShares::of(31 * 132 + 4, 132));
+  // Few rows are over before the next block has what the one before leaves.
+  EXPECT_FALSE(even({.tokens = 136, .context = 8192, .ratio = 128}));
+  EXPECT_FALSE(even({.tokens = 136, .context = 8192}));
+  // Nor where the dense kernel takes tokens, or there is no room.
+  EXPECT_FALSE(even({.tokens = 136, .context = 1 << 18, .ratio = 128}));
+  const auto shares = EvenShares::of(136, 132);
+  Case c = csa;
+  c.scratch_bytes = static_cast<std::size_t>(shares.bytes());
+  c.zero_bytes = static_cast<std::size_t>(shares.zero_bytes());
+  EXPECT_TRUE(even(c));
+  --c.scratch_bytes;
+  EXPECT_FALSE(even(c));
+  ++c.scratch_bytes;
+  --c.zero_bytes;
+  EXPECT_FALSE(even(c));
 }
 
 // A block takes a whole run of splits where that leaves as many blocks busy as single ones do, or nearly.
@@ -369,7 +413,7 @@ TEST(AttendPlan, RunsOfSplitsWhereTheyFillTheDevice) {
     const auto plan = planned(FakeDevice{}, c);
     EXPECT_TRUE(plan.dense);
     if (!plan.dense) return 0;
-    EXPECT_EQ(plan.dense->parts(), plan.dense->run == 1 ? plan.dense->splits : 4);
+    EXPECT_EQ(plan.dense->parts(), plan.dense->run == 1 ? plan.dense->splits : rows > 1536 ? 4 : 3);
     EXPECT_EQ(plan.dense->token_bytes(), std::int64_t{(heads + 63) / 64} * plan.dense->parts() * cuda::kSplitBytes);
     return plan.dense->run;
   };
@@ -379,6 +423,7 @@ TEST(AttendPlan, RunsOfSplitsWhereTheyFillTheDevice) {
   EXPECT_EQ(run(32, 64, 4224), 4);
   EXPECT_EQ(run(32, 64, 2176), 3);
   EXPECT_EQ(run(32, 64, 1216), 2);
+  EXPECT_EQ(run(4096, 64, 1168), 2);
   EXPECT_EQ(run(32, 128, 8320), 4);
   EXPECT_EQ(run(8, 128, 8320), 1);
 }
@@ -509,9 +554,9 @@ TEST(AttendPlan, FailuresOfTheDriverAreReturned) {
   FakeDeviceDriver driver({FakeDevice{.clusters_error = cudaErrorInvalidValue}});
   const auto device = CudaDevice::create(0, driver);
   ASSERT_OK(device);
-  EXPECT_FALSE(plan_attend(**device, params_of({}), 0).ok());
+  EXPECT_FALSE(plan_attend(**device, params_of({}), 0, 0).ok());
   driver.device(0).clusters_error = cudaSuccess;
-  EXPECT_OK(plan_attend(**device, params_of({}), 0));
+  EXPECT_OK(plan_attend(**device, params_of({}), 0, 0));
 }
 
 }  // namespace

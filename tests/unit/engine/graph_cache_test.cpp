@@ -30,7 +30,12 @@ TEST(StepShape, TokenBucketsHoldTheStepAndWasteLittle) {
   EXPECT_EQ(token_bucket(64), 64);
   EXPECT_EQ(token_bucket(65), 66);
   EXPECT_EQ(token_bucket(66), 66);
-  EXPECT_EQ(token_bucket(67), 80);
+  EXPECT_EQ(token_bucket(67), 72);
+  EXPECT_EQ(token_bucket(72), 72);
+  EXPECT_EQ(token_bucket(73), 80);
+  EXPECT_EQ(token_bucket(128), 128);
+  EXPECT_EQ(token_bucket(129), 144);
+  EXPECT_EQ(token_bucket(145), 160);
   EXPECT_EQ(token_bucket(257), 320);
 }
 

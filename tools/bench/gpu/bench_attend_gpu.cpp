@@ -15,6 +15,7 @@
 #include "backend/attend_weights.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "graph_timing.h"
 #include "support/attend_case.h"
 #include "support/weights_reference.h"
@@ -43,10 +44,10 @@ AttendShape shape_of(std::int32_t heads, std::int32_t ratio, std::int32_t top_k)
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::int32_t b : {1, 8, 30, 31, 32, 64, 66, 68, 128, 132, 136, 256}) {
+  for (const std::int32_t b : {1, 8, 30, 31, 32, 64, 66, 68, 128, 132, 136, 144, 152, 160, 192, 256}) {
     all.push_back({"decode csa flash", shape_of(64, 4, 512), b, 8191, 1});
   }
-  for (const std::int32_t b : {1, 4, 8, 32, 33, 34, 64, 66, 68, 128})
+  for (const std::int32_t b : {1, 4, 8, 32, 33, 34, 64, 66, 68, 72, 80, 96, 128})
     all.push_back({"decode csa pro", shape_of(128, 4, 1024), b, 8191, 1});
   for (const std::int32_t b : {1, 8, 32, 128}) {
     all.push_back({"decode hca flash 8K", shape_of(64, 128, 0), b, 8191, 1});
@@ -287,8 +288,10 @@ int main(int argc, char** argv) {
   bench::require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   const std::size_t scratch_bytes = scratch_mib << 20;
   auto scratch_memory = (*backend)->allocate(scratch_bytes, "scratch");
-  if (!scratch_memory.ok()) return 1;
-  cuda::Scratch scratch(scratch_memory->data(), scratch_bytes);
+  auto zeros = (*backend)->allocate(cuda::kSelectStateBytes, "zeros");
+  if (!scratch_memory.ok() || !zeros.ok()) return 1;
+  bench::require_cuda(cudaMemset(zeros->data(), 0, cuda::kSelectStateBytes), "zeros");
+  cuda::Scratch scratch(scratch_memory->data(), scratch_bytes, {zeros->data(), cuda::kSelectStateBytes});
   const auto device = cuda::CudaDevice::create(0);
   if (!device.ok()) {
     std::fprintf(stderr, "%s\n", device.status().to_string().c_str());

@@ -28,10 +28,11 @@ __device__ inline void meet_consumers(BlockShared& shared, int time) {
   barrier_wait(shared_address(&shared.meeting), time);
 }
 
-// kSplits: an item is a split of a token, and sums are what is left of it. kDecoded: rows come decoded, and slots are
-// full again soon.
-template <bool kSplits, bool kDecoded>
+template <class Pass>
 class BlockConsumer {
+  static constexpr bool kSplits = Pass::kSplits;    // an item is a split of a token, and sums are what is left of it
+  static constexpr bool kDecoded = Pass::kDecoded;  // rows come decoded, and slots are full again soon
+
  public:
   // A warpgroup's part of the item at `at`: of the block's n-th one n % 2, or kRehearsal. What it exchanges with the
   // other one has the item's own place, where nobody looks any more at what the item two before left: a barrier of both
@@ -60,11 +61,11 @@ class BlockConsumer {
   // `greatest` are find_greatest()'s. The even warpgroup calls next() when the queries are not needed any more; true:
   // heads without a shift that may need one.
   template <bool kShifted, class Next>
-  __device__ bool sum(const float (&greatest)[2], const Next& next) {
+  __device__ bool sum(const float (&greatest)[2], const Pass& pass, const Next& next) {
     if (group() == 0) {
-      lead<kShifted>(greatest, next);
+      lead<kShifted>(greatest, pass, next);
     } else {
-      follow<kShifted>(greatest);
+      follow<kShifted>(greatest, pass);
       if (tiles() % 2 == 1) follow_even(tiles() - 1);
     }
     return end_sums<kShifted>();
@@ -99,16 +100,32 @@ class BlockConsumer {
     release(slot);
   }
 
-  // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights; of splits
-  // behind the first one of a run added to what lies there. `step`: which one of its run the split is.
+  // What sum() left, as it is: quads of this thread, 128 apart, and [head] the power and the sum of weights.
   template <bool kShifted>
-  __device__ void write_sums(int step, float4* sums, float2* states) {
-    const int own = group();  // by all lanes
+  __device__ void write_sums(float4* sums, float2* states) const {
+    sums += group() * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+    for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
+    if (group() != 0 || lane() % 4 != 0) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      states[head(half)] = make_float2(reference<kShifted>(half).power, factor_[half]);
+    }
+  }
+
+  // The same in a run of splits, of which this one is number `step`: those behind the first one are added to what lies
+  // there.
+  template <bool kShifted>
+  __device__ void write_run_sums(int step, float4* sums, float2* states) {
+    const int own = group();  // read by all lanes
     sums += own * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
     float2 state[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[half] = make_float2(reference<kShifted>(half).power, factor_[half]);
-    if (step > 0) [[unlikely]] {  // out of the way of steps of few tokens, to which instructions come late
+    if (step == 0) {
+#pragma unroll
+      for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
+    } else {
       SplitMerge merges[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -118,9 +135,6 @@ class BlockConsumer {
       }
       add_sums(merges, sums);
       __syncwarp();  // all lanes of a head have read the run's state
-    } else {
-#pragma unroll
-      for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
     }
     if (lane() % 4 != 0) return;
 #pragma unroll
@@ -128,6 +142,25 @@ class BlockConsumer {
       shared_.run_state[own][head(half)] = state[half];
       if (own == 0) states[head(half)] = state[half];
     }
+  }
+
+  // What sum() left to the block that goes on with the token.
+  __device__ void hand_on(const Pass& pass) {
+    int block;  // read here, as thread in write()
+    int thread;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    release((tiles() - 1) % 2);
+    float4* sums = pass.sums + std::int64_t{block} * kSplitQuads + group() * kSumQuads * 128 + thread % 128;
+#pragma unroll
+    for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
+    auto& state = pass.states[block];
+    const int item = at();
+    if (thread < 2 * kTileHeads) (&state.row_max[0][0])[thread] = (&shared_.row_max[item][0][0])[thread];
+    (&state.sum[0][0])[thread] = (&shared_.sum[item][0][0])[thread];
+    static_assert(kBlockConsumers == 4 * kTileHeads);
+    named_sync(kQueriesBarrier, kBlockConsumers);
+    if (thread == 0) store_release(pass.handed + block, 1u);
   }
 
  private:
@@ -188,20 +221,19 @@ class BlockConsumer {
   }
   // Adds the thread's quads to those that it has left at `to`. Nothing comes back, but where a power has changed.
   __device__ void add_sums(const SplitMerge (&merges)[2], float4* to) const {
-    if (__any_sync(0xffffffffu, merges[0].kept != 1.0f || merges[1].kept != 1.0f)) [[unlikely]] {
-#pragma unroll 1
-      for (int i = 0; i < kSumQuads; ++i) {
-        const float4 run = load_global_quad(to + i * 128);
-        to[i * 128] = make_float4(multiply_flushed(run.x, merges[0].kept), multiply_flushed(run.y, merges[0].kept),
-                                  multiply_flushed(run.z, merges[1].kept), multiply_flushed(run.w, merges[1].kept));
-      }
-    }
+    const bool rescaled = __any_sync(0xffffffffu, merges[0].kept != 1.0f || merges[1].kept != 1.0f);
 #pragma unroll
     for (int i = 0; i < kSumQuads; ++i) {
       const float4 own = quad(i);
-      add_to_global(to + i * 128,
-                    make_float4(multiply_flushed(own.x, merges[0].added), multiply_flushed(own.y, merges[0].added),
-                                multiply_flushed(own.z, merges[1].added), multiply_flushed(own.w, merges[1].added)));
+      if (rescaled) {
+        const float4 run = load_global_quad(to + i * 128);
+        to[i * 128] = make_float4(merges[0](run.x, own.x), merges[0](run.y, own.y), merges[1](run.z, own.z),
+                                  merges[1](run.w, own.w));
+      } else {
+        add_to_global(to + i * 128,
+                      make_float4(multiply_flushed(own.x, merges[0].added), multiply_flushed(own.y, merges[0].added),
+                                  multiply_flushed(own.z, merges[1].added), multiply_flushed(own.w, merges[1].added)));
+      }
     }
   }
 
@@ -284,7 +316,13 @@ class BlockConsumer {
 
   // What weights are relative to, and sums to begin with. `s`: scores of tile kGroup, if there is one.
   template <int kGroup, bool kShifted, class... Tiles>
-  __device__ void begin(const float (&greatest)[2], const Tiles&... s) {
+  __device__ void begin(const float (&greatest)[2], const Pass& pass, const Tiles&... s) {
+    if constexpr (Pass::kHands && !kShifted) {
+      if (uniform(!rehearses() && shared_.resumes[at()])) {
+        resume<kGroup>(pass);
+        return;
+      }
+    }
     float window_max[2] = {-INFINITY, -INFINITY};
     (raise_maxima(s, shared_.item[at()].reference_rows - kGroup * kTileRows, window_max), ...);
     agree(window_max);
@@ -312,16 +350,51 @@ class BlockConsumer {
     }
   }
 
+  // The same from where the block before has left the token.
+  template <int kGroup>
+  __device__ void resume(const Pass& pass) {
+    int block;
+    int thread;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    --block;
+    wait_for_flag(pass.handed + block);
+    const float4* sums = pass.sums + std::int64_t{block} * kSplitQuads + kGroup * kSumQuads * 128 + thread % 128;
+#pragma unroll
+    for (int i = 0; i < kSumQuads; ++i) {
+      const float4 own = load_global_quad(sums + i * 128);
+      float* to = &o_[i / (kSumQuads / kHalfParts)][i % (kSumQuads / kHalfParts) * 4];
+      to[0] = own.x;
+      to[1] = own.y;
+      to[2] = own.z;
+      to[3] = own.w;
+    }
+    const auto& state = pass.states[block];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane() % 4 != 0) continue;
+      const int own = head(half);
+      shared_.row_max[at()][kGroup][own] = __ldcg(&state.row_max[kGroup][own]);
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        shared_.sum[at()][2 * kGroup + step][own] = __ldcg(&state.sum[2 * kGroup + step][own]);
+      }
+    }
+    meet_consumers(shared_, 0);
+    // All have seen it. Nobody looks before the next operation.
+    if (thread == 0) pass.handed[block] = 0;
+  }
+
   // The even warpgroup: tiles 0, 2, .. and the values of all. The scores of its next tile are behind the odd tile's
   // values in the matrix units. A slot is free as soon as its values are summed. Both warpgroups weigh all of their
   // tiles in one place of the code, since what runs for the first time may come from memory.
   template <bool kShifted, class Next>
-  __device__ void lead(const float (&greatest)[2], const Next& next) {
+  __device__ void lead(const float (&greatest)[2], const Pass& pass, const Next& next) {
     TileScores s;
     start_scores(0, s);
     wgmma_wait<0>();
     finish_scores(0, s);
-    begin<0, kShifted>(greatest, s);
+    begin<0, kShifted>(greatest, pass, s);
     int tile = 0;
 #pragma unroll 1
     while (true) {
@@ -367,16 +440,16 @@ class BlockConsumer {
   // next one, which takes the producers long to decode. Of rows that come decoded the scores go first, and are weighed
   // beside these values. Tile 1 is scored and weighed before them always: weights wait for the scores of both.
   template <bool kShifted>
-  __device__ void follow(const float (&greatest)[2]) {
+  __device__ void follow(const float (&greatest)[2], const Pass& pass) {
     if (tiles() == 1) {
-      begin<1, kShifted>(greatest);
+      begin<1, kShifted>(greatest, pass);
       return;
     }
     TileScores s;
     start_scores(1, s);
     wgmma_wait<0>();
     finish_scores(1, s);
-    begin<1, kShifted>(greatest, s);
+    begin<1, kShifted>(greatest, pass, s);
     int tile = 1;
 #pragma unroll 1
     while (true) {

@@ -1,5 +1,5 @@
-// Attention of 64 query heads of a token, or of a KV split of it, by a block on Hopper: block_plan.cuh and
-// dense_plan.cuh say how.
+// Attention of 64 query heads of a token, or of a KV split of it, by a block on Hopper: block_plan.cuh, even_pass.cuh
+// and dense_plan.cuh say how.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/attend/block_rows.cuh"
 #include "backend/cuda/kernels/attend/decoded_producer.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
+#include "backend/cuda/kernels/attend/even_plan.h"
 #include "backend/cuda/kernels/attend/query_copy.cuh"
 #include "backend/cuda/kernels/attend/query_norm.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -99,14 +100,31 @@ __device__ inline void write_block_zeros(const AttendParams& p, const BlockItem&
   }
 }
 
-// The block's `i`-th item of a pass. Read anew: a register, or a spilled one, would hold it through the tiles.
+// The block's `i`-th item of a pass, by whole warps. Read anew: a register, or a spilled one, would hold it through the
+// tiles.
 template <class Pass>
-__device__ inline int block_item(const Pass& pass, int i) {
+__device__ inline int block_item(const Pass& pass, const BlockShared& shared, int i) {
   int block;
   int blocks;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
-  return pass.item_of(block, blocks, i);
+  if constexpr (Pass::kHands) {
+    EvenShares::Share share;
+    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(share.head), "=r"(share.first_whole), "=r"(share.wholes), "=r"(share.tail)
+                 : "r"(shared_address(&shared.share)));
+    // Known to be uniform: what is done with an item is otherwise code for lanes that may part.
+    return __shfl_sync(0xffffffffu, pass.item_of(share, block, i), 0);
+  } else {
+    return pass.item_of(block, blocks, i);
+  }
+}
+
+// Whether another block goes on with the item at `at`, and sees what its sums tell. By whole warps.
+template <class Pass>
+__device__ inline bool hands_on(const BlockShared& shared, int at) {
+  if constexpr (Pass::kHands) return uniform(shared.hands_on[at]);
+  return false;
 }
 
 // The block's items from the `begin`-th on, the first round of tokens maybe behind a rehearsal (kRehearsal): its first
@@ -116,9 +134,9 @@ template <bool kShifted, class Pass>
 __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const CUtensorMap& outputs,
                                      const Pass& pass, int begin, int& n, BlockShared& shared) {
   const auto copy = [&](int i) {
-    if (threadIdx.x != 0) return;
-    const int item = block_item(pass, i);
-    if (item >= pass.items()) return;
+    if (!Pass::kHands && threadIdx.x != 0) return;
+    const int item = block_item(pass, shared, i);
+    if (threadIdx.x != 0 || item >= pass.items()) return;
     if (pass.has_queries_of_last(item)) {
       barrier_arrive(shared_address(&shared.q_full));
     } else {
@@ -130,7 +148,7 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
   if (!with_rehearsal) wait_for_predecessors();
   if (!kRehearses) copy(begin);
 #pragma unroll 1
-  for (int i = with_rehearsal ? -1 : begin; i < 0 || block_item(pass, i) < pass.items(); ++i) {
+  for (int i = with_rehearsal ? -1 : begin; i < 0 || block_item(pass, shared, i) < pass.items(); ++i) {
     const bool rehearses = kRehearses && i < 0;
     const int at = rehearses ? kRehearsal : n % 2;
     if (!rehearses) {
@@ -141,21 +159,34 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
       if (!rehearses) copy(i + 1);
     };
     if (shared.item[at].rows > 0) {
-      if (p.query_eps && !rehearses && !pass.has_queries_of_last(block_item(pass, i))) {
+      if (p.query_eps && !rehearses && !pass.has_queries_of_last(block_item(pass, shared, i))) {
         norm_item_queries(p, *p.query_eps, at, shared);
       }
-      BlockConsumer<Pass::kSplits, Pass::kDecoded> consumer(p, at, shared);
+      BlockConsumer<Pass> consumer(p, at, shared);
       float greatest[2];
       if constexpr (kShifted) consumer.find_greatest(greatest);
-      const bool uncertain = consumer.template sum<kShifted>(greatest, next);
-      if (!kShifted && uncertain && !rehearses) atomicMin(&shared.first_shifted, pass.first_again(i));
+      const bool uncertain = consumer.template sum<kShifted>(greatest, pass, next);
+      const bool hands = !rehearses && hands_on<Pass>(shared, at);  // read by all lanes: `uncertain` is a lane's
+      if (!kShifted && uncertain && !rehearses && !hands) atomicMin(&shared.first_shifted, pass.first_again(i));
       if constexpr (Pass::kSplits) {
-        const int item = block_item(pass, i);
-        const std::int64_t place = pass.place(item);
-        consumer.template write_sums<kShifted>(pass.step(item), pass.sums + place * kSplitQuads,
-                                               pass.states + place * kTileHeads);
+        const int item = block_item(pass, shared, i);
+        float4* const sums = pass.sums + pass.place(item) * kSplitQuads;
+        float2* const states = pass.states + pass.place(item) * kTileHeads;
+        if constexpr (Pass::kRuns) {
+          consumer.template write_run_sums<kShifted>(pass.step(item), sums, states);
+        } else {
+          consumer.template write_sums<kShifted>(sums, states);
+        }
       } else if (!rehearses) {
-        consumer.write(outputs);
+        if constexpr (Pass::kHands) {
+          if (hands) {
+            consumer.hand_on(pass);
+          } else {
+            consumer.write(outputs);
+          }
+        } else {
+          consumer.write(outputs);
+        }
       }
     } else {
       if (shared.item[at].rows == 0) write_block_zeros(p, shared.item[at]);
@@ -176,8 +207,8 @@ template <bool kShifted, class Pass>
 __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& queries, const Pass& pass, int begin,
                                      int& n, int (&filled)[2], BlockShared& shared) {
 #pragma unroll 1
-  for (int i = begin; block_item(pass, i) < pass.items(); ++i, ++n) {
-    const int item = block_item(pass, i);
+  for (int i = begin; block_item(pass, shared, i) < pass.items(); ++i, ++n) {
+    const int item = block_item(pass, shared, i);
     int thread = 0;  // read for every item: what follows from it would otherwise be kept in registers, or spilled
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread -= kBlockConsumers;
@@ -196,7 +227,7 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
         if (n == 0 && thread == 0) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
       });
     }
-    const ItemRows own = pass.rows(rows, item);
+    const ItemRows own = pass.rows(rows, item, kShifted);
     if (Pass::kSplits && n == 0) {
       if (!Pass::kDecoded && own.begin == 0 && own.count > 0) prefetch_window_rows(p, position, thread, places);
       wait_for_predecessors();
@@ -210,6 +241,10 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
                               .rows = own.count,
                               .reference_rows = Pass::kSplits ? 2 * kTileRows : rows.window,
                               .filled = {filled[0], filled[1]}};
+        if constexpr (Pass::kHands) {
+          shared.resumes[n % 2] = own.begin > 0;
+          shared.hands_on[n % 2] = own.count > 0 && pass.part(item) == EvenShares::kHead;
+        }
       }
       // Outputs of splits are turned where they are added.
       const bool turns = !Pass::kSplits || p.query_eps;
@@ -224,7 +259,7 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
       if constexpr (Pass::kDecoded) {
         return DecodedProducer<Pass::kSplits>(pass.decoded, rows, own, places, shared);
       } else {
-        return BlockProducer<Pass::kSplits>(p, rows, own, places, shared);
+        return BlockProducer < Pass::kSplits, Pass::kSplits || Pass::kHands > (p, rows, own, places, shared);
       }
     }();
 #pragma unroll 1
@@ -242,17 +277,18 @@ __device__ inline int end_first_round(BlockShared& shared) {
 
 // Whether this block has anything to do.
 template <class Pass>
-__device__ inline bool any_item(const AttendParams& p, const Pass& pass) {
-  for (int i = 0; block_item(pass, i) < pass.items(); ++i) {
-    if (pass.takes(token_rows(p, pass.token(block_item(pass, i))))) return true;
+__device__ inline bool any_item(const AttendParams& p, const Pass& pass, const BlockShared& shared) {
+  for (int i = 0; block_item(pass, shared, i) < pass.items(); ++i) {
+    if (pass.takes(token_rows(p, pass.token(block_item(pass, shared, i))))) return true;
   }
   return false;
 }
 
 #endif
 
-// Grid: any number of blocks. `queries`, `outputs`: encode_query_map()'s and encode_output_map()'s. Pass: BlockPass for
-// tokens of up to kMaximumRows rows or selected ones, DensePass for the others; Decoded<..> of either.
+// Grid: any number of blocks; of EvenPass as many as divide the items. `queries`, `outputs`: encode_query_map()'s and
+// encode_output_map()'s. Pass: BlockPass for tokens of up to kMaximumRows rows or selected ones, EvenPass for the same,
+// DensePass or DenseRunsPass for the others; Decoded<..> of each.
 template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
@@ -276,7 +312,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         .token = 0, .first_head = 0, .rows = kRehearsedRows, .reference_rows = kRehearsedRows, .filled = {0, 0}};
   }
   allow_dependents();
-  if (!pass.takes_all() && !any_item(p, pass)) {
+  if constexpr (Pass::kHands) {
+    if (threadIdx.x == 0) shared.share = pass.shares.share(static_cast<std::int32_t>(blockIdx.x));
+  } else if (!pass.takes_all() && !any_item(p, pass, shared)) {
     wait_for_predecessors();
     return;
   }

@@ -1,6 +1,7 @@
 // The launch of attend_block_kernel, for every kind of pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend/cuda/device/cuda_error.h"
@@ -29,6 +30,15 @@ Status launch_block_pass(const CudaDevice& device, const AttendParams& params, c
   DSV4RT_RETURN_IF_ERROR(encode_output_map(params, outputs));
   return launch_pdl(kernel, {.grid = dim3(blocks), .threads = kBlockThreads, .shared_bytes = sizeof(BlockShared)},
                     stream, params, queries, outputs, pass);
+}
+
+// Of splits: `pass` is `splits` itself, or that with decoded rows. A block for every part that has sums of its own, as
+// far as they go.
+template <class Pass>
+Status launch_split_pass(const CudaDevice& device, const AttendParams& params, const DensePass& splits,
+                         const Pass& pass, cudaStream_t stream) {
+  const int blocks = std::min(splits.items(), device.multiprocessors());
+  return launch_block_pass(device, params, pass, static_cast<unsigned>(blocks), stream);
 }
 
 }  // namespace dsv4rt::cuda

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/even_plan.h"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
@@ -46,7 +47,7 @@ inline constexpr int kEvenBarrier = 2;  // the even warpgroup
 inline constexpr int kOddBarrier = 3;   // the odd one
 inline constexpr int kEvenWeightsBarrier = 4;
 inline constexpr int kOddWeightsBarrier = 5;
-inline constexpr int kQueriesBarrier = 6;  // all consumers: queries are normed
+inline constexpr int kQueriesBarrier = 6;  // all consumers: queries are normed, or sums stored that are handed on
 
 // Rows of a token that an item has: [begin, begin + count). None: 0 if the token has none, which gives zeros, -1 if
 // another kernel takes it.
@@ -59,6 +60,7 @@ struct ItemRows {
 struct BlockPass {
   static constexpr bool kSplits = false;   // whether items are splits of tokens
   static constexpr bool kDecoded = false;  // whether rows come decoded (decoded_rows.cuh)
+  static constexpr bool kHands = false;    // whether blocks hand tokens on (even_pass.cuh)
 
   std::int32_t item_count;
   std::int32_t groups;  // groups of 64 heads
@@ -74,7 +76,7 @@ struct BlockPass {
   [[nodiscard]] __device__ int token(int item) const { return item / groups; }
   [[nodiscard]] __device__ int first_head(int item) const { return item % groups * kTileHeads; }
 
-  [[nodiscard]] __device__ ItemRows rows(const TokenRows& token_rows, int /*item*/) const {
+  [[nodiscard]] __device__ ItemRows rows(const TokenRows& token_rows, int /*item*/, bool /*again*/ = false) const {
     return {.begin = 0, .count = token_rows.is_dense() ? -1 : token_rows.count};
   }
   // Whether this pass takes all tokens, and whether it takes one; needs no more than the step's positions.
@@ -119,7 +121,10 @@ struct BlockShared {
   std::uint64_t first_round;   // all threads: consumers know which items have a head with a shift
   std::uint64_t item_full[2];  // item and rotation
   std::uint64_t item_empty[2];
-  std::int32_t first_shifted;       // the block's first item that has a head with a shift
+  std::int32_t first_shifted;           // the item from which on there is a second round, or kNoItem
+  alignas(16) EvenShares::Share share;  // what the block has, where tokens are handed on (even_pass.cuh)
+  bool resumes[2];                  // [item, the next one] whether the item is the tail of a token that is handed on
+  bool hands_on[2];                 // and whether it is the head of one
   float2 run_state[2][kTileHeads];  // [warpgroup] power and sum of weights of a run of splits (dense_plan.cuh)
 };
 // Where row `row` of a token lies, by BlockShared::place of its item; of a split's tokens rows of the window alone.

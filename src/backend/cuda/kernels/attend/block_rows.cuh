@@ -12,8 +12,9 @@
 
 namespace dsv4rt::cuda {
 
-// kSplits: of a split only the window's rows have places, others are looked up two tiles before their turn.
-template <bool kSplits>
+// kSplits: of a split only the window's rows have places, others are looked up two tiles before their turn. kBegins:
+// items may begin behind a token's first row.
+template <bool kSplits, bool kBegins>
 class BlockProducer {
  public:
   // `own`: rows of the item. `place`: of the token's rows.
@@ -70,7 +71,7 @@ class BlockProducer {
   }
   // The thread's row of a tile, of the token's; the item's last one instead of one that does not exist.
   [[nodiscard]] __device__ std::int32_t row_of(int tile) const {
-    return (kSplits ? begin_ : 0) + min(tile * kTileRows + producer_thread() / 4, count_ - 1);
+    return (kBegins ? begin_ : 0) + min(tile * kTileRows + producer_thread() / 4, count_ - 1);
   }
   // Looked up before other accesses are waiting to be served: a look-up queues behind them. Of a split's compressed
   // row its block: what is combined with a load is waited for.

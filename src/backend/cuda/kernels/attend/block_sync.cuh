@@ -26,6 +26,28 @@ __device__ inline bool named_sync_any(int id, int threads, bool value) {
   return any != 0;
 }
 
+// A condition that is the same in all lanes of a warp, so that the compiler knows it: behind a branch that lanes might
+// take apart, it keeps nothing in uniform registers.
+__device__ inline bool uniform(bool condition) {
+  return __shfl_sync(0xffffffffu, static_cast<int>(condition), 0) != 0;
+}
+
+// Between blocks: a word that says that what this thread has stored, and others in front of a barrier with it, is
+// there.
+__device__ inline void store_release(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
+}
+// Returns when the word is not zero; what was stored before it is there. By whole warps.
+__device__ inline void wait_for_flag(const std::uint32_t* flag) {
+  std::uint32_t value;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n"
+                 : "=r"(value)
+                 : "l"(__cvta_generic_to_global(flag))
+                 : "memory");
+  } while (!__all_sync(0xffffffffu, value != 0));  // each lane for itself, and uniform
+}
+
 // These read from any block of the cluster; addresses are block_address()'s.
 __device__ inline float load_cluster(std::uint32_t address) {
   float value;

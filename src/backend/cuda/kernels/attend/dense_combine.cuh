@@ -29,8 +29,8 @@ struct CombineShared {
   static constexpr int kParts = kCombineParts<kMerged>;
   float2 state[kParts][kCombineHeads];      // power and sum of weights
   float added[kParts][kCombineHeads];       // SplitMerge's factors: of the part's sums
-  float kept[kParts][kCombineHeads];        // of those of its run before it, if any is not one
-  float run_factor[kParts][kCombineHeads];  // of a run's sums, where its first part is
+  float kept[kParts][kCombineHeads];        // SplitMerge's other factor, if any is not one
+  float run_factor[kParts][kCombineHeads];  // what a run's sums are multiplied by, where its first part is
   float power[kCombineHeads];               // the greatest of the runs'
 };
 
@@ -57,8 +57,8 @@ __device__ inline void rescale_factors(CombineShared<kMerged>& shared, int parts
 
 // A head's parts, added up one by one: of a value, or of the weights.
 struct RunSums {
-  float total = 0.0f;   // of the runs before
-  float of_run = 0.0f;  // of the parts of the run
+  float total = 0.0f;   // adds up the runs before
+  float of_run = 0.0f;  // adds up the parts of the run
 
   __device__ void begin_run(float first, float factor_of_last) {
     total = __fmaf_rn(of_run, factor_of_last, total);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kCombineThreads, 2)
   const int head = thread % kCombineHeads;
   const int own = thread / kCombineHeads;
   static_assert(kParts <= kCombineThreads / kCombineHeads);
-  const int first_of_two = first_head + lane / 4;  // of the thread's two heads, eight apart
+  const int first_of_two = first_head + lane / 4;  // the thread has two heads, eight apart
   float sink[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kCombineThreads, 2)
   // Of the thread's two heads: two neighbouring values and the weights.
   constexpr int kSums = 3;
   RunSums head_sums[2][kSums];
-  float factors[2] = {0.0f, 0.0f};  // of the run before
+  float factors[2] = {0.0f, 0.0f};  // what the run before is multiplied by
   int left = 0;                     // parts of the run that are still to come
 #pragma unroll
   for (int i = 0; i < kParts; ++i) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "backend/attend_weights.h"
+
 namespace dsv4rt::cuda {
 
 // What a split of 64 heads leaves: FP32 sums of values, a power and a sum of weights for each head.
@@ -32,8 +34,15 @@ struct DenseSplits {
 
   // Splits of a run of a token that has so many, or fewer.
   static constexpr std::int32_t longest_run(std::int32_t splits) { return (splits + kMostRuns - 1) / kMostRuns; }
-  // Runs that such a token can have.
-  static constexpr std::int32_t most_runs(std::int32_t splits) { return splits < kMostRuns ? splits : kMostRuns; }
+  // Most runs of tokens with up to so many splits; those with many rows, of which the dense kernel's are.
+  static constexpr std::int32_t most_runs(std::int32_t splits) {
+    std::int32_t most = 1;
+    for (std::int32_t n = DenseSplits(kMaximumRows + 1).count; n <= splits; ++n) {
+      const std::int32_t runs = (n + longest_run(n) - 1) / longest_run(n);
+      most = runs > most ? runs : most;
+    }
+    return most;
+  }
 
   // Splits that a token of at most so many rows can have.
   static constexpr std::int32_t most(std::int64_t rows) {

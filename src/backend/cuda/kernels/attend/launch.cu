@@ -107,15 +107,15 @@ Status launch_dense(const CudaDevice& device, const AttendParams& p, const Atten
   for (std::int64_t first = 0; first < tokens; first += at_once) {
     const std::int64_t parts = at_once * plan.dense->groups * plan.dense->parts();
     auto* sums = reinterpret_cast<float4*>(memory + used);
-    const DensePass pass{.first_token = static_cast<std::int32_t>(first),
-                         .tokens = static_cast<std::int32_t>(std::min(at_once, tokens - first)),
-                         .groups = plan.dense->groups,
-                         .parts = plan.dense->parts(),
-                         .run = plan.dense->run,
-                         .sums = sums,
-                         .states = reinterpret_cast<float2*>(sums + parts * kSplitQuads)};
-    DSV4RT_RETURN_IF_ERROR(decoded != nullptr ? launch_decoded_dense_splits(device, p, pass, *decoded, stream)
-                                              : launch_dense_splits(device, p, pass, stream));
+    DenseRunsPass pass;
+    pass.first_token = static_cast<std::int32_t>(first);
+    pass.tokens = static_cast<std::int32_t>(std::min(at_once, tokens - first));
+    pass.groups = plan.dense->groups;
+    pass.parts = plan.dense->parts();
+    pass.run = plan.dense->run;
+    pass.sums = sums;
+    pass.states = reinterpret_cast<float2*>(sums + parts * kSplitQuads);
+    DSV4RT_RETURN_IF_ERROR(launch_dense_splits(device, p, pass, decoded, stream));
     if (first == 0) DSV4RT_RETURN_IF_ERROR(launch_tokens(device, p, *plan.warpgroup, decoded, stream));
     DSV4RT_RETURN_IF_ERROR(launch_dense_outputs(p, pass, stream));
   }
@@ -132,6 +132,11 @@ Status launch_hopper(const CudaDevice& device, const AttendParams& p, const Atte
     DSV4RT_RETURN_IF_ERROR(launch_decode_rows(device, p, *decoded, stream));
   }
   const DecodedRows* rows = decoded ? &*decoded : nullptr;
+  if (plan.warpgroup->even) {
+    const auto bytes = static_cast<std::size_t>(plan.warpgroup->even->bytes());
+    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch.take(bytes, kName));
+    return launch_even_blocks(device, p, *plan.warpgroup, memory, scratch.zeros().data(), stream);
+  }
   if (!plan.dense) return launch_tokens(device, p, *plan.warpgroup, rows, stream);
   return launch_dense(device, p, plan, rows, decoded ? plan.decoded->bytes() : 0, scratch, stream);
 }
@@ -168,6 +173,17 @@ std::optional<DecodedRowsShape> plan_decoded_rows(const AttendParams& p, std::in
   return shape.bytes() <= most_bytes ? std::optional(shape) : std::nullopt;
 }
 
+std::optional<EvenShares> plan_even(int multiprocessors, std::int64_t items, std::int64_t most_rows) {
+  // What is saved are tiles of the part of a round that nobody has any more; a head and a tail take an H200 as long as
+  // some eight, what is written and read in between among it.
+  constexpr std::int64_t kHandedTiles = 8;
+  const std::int64_t tiles = (most_rows + kTileRows - 1) / kTileRows;
+  if (items <= multiprocessors || items % multiprocessors == 0) return std::nullopt;
+  const auto shares = EvenShares::of(static_cast<std::int32_t>(items), multiprocessors);
+  const std::int64_t saved = (2 * multiprocessors - shares.rest) * tiles / multiprocessors;
+  return saved >= kHandedTiles ? std::optional(shares) : std::nullopt;
+}
+
 DensePlan plan_dense(int multiprocessors, const AttendParams& p, std::int64_t most_rows) {
   DensePlan plan{.groups = head_groups(p), .splits = DenseSplits::most(most_rows)};
   // Whole runs, where they keep as many blocks busy: a split whose sums are kept and read again takes as long as one
@@ -198,7 +214,8 @@ PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& p, std:
   return plan;
 }
 
-Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params, std::size_t scratch_bytes) {
+Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params, std::size_t scratch_bytes,
+                               std::size_t zero_bytes) {
   const std::int64_t most_rows = most_rows_of(params);
   AttendPlan plan{.slow = attend_slow_path(device.facts(), params)};
   if (device.has_sm90a() && plan.slow == SlowPath::kNone) {
@@ -211,7 +228,14 @@ Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& par
     auto most_bytes = static_cast<std::int64_t>(scratch_bytes);
     // Splits of more tokens at once are worth more than decoded rows: they have half of the scratch, or what one needs.
     if (dense) most_bytes = std::min(most_bytes / 2, most_bytes - plan.dense->token_bytes());
-    if (dense || plan.warpgroup->cluster_blocks == 1) plan.decoded = plan_decoded_rows(params, most_rows, most_bytes);
+    const bool alone = plan.warpgroup->cluster_blocks == 1;
+    if (dense || alone) plan.decoded = plan_decoded_rows(params, most_rows, most_bytes);
+    if (!dense && alone && !plan.decoded) {
+      const auto even = plan_even(device.multiprocessors(), params.step.counts.tokens * head_groups(params), most_rows);
+      if (even && even->bytes() <= most_bytes && even->zero_bytes() <= static_cast<std::int64_t>(zero_bytes)) {
+        plan.warpgroup->even = even;
+      }
+    }
     return plan;
   }
   plan.portable = plan_portable(device.facts(), params, most_rows);
@@ -225,14 +249,16 @@ bool AttendPlan::norms_queries() const {
 Result<bool> CudaOps::norms_queries(const AttendParams& params) {
   if (params.step.counts.tokens == 0) return false;
   DSV4RT_RETURN_IF_ERROR(check(params));
-  DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params, scratch_.size()));
+  DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan,
+                          plan_attend(device_, params, scratch_.size(), scratch_.zeros().size()));
   return plan.norms_queries();
 }
 
 Status CudaOps::attend(const AttendParams& params) {
   if (params.step.counts.tokens == 0) return {};
   DSV4RT_RETURN_IF_ERROR(check(params));
-  DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan, plan_attend(device_, params, scratch_.size()));
+  DSV4RT_ASSIGN_OR_RETURN(const AttendPlan plan,
+                          plan_attend(device_, params, scratch_.size(), scratch_.zeros().size()));
   DSV4RT_RETURN_IF_ERROR(require(!params.query_eps || plan.norms_queries(), kName, "step.counts.tokens",
                                  params.step.counts.tokens, "a step whose queries norms_queries() leaves to attend"));
   slow_paths_.tell(plan.slow);

@@ -9,6 +9,7 @@
 #include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/attend/decoded_rows_shape.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
+#include "backend/cuda/kernels/attend/even_plan.h"
 #include "backend/cuda/slow_path.h"
 #include "backend/ops.h"
 
@@ -24,7 +25,8 @@ struct WarpgroupPlan {
   // The grid.
   std::int64_t blocks = 0;
   int grid_groups = 1;
-  bool dense = false;  // whether tokens of the dense kernel may be among them
+  bool dense = false;                             // whether tokens of the dense kernel may be among them
+  std::optional<EvenShares> even = std::nullopt;  // how blocks alone hand tokens on, where they do
   bool operator==(const WarpgroupPlan&) const = default;
 };
 
@@ -69,9 +71,10 @@ struct AttendPlan {
   [[nodiscard]] bool norms_queries() const;
 };
 
-// Precondition: 1 token and more, and parameters that CudaOps::attend takes. `scratch_bytes`: scratch memory there is.
-// Errors: of the driver.
-Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params, std::size_t scratch_bytes);
+// Precondition: 1 token and more, and parameters that CudaOps::attend takes. `scratch_bytes`, `zero_bytes`: scratch
+// memory there is, and of it that is zero between operations. Errors: of the driver.
+Result<AttendPlan> plan_attend(const CudaDevice& device, const AttendParams& params, std::size_t scratch_bytes,
+                               std::size_t zero_bytes);
 
 // Parts of it. The first is why the Hopper kernel takes none of the tokens: kNone where it serves, or where the device
 // has no such kernel.
@@ -82,6 +85,8 @@ std::optional<RunPlan> plan_runs(int multiprocessors, const AttendParams& params
 // Nothing where tokens read each row too few times for its decoding, or `most_bytes` are too few.
 std::optional<DecodedRowsShape> plan_decoded_rows(const AttendParams& params, std::int64_t most_rows,
                                                   std::int64_t most_bytes);
+// Nothing where the last round of blocks alone is full, or nearly, or rows are few.
+std::optional<EvenShares> plan_even(int multiprocessors, std::int64_t items, std::int64_t most_rows);
 DensePlan plan_dense(int multiprocessors, const AttendParams& params, std::int64_t most_rows);
 PortablePlan plan_portable(const DeviceFacts& facts, const AttendParams& params, std::int64_t most_rows);
 
