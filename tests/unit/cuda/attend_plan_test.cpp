@@ -392,7 +392,9 @@ TEST(AttendPlan, LastItemsDivideEvenlyWhereARoundIsHardlyBegun) {
   // Few rows are over before the next block has what the one before leaves.
   EXPECT_FALSE(even({.tokens = 136, .context = 8192, .ratio = 128}));
   EXPECT_FALSE(even({.tokens = 136, .context = 8192}));
-  // Nor where the dense kernel takes tokens, or there is no room.
+  // Nor where rows lie decoded, or the dense kernel takes tokens, or there is no room.
+  EXPECT_TRUE(even({.tokens = 136, .sequences = 1, .context = 8192, .ratio = 4, .top_k = 512}));
+  EXPECT_FALSE(even({.tokens = 31 * 132 + 4, .sequences = 1, .context = 8192, .ratio = 4, .top_k = 512}));
   EXPECT_FALSE(even({.tokens = 136, .context = 1 << 18, .ratio = 128}));
   const auto shares = EvenShares::of(136, 132);
   Case c = csa;
