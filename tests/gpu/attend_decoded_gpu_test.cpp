@@ -24,13 +24,7 @@ class DecodedRows : public AttendGpuTest {
   };
 
   static void expect_same_bytes(const Prompt& prompt) {
-    std::int32_t slots = 0;
-    std::int64_t positions = 0;
-    for (const AttendPart& part : prompt.parts) {
-      slots = std::max(slots, part.slot + 1);
-      positions = std::max<std::int64_t>(positions, part.start + part.count);
-    }
-    Setup setup(prompt.shape, slots, positions);
+    Setup setup = setup_for(prompt.shape, prompt.parts);
     if (prompt.change != nullptr) prompt.change(setup.pool);
     const cuda::AttendPlan plan = plan_of(setup, prompt.parts, prompt.padding);
     ASSERT_TRUE(plan.decoded) << "another kernel serves this step";
@@ -43,7 +37,7 @@ class DecodedRows : public AttendGpuTest {
                   static_cast<std::size_t>(token) * static_cast<std::size_t>(prompt.shape.heads) * kHeadDim,
                   "token " + std::to_string(token));
     }
-    const auto end = static_cast<std::int32_t>(positions) + 900;
+    const std::int32_t end = end_of(prompt.parts) + 900;
     expect_same(run(gpu(), setup, prompt.parts, prompt.padding, end), decoded, 0, "loose bounds");
     ASSERT_OK(gpu().reserve_scratch(little));
     expect_same(run(gpu(), setup, prompt.parts, prompt.padding), decoded, 0, "packed rows");

@@ -30,13 +30,7 @@ class HandedOn : public AttendGpuTest {
 
   // The step twice, with loose bounds, and its parts in steps of few tokens, which clusters take.
   static void expect_same_bytes(const Step& step) {
-    std::int32_t slots = 0;
-    std::int64_t positions = 0;
-    for (const AttendPart& part : step.parts) {
-      slots = std::max(slots, part.slot + 1);
-      positions = std::max<std::int64_t>(positions, part.start + part.count);
-    }
-    Setup setup(step.shape, slots, positions);
+    Setup setup = setup_for(step.shape, step.parts);
     if (step.change != nullptr) step.change(setup.pool);
     setup.query_scale = step.query_scale;
     setup.scaled_head = 21;
@@ -44,7 +38,7 @@ class HandedOn : public AttendGpuTest {
     ASSERT_TRUE(plan.warpgroup && plan.warpgroup->even) << "no token is handed on";
     const auto whole = run(gpu(), setup, step.parts, step.padding);
     expect_same(run(gpu(), setup, step.parts, step.padding), whole, 0, "again");
-    const auto end = static_cast<std::int32_t>(positions) + 900;
+    const std::int32_t end = end_of(step.parts) + 900;
     expect_same(run(gpu(), setup, step.parts, step.padding, end), whole, 0, "loose bounds");
     const std::size_t width = static_cast<std::size_t>(step.shape.heads) * kHeadDim;
     std::size_t token = 0;

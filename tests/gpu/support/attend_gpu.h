@@ -52,6 +52,19 @@ class AttendGpuTest : public GpuTest {
     }
   }
 
+  // Where the longest of the parts ends.
+  static std::int32_t end_of(const std::vector<AttendPart>& parts) {
+    std::int32_t end = 0;
+    for (const AttendPart& part : parts) end = std::max(end, part.start + part.count);
+    return end;
+  }
+  // Slots and positions for all of the parts.
+  static Setup setup_for(const AttendShape& shape, const std::vector<AttendPart>& parts) {
+    std::int32_t slots = 0;
+    for (const AttendPart& part : parts) slots = std::max(slots, part.slot + 1);
+    return Setup(shape, slots, end_of(parts));
+  }
+
   static std::vector<bf16> run(Backend& backend, const Setup& setup, const std::vector<AttendPart>& parts,
                                std::int32_t padding = 0, std::int32_t context_end = 0) {
     AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);

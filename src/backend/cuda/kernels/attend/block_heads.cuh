@@ -104,8 +104,7 @@ class BlockConsumer {
   template <bool kShifted>
   __device__ void write_sums(float4* sums, float2* states) const {
     sums += group() * kSumQuads * 128 + static_cast<int>(threadIdx.x) % 128;
-#pragma unroll
-    for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
+    store_quads(sums);
     if (group() != 0 || lane() % 4 != 0) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -123,8 +122,7 @@ class BlockConsumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[half] = make_float2(reference<kShifted>(half).power, factor_[half]);
     if (step == 0) {
-#pragma unroll
-      for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
+      store_quads(sums);
     } else {
       SplitMerge merges[2];
 #pragma unroll
@@ -152,8 +150,7 @@ class BlockConsumer {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     release((tiles() - 1) % 2);
     float4* sums = pass.sums + std::int64_t{block} * kSplitQuads + group() * kSumQuads * 128 + thread % 128;
-#pragma unroll
-    for (int i = 0; i < kSumQuads; ++i) sums[i * 128] = quad(i);
+    store_quads(sums);
     auto& state = pass.states[block];
     const int item = at();
     if (thread < 2 * kTileHeads) (&state.row_max[0][0])[thread] = (&shared_.row_max[item][0][0])[thread];
@@ -213,11 +210,15 @@ class BlockConsumer {
     if (kSplits || tile + 1 < tiles()) release(tile % 2);
   }
 
-  // --- sums of splits --------------------------------------------------------------------------------------
+  // --- sums that other blocks or kernels go on with ----------------------------------------------------------
 
   [[nodiscard]] __device__ float4 quad(int i) const {
     const float* own = &o_[i / (kSumQuads / kHalfParts)][i % (kSumQuads / kHalfParts) * 4];
     return make_float4(own[0], own[1], own[2], own[3]);
+  }
+  __device__ void store_quads(float4* to) const {
+#pragma unroll
+    for (int i = 0; i < kSumQuads; ++i) to[i * 128] = quad(i);
   }
   // Adds the thread's quads to those that it has left at `to`. Nothing comes back, but where a power has changed.
   __device__ void add_sums(const SplitMerge (&merges)[2], float4* to) const {

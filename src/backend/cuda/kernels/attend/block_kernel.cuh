@@ -134,7 +134,7 @@ template <bool kShifted, class Pass>
 __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& queries, const CUtensorMap& outputs,
                                      const Pass& pass, int begin, int& n, BlockShared& shared) {
   const auto copy = [&](int i) {
-    if (!Pass::kHands && threadIdx.x != 0) return;
+    if (!Pass::kHands && threadIdx.x != 0) return;  // where tokens are handed on, whole warps look items up
     const int item = block_item(pass, shared, i);
     if (threadIdx.x != 0 || item >= pass.items()) return;
     if (pass.has_queries_of_last(item)) {
@@ -259,7 +259,7 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
       if constexpr (Pass::kDecoded) {
         return DecodedProducer<Pass::kSplits>(pass.decoded, rows, own, places, shared);
       } else {
-        return BlockProducer < Pass::kSplits, Pass::kSplits || Pass::kHands > (p, rows, own, places, shared);
+        return BlockProducer<Pass::kSplits, (Pass::kSplits || Pass::kHands)>(p, rows, own, places, shared);
       }
     }();
 #pragma unroll 1
@@ -288,7 +288,7 @@ __device__ inline bool any_item(const AttendParams& p, const Pass& pass, const B
 
 // Grid: any number of blocks; of EvenPass as many as divide the items. `queries`, `outputs`: encode_query_map()'s and
 // encode_output_map()'s. Pass: BlockPass for tokens of up to kMaximumRows rows or selected ones, EvenPass for the same,
-// DensePass or DenseRunsPass for the others; Decoded<..> of each.
+// DensePass or DenseRunsPass for the others; Decoded<..> of BlockPass and of DenseRunsPass.
 template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
