@@ -58,9 +58,13 @@ std::vector<Case> cases() {
     all.push_back({"decode hca flash 512K", shape_of(64, 128, 0), b, 524287, 1});
     all.push_back({"decode hca flash 1M", shape_of(64, 128, 0), b, 1048575, 1});
   }
-  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca pro 128K", shape_of(128, 128, 0), b, 131071, 1});
-  for (const std::int32_t b : {1, 32}) all.push_back({"decode hca pro 1M", shape_of(128, 128, 0), b, 1048575, 1});
+  for (const std::int32_t b : {34, 66, 128}) all.push_back({"decode hca pro 8K", shape_of(128, 128, 0), b, 8191, 1});
+  for (const std::int32_t b : {1, 32, 33, 34, 66, 128})
+    all.push_back({"decode hca pro 128K", shape_of(128, 128, 0), b, 131071, 1});
+  for (const std::int32_t b : {1, 8, 32}) all.push_back({"decode hca pro 512K", shape_of(128, 128, 0), b, 524287, 1});
+  for (const std::int32_t b : {1, 8, 32}) all.push_back({"decode hca pro 1M", shape_of(128, 128, 0), b, 1048575, 1});
   for (const std::int32_t b : {1, 128}) all.push_back({"decode swa flash", shape_of(64, 0, 0), b, 8191, 1});
+  for (const std::int32_t b : {34, 66, 128}) all.push_back({"decode swa pro", shape_of(128, 0, 0), b, 8191, 1});
   all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 1, 8191, 1});
   all.push_back({"decode csa 8 heads", shape_of(8, 4, 512), 128, 8191, 1});
   all.push_back({"prefill csa flash", shape_of(64, 4, 512), 1, 8192, 4096});

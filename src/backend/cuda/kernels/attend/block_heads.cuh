@@ -274,9 +274,15 @@ class BlockConsumer {
     }
   }
 
-  // Weights in place of scores, rounded ones to shared memory.
+  // What is left of a tile's scores: rounded weights, and of each step of 32 rows and each of the thread's heads the
+  // sum of those that are not.
+  struct TileWeights {
+    WeightWords words;
+    float sums[2][2];
+  };
+  // Rounded weights go to shared memory, too. What is added up here needs no scores later.
   template <bool kShifted>
-  __device__ void weigh(TileScores& s) {
+  __device__ void weigh(TileScores& s, TileWeights& weights) {
     const decltype(reference<kShifted>(0)) references[2] = {reference<kShifted>(0), reference<kShifted>(1)};
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
@@ -287,16 +293,22 @@ class BlockConsumer {
         s[i] = own.unshifted_weight(s[i]);
       }
     }
-    store_weights(s, fragment_address(shared_address(shared_.weights[group()]), warp() % 4 * 16, lane()));
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) weights.sums[step][half] = step_sum(s, step, half);
+    }
+    round_weights(s, weights.words);
+    store_weights(weights.words, fragment_address(shared_address(shared_.weights[group()]), warp() % 4 * 16, lane()));
     fence_async_proxy();
   }
-  // Adds what weigh() left; others do not wait for it.
-  __device__ void add_weights(const TileScores& s) {
+  // Adds the sums that weigh() left; others do not wait for it.
+  __device__ void add_weights(const TileWeights& weights) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float sum = step_sum(s, step, half);
+        const float sum = head_sum(weights.sums[step][half]);
         const int own = group();
         if (lane() % 4 == 0) shared_.sum[at()][2 * own + step][head(half)] += sum;
       }
@@ -313,6 +325,23 @@ class BlockConsumer {
     const std::uint32_t v = values(slot);
     const std::uint32_t weights = atom_word(shared_address(shared_.weights[slot]), 16);
     start_half_products(o_, weights, v);
+  }
+
+  // Values of the warpgroup's own tile, with weights that it has in registers where these are enough, and its sums of
+  // weights beside them. kGroup: the warpgroup's number.
+  template <int kGroup>
+  __device__ void sum_own(int tile, TileWeights& weights) {
+    if constexpr (kDecoded) {
+      start_half_products(o_, weights.words, values(kGroup));
+    } else {
+      named_sync(kGroup == 0 ? kEvenBarrier : kOddBarrier, kBlockConsumers / 2);
+      multiply(kGroup);
+    }
+    add_weights(weights);
+    wgmma_wait<0>();
+    if constexpr (kDecoded) hold_weights(weights.words);
+    release_values(tile);
+    hold_half_sums(o_);
   }
 
   // What weights are relative to, and sums to begin with. `s`: scores of tile kGroup, if there is one.
@@ -396,13 +425,14 @@ class BlockConsumer {
     wgmma_wait<0>();
     finish_scores(0, s);
     begin<0, kShifted>(greatest, pass, s);
+    TileWeights weights;
     int tile = 0;
 #pragma unroll 1
     while (true) {
-      weigh<kShifted>(s);
+      weigh<kShifted>(s, weights);
       named_arrive(kEvenWeightsBarrier, kBlockConsumers);
       if (tile + 2 >= tiles()) break;
-      lead_own(tile, s);
+      sum_own<0>(tile, weights);
       start_odd(tile + 1);
       tile += 2;
       start_scores(tile, s);
@@ -413,7 +443,7 @@ class BlockConsumer {
       finish_scores(tile, s);
     }
     if (tile + 1 == tiles()) next();
-    lead_own(tile, s);
+    sum_own<0>(tile, weights);
     if (tile + 1 < tiles()) {
       start_odd(tile + 1);
       next();
@@ -427,15 +457,6 @@ class BlockConsumer {
     named_sync(kOddWeightsBarrier, kBlockConsumers);
     wait_full(tile);
     multiply(1);
-  }
-  // Values of an even tile, whose weights are `s`.
-  __device__ void lead_own(int tile, const TileScores& s) {
-    named_sync(kEvenBarrier, kBlockConsumers / 2);
-    multiply(0);
-    add_weights(s);
-    wgmma_wait<0>();
-    release_values(tile);
-    hold_half_sums(o_);
   }
   // The odd one: tiles 1, 3, .., and the values of each tile before, which come first: its slot is then free for the
   // next one, which takes the producers long to decode. Of rows that come decoded the scores go first, and are weighed
@@ -451,22 +472,15 @@ class BlockConsumer {
     wgmma_wait<0>();
     finish_scores(1, s);
     begin<1, kShifted>(greatest, pass, s);
+    TileWeights weights;
     int tile = 1;
 #pragma unroll 1
     while (true) {
-      weigh<kShifted>(s);
+      weigh<kShifted>(s, weights);
       named_arrive(kOddWeightsBarrier, kBlockConsumers);
-      if (tile == 1) {
-        start_even(0);
-      } else {
-        named_sync(kOddBarrier, kBlockConsumers / 2);
-      }
+      if (tile == 1) start_even(0);
       if (tile == 1 || kDecoded) end_even(tile - 1);
-      multiply(1);
-      add_weights(s);
-      wgmma_wait<0>();
-      release_values(tile);
-      hold_half_sums(o_);
+      sum_own<1>(tile, weights);
       if (tile + 2 >= tiles()) break;
       tile += 2;
       if constexpr (kDecoded) {

@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   __syncthreads();
   int n = 0;
   if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kBlockConsumers / 32) {
-    take_registers<kBlockConsumerRegisters>();
+    take_registers<kBlockConsumerRegisters<Pass::kDecoded>>();
     consume_items<false>(p, queries, outputs, pass, 0, n, shared);
     const int again = end_first_round(shared);
     if (again != kNoItem) {
@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       consume_items<true>(p, queries, outputs, pass, again, n, shared);
     }
   } else {
-    give_registers<kBlockProducerRegisters>();
+    give_registers<kBlockProducerRegisters<Pass::kDecoded>>();
     int filled[2] = {0, 0};
     produce_items<false>(p, queries, pass, 0, n, filled, shared);
     const int again = end_first_round(shared);

@@ -37,9 +37,15 @@ namespace dsv4rt::cuda {
 inline constexpr int kBlockConsumers = 256;
 inline constexpr int kBlockProducers = 256;
 inline constexpr int kBlockThreads = kBlockConsumers + kBlockProducers;
-inline constexpr int kBlockConsumerRegisters = 192;
-inline constexpr int kBlockProducerRegisters = 64;
-static_assert(kBlockConsumerRegisters * kBlockConsumers + kBlockProducerRegisters * kBlockProducers <= 65536);
+// Producers that decode have most of a row in registers. Where they do not, consumers keep weights.
+template <bool kDecoded>
+inline constexpr int kBlockProducerRegisters = kDecoded ? 40 : 64;
+template <bool kDecoded>
+inline constexpr int kBlockConsumerRegisters = kDecoded ? 216 : 192;
+template <bool kDecoded>
+inline constexpr int kBlockRegisters =
+    kBlockConsumerRegisters<kDecoded>* kBlockConsumers + kBlockProducerRegisters<kDecoded>* kBlockProducers;
+static_assert(kBlockRegisters<false> <= 65536 && kBlockRegisters<true> <= 65536);
 
 // Barriers by name: of roles; of what some store, which arrive, and others wait for.
 inline constexpr int kBlockProducersBarrier = 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/attend/tile_scores.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -25,23 +26,36 @@ __device__ inline void hold_half_sums(HalfSums& sums) {
   for (auto& part : sums) wgmma_hold(part);
 }
 
-// Starts the products of a tile's values with its weights; atom_word()s of an atom of weights, whose rows are heads,
-// and of the half's atoms.
-__device__ inline void start_half_products(HalfSums& sums, std::uint32_t weights, std::uint32_t values) {
-  constexpr int kPartValues = kHalfValues / kHalfParts;
-  constexpr int kPartBytes = kPartValues / kAtomValues * kAtomBytes;
+// Starts the products of a tile's values: product(part, i, values) for each of these parts and each 16 rows. `values`:
+// atom_word() of the half's atoms.
+template <class Product>
+__device__ inline void start_half_products(HalfSums& sums, std::uint32_t values, const Product& product) {
+  constexpr int kPartBytes = kHalfValues / kHalfParts / kAtomValues * kAtomBytes;
   hold_half_sums(sums);
   wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kTileRows / 16; ++i) {
 #pragma unroll
     for (int part = 0; part < kHalfParts; ++part) {
-      Wgmma<kPartValues>::template bf16<1>(sums[part], atom_descriptor(weights + i * 32 / 16),
-                                           atom_descriptor(values + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16),
-                                           true);
+      product(part, i, atom_descriptor(values + (i * 16 * kAtomRowBytes + part * kPartBytes) / 16));
     }
   }
   wgmma_commit();
+}
+using HalfProduct = Wgmma<kHalfValues / kHalfParts>;
+
+// With weights in shared memory, `weights`: atom_word() of an atom whose rows are heads.
+__device__ inline void start_half_products(HalfSums& sums, std::uint32_t weights, std::uint32_t values) {
+  start_half_products(sums, values, [&](int part, int i, std::uint64_t rows) {
+    HalfProduct::bf16<1>(sums[part], atom_descriptor(weights + i * 32 / 16), rows, true);
+  });
+}
+// And with the warps' own, which stay where they are until the products have ended.
+__device__ inline void start_half_products(HalfSums& sums, WeightWords& weights, std::uint32_t values) {
+  hold_weights(weights);
+  start_half_products(sums, values, [&](int part, int i, std::uint64_t rows) {
+    HalfProduct::bf16_registers<1>(sums[part], weights[i], rows, true);
+  });
 }
 
 #endif

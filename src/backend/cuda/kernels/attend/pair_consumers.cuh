@@ -174,7 +174,9 @@ class PairScorer {
     if (weighed_ > 0) barrier_wait_cluster(shared_address(&shared_.weights_free[group_]), (weighed_ - 1) & 1);
     ++weighed_;
     const std::uint32_t own = shared_address(shared_.weights[group_]);
-    store_weights(s, fragment_address(own, thread() / 32 * 16, lane()));
+    WeightWords words;
+    round_weights(s, words);
+    store_weights(words, fragment_address(own, thread() / 32 * 16, lane()));
     fence_async_proxy();
     named_sync(kPairWeightsBarrier + group_, 128);
     if (thread() == 0) {
@@ -185,7 +187,7 @@ class PairScorer {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) sum_[step][half] += step_sum(s, step, half);
+      for (int half = 0; half < 2; ++half) sum_[step][half] += head_sum(step_sum(s, step, half));
     }
   }
 

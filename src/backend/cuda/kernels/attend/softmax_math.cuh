@@ -97,12 +97,15 @@ __device__ inline float reciprocal(float x) {
   return inverse;
 }
 
-// Sum of the weights of a step of 32 rows, one of the two in a tile, by the four lanes of a head; the lane has those of
-// two heads. All kernels of tiles sum in this order.
+// Sum of a thread's weights of a step of 32 rows, one of the two in a tile, of one of its two heads; those of the
+// head's four lanes head_sum() adds up. All kernels of tiles sum in this order.
 __device__ inline float step_sum(const float (&weights)[32], int step, int half) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 4 * step; i < 4 * step + 4; ++i) sum += weights[4 * i + 2 * half] + weights[4 * i + 2 * half + 1];
+  return sum;
+}
+__device__ inline float head_sum(float sum) {
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
   return sum;

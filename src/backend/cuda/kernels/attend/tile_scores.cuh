@@ -42,13 +42,26 @@ __device__ inline void scale_scores(TileScores& s, const Left& left) {
   }
 }
 
-// Weights in place of scores, rounded, to 16 heads' rows of an atom. `to`: fragment_address() of the warp's first head.
-__device__ inline void store_weights(const TileScores& s, std::uint32_t to) {
+// A thread's rounded weights of a tile, four words for each 16 rows, as products take them from registers.
+using WeightWords = std::uint32_t[kTileRows / 16][4];
+
+// Of weights in place of scores.
+__device__ inline void round_weights(const TileScores& s, WeightWords& words) {
 #pragma unroll
-  for (int unit = 0; unit < kTileRows / kUnitValues; unit += 2) {
-    const float* v = &s[4 * unit];
-    store_fragments(to ^ (unit * kUnitBytes), pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
-                    pack_bf16(v[6], v[7]));
+  for (int i = 0; i < kTileRows / 4; ++i) words[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+// To 16 heads' rows of an atom. `to`: fragment_address() of the warp's first head.
+__device__ inline void store_weights(const WeightWords& words, std::uint32_t to) {
+#pragma unroll
+  for (int i = 0; i < kTileRows / 16; ++i) {
+    store_fragments(to ^ (2 * i * kUnitBytes), words[i][0], words[i][1], words[i][2], words[i][3]);
+  }
+}
+// Registers that products read count as free as soon as those are issued: keeps weights where they are until then.
+__device__ inline void hold_weights(WeightWords& words) {
+#pragma unroll
+  for (auto& four : words) {
+    asm volatile("" : "+r"(four[0]), "+r"(four[1]), "+r"(four[2]), "+r"(four[3])::"memory");
   }
 }
 

@@ -186,7 +186,7 @@ class ScoreConsumer {
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float sum = step_sum(s, step, half);
+        const float sum = head_sum(step_sum(s, step, half));
         const int at = 2 * tile + step;
         if (lane % 4 == 0 && at < split.own_steps()) shared_.step_sum[split.own_step() + at][head(half)] = sum;
       }
