@@ -477,8 +477,9 @@ class BlockConsumer {
 #pragma unroll 1
     while (true) {
       weigh<kShifted>(s, weights);
-      named_arrive(kOddWeightsBarrier, kBlockConsumers);
+      // In this order: a rehearsal waits for no slots, and the even warpgroup could otherwise be two tiles ahead.
       if (tile == 1) start_even(0);
+      named_arrive(kOddWeightsBarrier, kBlockConsumers);
       if (tile == 1 || kDecoded) end_even(tile - 1);
       sum_own<1>(tile, weights);
       if (tile + 2 >= tiles()) break;
@@ -495,7 +496,7 @@ class BlockConsumer {
       finish_scores(tile, s);
     }
   }
-  // Values of a tile of the even warpgroup's. What this warpgroup has stored before is there after it, too.
+  // Values of a tile of the even warpgroup's.
   __device__ void follow_even(int tile) {
     start_even(tile);
     end_even(tile);

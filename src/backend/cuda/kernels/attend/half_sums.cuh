@@ -50,7 +50,7 @@ __device__ inline void start_half_products(HalfSums& sums, std::uint32_t weights
     HalfProduct::bf16<1>(sums[part], atom_descriptor(weights + i * 32 / 16), rows, true);
   });
 }
-// And with the warps' own, which stay where they are until the products have ended.
+// And with the warps' own; hold_weights() comes behind the wait for the products.
 __device__ inline void start_half_products(HalfSums& sums, WeightWords& weights, std::uint32_t values) {
   hold_weights(weights);
   start_half_products(sums, values, [&](int part, int i, std::uint64_t rows) {

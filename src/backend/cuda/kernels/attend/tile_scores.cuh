@@ -57,7 +57,8 @@ __device__ inline void store_weights(const WeightWords& words, std::uint32_t to)
     store_fragments(to ^ (2 * i * kUnitBytes), words[i][0], words[i][1], words[i][2], words[i][3]);
   }
 }
-// Registers that products read count as free as soon as those are issued: keeps weights where they are until then.
+// Before products that read the weights, and behind the wait for their end: registers count as free as soon as products
+// are issued.
 __device__ inline void hold_weights(WeightWords& words) {
 #pragma unroll
   for (auto& four : words) {
