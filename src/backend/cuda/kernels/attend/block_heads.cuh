@@ -11,7 +11,6 @@
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/split_merge.cuh"
 #include "backend/cuda/kernels/attend/tile_scores.cuh"
-#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
@@ -274,7 +273,7 @@ class BlockConsumer {
     }
   }
 
-  // What is left of a tile's scores: rounded weights, and of each step of 32 rows and each of the thread's heads the
+  // What is left of a thread's scores of a tile: rounded weights, and of each step of 32 rows and each of its heads the
   // sum of those that are not.
   struct TileWeights {
     WeightWords words;
@@ -339,7 +338,7 @@ class BlockConsumer {
     }
     add_weights(weights);
     wgmma_wait<0>();
-    if constexpr (kDecoded) hold_weights(weights.words);
+    if constexpr (kDecoded) wgmma_hold(weights.words);
     release_values(tile);
     hold_half_sums(o_);
   }

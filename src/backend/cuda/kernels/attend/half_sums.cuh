@@ -50,9 +50,9 @@ __device__ inline void start_half_products(HalfSums& sums, std::uint32_t weights
     HalfProduct::bf16<1>(sums[part], atom_descriptor(weights + i * 32 / 16), rows, true);
   });
 }
-// And with the warps' own; hold_weights() comes behind the wait for the products.
+// And with the warps' own; wgmma_hold() comes behind the wait for the products.
 __device__ inline void start_half_products(HalfSums& sums, WeightWords& weights, std::uint32_t values) {
-  hold_weights(weights);
+  wgmma_hold(weights);
   start_half_products(sums, values, [&](int part, int i, std::uint64_t rows) {
     HalfProduct::bf16_registers<1>(sums[part], weights[i], rows, true);
   });

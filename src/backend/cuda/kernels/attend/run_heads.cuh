@@ -108,12 +108,6 @@ class RunConsumer {
     return p_.output_rope.inverse_frequency != nullptr;
   }
 
-  // Registers that products read count as free as soon as those are issued: keeps weights where they are until then.
-  __device__ static void hold(Weights& weights) {
-#pragma unroll
-    for (uint4& unit : weights) asm volatile("" : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)::"memory");
-  }
-
   // --- the ring of queries --------------------------------------------------------------------------------
 
   __device__ void release(int slot) {
@@ -341,20 +335,19 @@ class RunConsumer {
   // A part of the values, summed.
   __device__ static void multiply(const Values& values, int part, Weights& weights, float (&o)[kPartValues / 2]) {
     const std::uint64_t column = std::uint64_t{kPartValues / kAtomValues * Room::kAtomUnits} * part;
-    hold(weights);
+    wgmma_hold(weights);
     wgmma_hold(o);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
-      const std::uint32_t a[4] = {weights[i].x, weights[i].y, weights[i].z, weights[i].w};
       const std::uint64_t rows = i < kWindowProducts ? values.window + 16 * i * Room::kRowUnits
                                                      : values.compressed + 16 * (i - kWindowProducts) * Room::kRowUnits;
-      Wgmma<kPartValues>::template bf16_registers<1>(o, a, rows + column, i > 0);
+      Wgmma<kPartValues>::template bf16_registers<1>(o, weights[i], rows + column, i > 0);
     }
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_hold(o);
-    hold(weights);
+    wgmma_hold(weights);
   }
 
   // o * factor, rounded, turned if the part is the last. Four lanes exchange what they have of 32 values, so that each

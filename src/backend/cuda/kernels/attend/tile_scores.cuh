@@ -42,27 +42,23 @@ __device__ inline void scale_scores(TileScores& s, const Left& left) {
   }
 }
 
-// A thread's rounded weights of a tile, four words for each 16 rows, as products take them from registers.
-using WeightWords = std::uint32_t[kTileRows / 16][4];
+// A thread's rounded weights of a tile, of each 16 rows as products take them from registers.
+using WeightWords = uint4[kTileRows / 16];
 
 // Of weights in place of scores.
 __device__ inline void round_weights(const TileScores& s, WeightWords& words) {
 #pragma unroll
-  for (int i = 0; i < kTileRows / 4; ++i) words[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < kTileRows / 16; ++i) {
+    const float(&of)[8] = *reinterpret_cast<const float(*)[8]>(&s[8 * i]);
+    words[i] =
+        make_uint4(pack_bf16(of[0], of[1]), pack_bf16(of[2], of[3]), pack_bf16(of[4], of[5]), pack_bf16(of[6], of[7]));
+  }
 }
 // To 16 heads' rows of an atom. `to`: fragment_address() of the warp's first head.
 __device__ inline void store_weights(const WeightWords& words, std::uint32_t to) {
 #pragma unroll
   for (int i = 0; i < kTileRows / 16; ++i) {
-    store_fragments(to ^ (2 * i * kUnitBytes), words[i][0], words[i][1], words[i][2], words[i][3]);
-  }
-}
-// Before products that read the weights, and behind the wait for their end: registers count as free as soon as products
-// are issued.
-__device__ inline void hold_weights(WeightWords& words) {
-#pragma unroll
-  for (auto& four : words) {
-    asm volatile("" : "+r"(four[0]), "+r"(four[1]), "+r"(four[2]), "+r"(four[3])::"memory");
+    store_fragments(to ^ (2 * i * kUnitBytes), words[i].x, words[i].y, words[i].z, words[i].w);
   }
 }
 

@@ -92,12 +92,6 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
     }
   }
 
-  // Registers that products read count as free as soon as those are issued: keeps weights where they are until then.
-  __device__ static void hold_weights(uint4 (&a)[kProducts]) {
-#pragma unroll
-    for (uint4& unit : a) asm volatile("" : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)::"memory");
-  }
-
   // Starts the products of a tile's values with the weights in `a`, once they are there.
   __device__ void multiply_tile(int tile, uint4 (&a)[kProducts], Sums& o) {
     constexpr int kPieceTiles = KvSplit<kBlocks>::kPieceTiles;
@@ -112,12 +106,11 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
     const std::byte* atoms = shared_.slot[1] + piece % 2 * KvSplit<kBlocks>::kPieceBytes;
     const std::uint64_t v = atom_descriptor(
         shared_address(atoms) + tile % kPieceTiles * kGroups * kAtomBytes + group_ * kGroupBytes, kAtomBytes);
-    hold_weights(a);
+    wgmma_hold(a);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
-      const std::uint32_t weights[4] = {a[i].x, a[i].y, a[i].z, a[i].w};
-      Wgmma<kColumns>::template bf16_registers<1>(o.values, weights, v + i * 16 * kAtomRowBytes / 16, true);
+      Wgmma<kColumns>::template bf16_registers<1>(o.values, a[i], v + i * 16 * kAtomRowBytes / 16, true);
     }
     wgmma_commit();
   }
@@ -125,7 +118,7 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
   // weights. The last one's of a piece are waited for: producers wait for its place.
   __device__ void finish_tile_before(const KvSplit<kBlocks>& split, int tile, uint4 (&a)[kProducts]) {
     wgmma_wait<1>();
-    hold_weights(a);
+    wgmma_hold(a);
     load_weights(split, tile + 1, a);
     if (tile % KvSplit<kBlocks>::kPieceTiles == KvSplit<kBlocks>::kPieceTiles - 1) {
       wgmma_wait<0>();
@@ -172,8 +165,8 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
       factor[half] = reciprocal(sum[half] + reference_[half].sink_weight(sink[half]));
     }
     wgmma_wait<0>();
-    hold_weights(even);
-    hold_weights(odd);
+    wgmma_hold(even);
+    wgmma_hold(odd);
     wgmma_hold(o.values);
     write_slice(o, factor);
   }

@@ -50,6 +50,13 @@ __device__ inline void wgmma_hold(std::int32_t (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
+// And operands in registers, which count as free as soon as the products that read them are issued: before those, and
+// behind the wait for their end.
+template <int kCount>
+__device__ inline void wgmma_hold(uint4 (&a)[kCount]) {
+#pragma unroll
+  for (uint4& unit : a) asm volatile("" : "+r"(unit.x), "+r"(unit.y), "+r"(unit.z), "+r"(unit.w)::"memory");
+}
 
 template <int kTokens>
 struct Wgmma;
@@ -125,6 +132,11 @@ struct Wgmma;
                    : DSV4RT_D##COUNT(0)                                                                        \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),           \
                      "n"(kTransposed));                                                                        \
+    }                                                                                                          \
+    template <int kTransposed = 0>                                                                             \
+    __device__ static void bf16_registers(float (&d)[COUNT], const uint4& a, std::uint64_t b, bool add) {      \
+      const std::uint32_t words[4] = {a.x, a.y, a.z, a.w};                                                     \
+      bf16_registers<kTransposed>(d, words, b, add);                                                           \
     }                                                                                                          \
   }
 
