@@ -32,12 +32,12 @@ struct ScoreBatch {
   bool selected_apart = false;    // rows are counted in `state` for another kernel that selects
 };
 
-// Index rows that a token sees; 0 for padding.
+// Index rows that a token sees; 0 for padding. Both of what says so is asked for at once.
 __host__ __device__ inline std::int32_t visible_index_rows(const IndexerTopkParams& p, std::int64_t token,
                                                            std::int32_t most_rows) {
-  if (p.step.token_sequence[token] < 0) return 0;
+  const std::int32_t sequence = p.step.token_sequence[token];
   const std::int32_t rows = (p.step.token_position[token] + 1) / p.ratio;
-  return rows < most_rows ? rows : most_rows;
+  return sequence < 0 ? 0 : rows < most_rows ? rows : most_rows;
 }
 
 }  // namespace dsv4rt::cuda

@@ -49,7 +49,9 @@ class QueryLoader {
 #pragma unroll
     for (int i = 0; i < kTokenParts; ++i) {
       const std::uint32_t head = threadIdx.x / kHeadParts + i * kHeadsAtOnce;
-      part[i] = head < kTileHeads ? fetch(token, head, threadIdx.x % kHeadParts) : QueryPart{};
+      bf16 weight{};
+      part[i] = head < kTileHeads ? fetch(token, head, threadIdx.x % kHeadParts, weight) : QueryPart{};
+      part[i].weight = to_float(weight);
     }
   }
   // False where the thread has seen that integers cannot hold them.
@@ -77,17 +79,19 @@ class QueryLoader {
 #pragma unroll 1
       for (std::uint32_t first = threadIdx.x / kHeadParts; first < heads; first += kAhead * kHeadsAtOnce) {
         QueryPart part[kAhead];
+        bf16 weight[kAhead] = {};  // as it lies in memory: what is made of it would be waited for, part by part
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const std::uint32_t head = first + i * kHeadsAtOnce;
           if (head < heads) {
-            part[i] = fetch(token + head / kTileHeads, tile * kTileHeads + head % kTileHeads, index);
+            part[i] = fetch(token + head / kTileHeads, tile * kTileHeads + head % kTileHeads, index, weight[i]);
           }
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const std::uint32_t head = first + i * kHeadsAtOnce;
           if (head >= heads) continue;  // the same for a warp
+          part[i].weight = to_float(weight[i]);
           const std::uint32_t slot = head / kTileHeads * static_cast<std::uint32_t>(head_tiles_) + tile;
           const bool held = place(part[i], tile * kTileHeads + head % kTileHeads, index,
                                   queries + slot * kQueryTileBytes, weights + slot * kTileHeads);
@@ -101,8 +105,8 @@ class QueryLoader {
  private:
   static constexpr std::uint32_t kHeadsAtOnce = kQueryLoaders / kHeadParts;
 
-  // Part `index` of a head, zeros for a head that does not exist.
-  __device__ QueryPart fetch(std::int64_t token, std::uint32_t head, std::uint32_t index) const {
+  // Part `index` of a head, and the weight that it is to have: zeros for a head that does not exist.
+  __device__ QueryPart fetch(std::int64_t token, std::uint32_t head, std::uint32_t index, bf16& weight) const {
     QueryPart part;
     if (!exists(head)) return part;
     const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16);
@@ -112,7 +116,7 @@ class QueryLoader {
       part.words[4 * i] = unit.x, part.words[4 * i + 1] = unit.y;
       part.words[4 * i + 2] = unit.z, part.words[4 * i + 3] = unit.w;
     }
-    part.weight = to_float(p_.head_weight[token * p_.head_weight_stride + head]);
+    weight = p_.head_weight[token * p_.head_weight_stride + head];
     return part;
   }
 
