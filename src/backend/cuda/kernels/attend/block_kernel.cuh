@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/decoded_producer.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/even_plan.h"
+#include "backend/cuda/kernels/attend/place_rows.cuh"
 #include "backend/cuda/kernels/attend/query_copy.cuh"
 #include "backend/cuda/kernels/attend/query_norm.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
@@ -45,39 +46,32 @@ __device__ inline void prefetch_window_rows(const AttendParams& p, const TokenPo
   for (int quarter = 0; quarter < 4; ++quarter) prefetch_quarter_row(source, quarter);
 }
 
-// Places of a token's compressed rows. wait(): for the kernels in front; selected rows are theirs, and what is looked
-// up before is not.
-template <class Pass, class Wait>
+// Places of a token's compressed rows, and the wait for the kernels in front: selected rows are theirs, and what is
+// looked up before is not. start_queries() comes behind it, and behind loads of selected rows, which all wait for.
+template <class Pass, class StartQueries>
 __device__ inline TokenRows place_block_rows(const AttendParams& p, const Pass& pass, std::int64_t token,
                                              const TokenPosition& position, int thread, RowSlot* places,
-                                             const Wait& wait) {
-  constexpr int kPerThread = (kMappedRows + kBlockProducers - 1) / kBlockProducers;
+                                             const StartQueries& start_queries) {
   const bool selected = p.topk_indices != nullptr;
-  if (selected) wait();
-  std::int32_t row[kPerThread];
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int index = thread + i * kBlockProducers;
-    row[i] = index;
-    if (selected && index < p.topk_stride) row[i] = load_index(p.topk_indices + token * p.topk_stride + index);
-  }
-  const TokenRows rows = token_rows(p, token, [&] { return position; });
-  const int compressed = min(rows.count - rows.window, kMappedRows);
-  RowSlot place[kPerThread];
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kBlockProducers >= compressed) continue;
+  const auto finder = [&] {
     if constexpr (Pass::kDecoded) {
-      place[i] = pass.decoded.compressed_row(rows.place.sequence, row[i]);
+      return DecodedRowFinder{pass.decoded, position.sequence};
     } else {
-      place[i] = row_slot<true>(p, rows.place.slot, row[i]);
+      return PackedRowFinder(p, position.slot);
     }
+  }();
+  CompressedPlaces<kBlockProducers> compressed(p, token, thread);
+  if (selected) {
+    wait_for_predecessors();
+    compressed.read_selected();
+    start_queries();
   }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    if (thread + i * kBlockProducers < compressed) places[kMappedWindow + thread + i * kBlockProducers] = place[i];
+  const TokenRows rows = compressed.rows(p, token, position);
+  compressed.look_up(finder, rows.count - rows.window, places + kMappedWindow);
+  if (!selected) {
+    wait_for_predecessors();
+    start_queries();
   }
-  if (!selected) wait();
   return rows;
 }
 
@@ -222,8 +216,7 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     } else {
       if (!Pass::kDecoded && n == 0) prefetch_window_rows(p, position, thread, places);
       rows = place_block_rows(p, pass, pass.token(item), position, thread, places, [&] {
-        wait_for_predecessors();
-        // The first item's queries, here: consumers may still rehearse.
+        // The first item's, here: consumers may still rehearse.
         if (n == 0 && thread == 0) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
       });
     }

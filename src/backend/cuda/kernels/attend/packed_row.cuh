@@ -113,11 +113,9 @@ __device__ inline RowSlot row_in_block(const AttendParams& p, std::uint32_t bloc
   const int shift = __ffs(p.rows.shape.rows) - 1;
   return (block << shift) | static_cast<std::uint32_t>(row & (p.rows.shape.rows - 1));
 }
-// Both. kEarly: maybe before the kernels in front have ended.
-template <bool kEarly = false>
+// Both.
 __device__ inline RowSlot row_slot(const AttendParams& p, std::int32_t slot, std::int32_t row) {
-  const std::int32_t* entry = block_entry(p, slot, row);
-  return row_in_block(p, static_cast<std::uint32_t>(kEarly ? load_early(entry) : load_index(entry)), row);
+  return row_in_block(p, static_cast<std::uint32_t>(load_index(block_entry(p, slot, row))), row);
 }
 
 // And of a window row.

@@ -61,9 +61,12 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
   const int first_head = static_cast<int>(blockIdx.y) * kTileHeads;
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   cluster_arrive_relaxed();
+  const auto start_queries = [&] {
+    if (threadIdx.x == 0) copy_half_queries(queries, static_cast<int>(token) * p.heads + first_head, rank, shared);
+  };
   const auto take_turn = [&] {
     wait_for_predecessors();
-    if (threadIdx.x == 0) copy_half_queries(queries, static_cast<int>(token) * p.heads + first_head, rank, shared);
+    start_queries();
   };
   const TokenPosition place = token_position(p.step, token);
   const std::int32_t window = window_rows(p, place);
@@ -80,9 +83,15 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
   // Where compressed rows lie, by scorers and summers, and how many there are. Selected ones are known when the kernels
   // in front have ended.
   const auto place_compressed = [&] {
-    const CompressedPlaces<kPairScorers + kPairSummers> compressed(p, token, static_cast<int>(threadIdx.x));
-    const TokenRows rows = token_rows(p, token, [&] { return place; });
-    compressed.look_up(p, rows, shared.place + kMappedWindow);
+    const PackedRowFinder finder(p, place.slot);
+    CompressedPlaces<kPairScorers + kPairSummers> compressed(p, token, static_cast<int>(threadIdx.x));
+    if (selected) {
+      wait_for_predecessors();
+      compressed.read_selected();
+      start_queries();  // behind loads that all wait for
+    }
+    const TokenRows rows = compressed.rows(p, token, place);
+    compressed.look_up(finder, rows.count - rows.window, shared.place + kMappedWindow);
     if (threadIdx.x == 0) {
       shared.item = {
           .token = static_cast<std::int32_t>(token), .first_head = first_head, .rows = rows.count, .window = window};
@@ -94,7 +103,6 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
   };
   if (warpgroup < 2) {
     give_registers<kPairScorerRegisters>();
-    if (selected) take_turn();
     const int tiles = place_compressed();
     if (!selected) take_turn();
     barrier_wait(shared_address(&shared.q_full), 0);
@@ -110,7 +118,6 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
     scorer.finish();
   } else if (warpgroup == 2) {
     take_registers<kPairSummerRegisters>();
-    if (selected) wait_for_predecessors();
     const int tiles = place_compressed();
     const int pair = static_cast<int>(threadIdx.x) - kPairScorers;
     if (rank == 1 && pair < kRotatedPairs && p.output_rope.inverse_frequency != nullptr) {

@@ -1,4 +1,4 @@
-// Where the rows of a cluster's token lie, looked up by all threads of a block.
+// Where the rows of a token lie, looked up by many threads.
 #pragma once
 
 #include <cstdint>
@@ -16,50 +16,86 @@ __device__ inline void place_window_rows(const AttendParams& p, const TokenPosit
   if (row < window) slots[row] = window_slot(p, place, place.position - window + 1 + row);
 }
 
-// The first compressed rows of a token whose places one of kThreads threads looks up.
+// What is built before the wait for the kernels in front computes there what does not depend on these: instructions
+// that run for the first time behind the wait hold up all that follows.
+
+// Finds where packed compressed rows of a sequence lie.
+class PackedRowFinder {
+ public:
+  __device__ PackedRowFinder(const AttendParams& p, std::int32_t slot) {
+    table_ = p.rows.block_table + slot * p.rows.table_stride;
+    shift_ = __ffs(p.rows.shape.rows) - 1;
+    asm volatile("" : "+l"(table_), "+r"(shift_));
+  }
+  // Starts to look up the block of a row, if there `is` one.
+  __device__ void look_up(bool is, std::int32_t row, std::uint32_t& block) const {
+    load_early_if(is, reinterpret_cast<const std::byte*>(table_ + (row >> shift_)), block);
+  }
+  [[nodiscard]] __device__ RowSlot place(std::uint32_t block, std::int32_t row) const {
+    return (block << shift_) | (static_cast<std::uint32_t>(row) & ((1u << shift_) - 1));
+  }
+
+ private:
+  const std::int32_t* table_;
+  int shift_;
+};
+
+// The first compressed rows of a token whose places one of kThreads threads looks up, all at once: without a branch for
+// each, in which the compiler would wait for it.
 template <int kThreads>
 class CompressedPlaces {
  public:
-  // Which rows these are: selected ones are read.
-  __device__ CompressedPlaces(const AttendParams& p, std::int64_t token, int thread) : thread_(thread) {
+  __device__ CompressedPlaces(const AttendParams& p, std::int64_t token, int thread)
+      : thread_(thread),
+        most_(static_cast<std::int32_t>(most_compressed_rows(p))),
+        stride_(static_cast<std::int32_t>(p.topk_stride)) {
+    asm volatile("" : "+r"(most_));
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int index = thread + i * kThreads;
-      row_[i] = index;
-      if (p.topk_indices != nullptr && index < p.topk_stride) {
-        row_[i] = load_index(p.topk_indices + token * p.topk_stride + index);
-      }
-    }
+    for (int i = 0; i < kPerThread; ++i) row_[i] = static_cast<std::uint32_t>(index(i));
+    if (p.topk_indices == nullptr) return;
+    selected_ = p.topk_indices + token * p.topk_stride + thread;
+    count_of_selected_ = p.topk_count + token;
+    asm volatile("" : "+l"(selected_), "+l"(count_of_selected_));
   }
-  __device__ void look_up(const AttendParams& p, const TokenRows& rows, RowSlot* slots) const {
-    const int compressed = min(rows.count - rows.window, kMappedRows);
-    RowSlot place[kPerThread] = {};
+  // Which rows these are, and how many, where they are selected.
+  __device__ void read_selected() {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      if (thread_ + i * kThreads < compressed) place[i] = row_slot<true>(p, rows.place.slot, row_[i]);
+      load_if(index(i) < stride_, reinterpret_cast<const std::byte*>(selected_ + i * kThreads), row_[i]);
     }
+    count_ = load_index(count_of_selected_);
+  }
+  [[nodiscard]] __device__ TokenRows rows(const AttendParams& p, std::int64_t token, const TokenPosition& place) const {
+    return token_rows(p, token, place, count_, most_);
+  }
+  // Of `count` rows.
+  template <class Finder>
+  __device__ void look_up(const Finder& finder, int count, RowSlot* slots) const {
+    std::uint32_t block[kPerThread] = {};
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) finder.look_up(index(i) < count, row(i), block[i]);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      if (thread_ + i * kThreads < compressed) slots[thread_ + i * kThreads] = place[i];
+      if (index(i) < min(count, kMappedRows)) slots[index(i)] = finder.place(block[i], row(i));
     }
   }
 
  private:
   static constexpr int kPerThread = (kMappedRows + kThreads - 1) / kThreads;
-  int thread_;
-  std::int32_t row_[kPerThread];
-};
+  [[nodiscard]] __device__ int index(int i) const {
+    return thread_ + i * kThreads;
+  }
+  [[nodiscard]] __device__ std::int32_t row(int i) const {
+    return static_cast<std::int32_t>(row_[i]);
+  }
 
-// Of all rows, by the kThreads threads of a block: window rows' places in front of kMappedWindow. Selected rows are
-// read before position_of() tells the token's place.
-template <int kThreads, class PositionOf>
-__device__ inline TokenRows place_rows(const AttendParams& p, std::int64_t token, RowSlot* slots,
-                                       const PositionOf& position_of) {
-  const CompressedPlaces<kThreads> compressed(p, token, static_cast<int>(threadIdx.x));
-  const TokenRows rows = token_rows(p, token, position_of);
-  place_window_rows(p, rows.place, rows.window, slots);
-  compressed.look_up(p, rows, slots + kMappedWindow);
-  return rows;
-}
+  int thread_;
+  std::int32_t most_;
+  std::int32_t stride_;
+  std::int32_t count_ = 0;
+  const std::int32_t* selected_ = nullptr;
+  const std::int32_t* count_of_selected_ = nullptr;
+  std::uint32_t row_[kPerThread];
+};
 
 }  // namespace dsv4rt::cuda

@@ -48,23 +48,27 @@ __device__ inline std::int32_t window_rows(const AttendParams& p, const TokenPos
   return place.real ? min(p.window, place.position + 1) : 0;
 }
 
+// `selected`: how many are, where rows are selected. `most`: most_compressed_rows().
+__device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token, const TokenPosition& place,
+                                       std::int32_t selected, std::int32_t most) {
+  TokenRows rows{.place = place};
+  std::int32_t compressed = 0;
+  if (p.ratio > 0) {
+    compressed = p.topk_indices != nullptr ? selected : (place.position + 1) / p.ratio;
+    compressed = max(0, min(compressed, most));
+    if (p.topk_indices != nullptr) rows.topk_indices = p.topk_indices + token * p.topk_stride;
+  }
+  rows.window = window_rows(p, place);
+  rows.count = place.real ? rows.window + compressed : 0;
+  return rows;
+}
 // position_of(): the token's.
 template <class PositionOf>
 __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token, const PositionOf& position_of) {
-  TokenRows rows;
   // Read with the token's place, not after it; used whatever the place is, so that the read stays there. Not by
   // __ldg(): the compiler may move that ahead of the wait for the kernel that writes the count.
-  const std::int32_t topk_count = p.topk_indices != nullptr ? p.topk_count[token] : 0;
-  rows.place = position_of();
-  std::int32_t compressed = 0;
-  if (p.ratio > 0) {
-    compressed = p.topk_indices != nullptr ? topk_count : (rows.place.position + 1) / p.ratio;
-    compressed = max(0, min(compressed, static_cast<std::int32_t>(most_compressed_rows(p))));
-    if (p.topk_indices != nullptr) rows.topk_indices = p.topk_indices + token * p.topk_stride;
-  }
-  rows.window = window_rows(p, rows.place);
-  rows.count = rows.place.real ? rows.window + compressed : 0;
-  return rows;
+  const std::int32_t selected = p.topk_indices != nullptr ? p.topk_count[token] : 0;
+  return token_rows(p, token, position_of(), selected, static_cast<std::int32_t>(most_compressed_rows(p)));
 }
 __device__ inline TokenRows token_rows(const AttendParams& p, std::int64_t token) {
   return token_rows(p, token, [&] { return token_position(p.step, token); });

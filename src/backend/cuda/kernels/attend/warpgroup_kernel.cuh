@@ -42,14 +42,25 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   const int first_head = static_cast<int>(blockIdx.y) * pass.group_heads;
   const int heads = min(pass.group_heads, p.heads - first_head);
   cluster_arrive();
+  const auto start_queries = [&] {
+    if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
+  };
   const auto take_turn = [&] {
     wait_for_predecessors();
-    if (threadIdx.x == 0) copy_queries(queries, static_cast<int>(token) * p.heads + first_head, shared);
+    start_queries();
   };
   const TokenPosition place = token_position(p.step, token);
   const bool selected = p.topk_indices != nullptr;
-  if (selected) take_turn();
-  const TokenRows rows = place_rows<kWarpgroupThreads>(p, token, shared.place, [&] { return place; });
+  place_window_rows(p, place, window_rows(p, place), shared.place);
+  const PackedRowFinder finder(p, place.slot);
+  CompressedPlaces<kWarpgroupThreads> compressed(p, token, static_cast<int>(threadIdx.x));
+  if (selected) {
+    wait_for_predecessors();
+    compressed.read_selected();
+    start_queries();  // behind loads that all wait for
+  }
+  const TokenRows rows = compressed.rows(p, token, place);
+  compressed.look_up(finder, rows.count - rows.window, shared.place + kMappedWindow);
   if (threadIdx.x == 0) {
     shared.work = {.token = static_cast<std::int32_t>(token),
                    .first_head = first_head,
