@@ -79,7 +79,8 @@ class QueryLoader {
 #pragma unroll 1
       for (std::uint32_t first = threadIdx.x / kHeadParts; first < heads; first += kAhead * kHeadsAtOnce) {
         QueryPart part[kAhead];
-        bf16 weight[kAhead] = {};  // as it lies in memory: what is made of it would be waited for, part by part
+        // Weights stay as they lie in memory: what is made of one here would be waited for before the next part.
+        bf16 weight[kAhead] = {};
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const std::uint32_t head = first + i * kHeadsAtOnce;
