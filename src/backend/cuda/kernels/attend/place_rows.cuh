@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
+#include "backend/cuda/kernels/common/early_reads.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -24,7 +25,7 @@ class PackedRowFinder {
  public:
   __device__ PackedRowFinder(const AttendParams& p, std::int32_t slot) {
     table_ = p.rows.block_table + slot * p.rows.table_stride;
-    shift_ = __ffs(p.rows.shape.rows) - 1;
+    shift_ = max(__ffs(p.rows.shape.rows) - 1, 0);  // layers without compressed rows have blocks of none
     asm volatile("" : "+l"(table_), "+r"(shift_));
   }
   // Starts to look up the block of a row, if there `is` one.
