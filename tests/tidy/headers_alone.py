@@ -3,11 +3,13 @@
 
 A header under src/, include/, tools/ or tests/ must bring what it uses and survive repetition. Public C headers
 (c_api*.h) are also compiled as C11. Headers of device code (.cuh) are compiled by nvcc where --cuda-compiler names
-it, and left out otherwise.
+it, and left out otherwise. With --compile-commands those are left out that a source of the build includes before
+anything else: the build has compiled them so, and tidy.py asks for their #pragma once.
 """
 
 import argparse
 import concurrent.futures
+import json
 import os
 import pathlib
 import subprocess
@@ -28,6 +30,20 @@ def include_name(path):
     """How other files write the header in an #include; None for folders that have no such rule."""
     parts = path.parts
     return "/".join(parts[1:]) if parts[0] in ("include", "src") else path.as_posix()
+
+
+def opened_headers(root, compile_commands):
+    """Headers with which a C++ source of the build begins, no directive before them, as other files include them."""
+    headers = set()
+    for entry in json.loads(compile_commands.read_text()):
+        source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
+        if source.suffix != ".cpp" or not source.is_relative_to(root.resolve()):
+            continue
+        first = next((line for line in source.read_text().splitlines() if line.lstrip().startswith("#")), "")
+        found = tidy_code.INCLUDE.match(first)
+        if found and found.group(1).startswith('"'):
+            headers.add(found.group(1).strip('"'))
+    return headers
 
 
 def compile_alone(root, compiler, flags, path):
@@ -54,6 +70,7 @@ def main():
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--cuda-compiler", help="nvcc")
     parser.add_argument("--not-built", action="append", default=[], help="folder that this build leaves out")
+    parser.add_argument("--compile-commands", type=pathlib.Path, help="of a build that is up to date")
     parser.add_argument("flags", nargs="*", help="further compiler flags")
     arguments = parser.parse_args()
 
@@ -61,7 +78,9 @@ def main():
     headers = [path for path in tidy.tree_files(arguments.root)
                if path.suffix in tidy_code.HEADER_SUFFIXES and path.parts[0] in ("include", "src", "tools", "tests")
                and not path.as_posix().startswith(skipped)]
-    jobs = [(path, arguments.compiler, CXX_FLAGS + arguments.flags) for path in headers if path.suffix != CUDA_SUFFIX]
+    opened = opened_headers(arguments.root, arguments.compile_commands) if arguments.compile_commands else set()
+    jobs = [(path, arguments.compiler, CXX_FLAGS + arguments.flags) for path in headers
+            if path.suffix != CUDA_SUFFIX and include_name(path) not in opened]
     jobs += [(path, arguments.compiler, C_FLAGS) for path in headers
              if path.parts[0] == "include" and path.name.startswith("c_api")]
     if arguments.cuda_compiler:
@@ -73,7 +92,7 @@ def main():
             if not passed:
                 failures += 1
                 print(f"{path} does not compile alone as {flags[1]}:\n{messages}")
-    print(f"{len(jobs)} header compilation(s), {failures} failure(s)")
+    print(f"{len(jobs)} header compilation(s), {failures} failure(s), {len(opened)} header(s) that sources begin with")
     return 1 if failures or not headers else 0
 
 

@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 import unittest
 
+import headers_alone
 import tidy
 import tidy_text
 
@@ -154,6 +155,17 @@ class TidySelfTest(unittest.TestCase):
             [{"directory": str(self.root / "build"), "file": "Unity/unity_0_cxx.cxx", "command": "c++"}]))
         self.assertEqual([finding[0] for finding in tidy.check_tree(self.root, commands)],
                          ["tests/unit/base/forgotten_test.cpp"])
+
+    def test_headers_that_sources_begin_with(self):
+        self.write("src/base/a.cpp", '// About a.\n\n#include "base/a.h"\n\n#include "base/later.h"\n')
+        self.write("src/base/b.cpp", '#include <vector>\n\n#include "base/b.h"\n')
+        self.write("src/base/c.cpp", '#define WITH_C\n#include "base/c.h"\n')
+        self.write("src/base/kernel.cu", '#include "base/kernel.h"\n')
+        self.write("src/base/forgotten.cpp", '#include "base/forgotten.h"\n')
+        sources = ("a.cpp", "b.cpp", "c.cpp", "kernel.cu")
+        commands = self.write("build/compile_commands.json", json.dumps(
+            [{"directory": str(self.root / "build"), "file": f"../src/base/{name}"} for name in sources]))
+        self.assertEqual(headers_alone.opened_headers(self.root, commands), {"base/a.h"})
 
     def test_build_folders_are_skipped(self):
         self.write("build/release/a.cpp", f"// {WORK_MARK}\n")
