@@ -4,9 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
-#include "backend/cuda/kernels/common/mma_tile.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
 #include "backend/cuda/kernels/norm/rounded_norm.h"
 #include "backend/ops.h"
@@ -15,22 +13,10 @@ namespace dsv4rt::cuda {
 
 inline constexpr int kNormThreads = 128;
 
-// A row fills the shared memory that a block has without asking for more, or its weights lie beside it.
-inline constexpr int kMostNormWidth = 48 * 1024 / static_cast<int>(sizeof(bf16));
-inline constexpr int kMostStagedNormWidth = kMostNormWidth / 2;
-
-// Starts copies of `units` units of 16 bytes to shared memory, by the block's threads: a loop of loads and stores would
-// wait in each round.
-__device__ inline void stage_norm_units(uint4* to, const void* from, int units) {
-  for (int i = static_cast<int>(threadIdx.x); i < units; i += kNormThreads) {
-    copy_unit(shared_address(to + i), static_cast<const uint4*>(from) + i, true);
-  }
-}
-
 // A block per token; the row [width] lies in dynamic shared memory as BF16, so that x is read once and y
-// may be x; wide rows' weights behind it. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte
-// aligned arrays). kRounded, with kWide and width % 128 == 0 alone: y is rounded as a linear's input (round_values.cuh)
-// on top. kEncoded: likewise, as codes and scales.
+// may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays). kRounded,
+// with kWide and width % 128 == 0 alone: y is rounded as a linear's input (round_values.cuh) on top. kEncoded:
+// likewise, as codes and scales.
 enum class NormOutput : std::uint8_t { kPlain, kRounded, kEncoded };
 template <bool kWide, NormOutput kOutput>
 __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_constant__ RmsNormParams p,
@@ -41,17 +27,13 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
   const int width = p.width;
   const std::int64_t first = std::int64_t{blockIdx.x} * width;
   const int thread = static_cast<int>(threadIdx.x);
-  const auto* weights = reinterpret_cast<const uint4*>(p.weight);
-  if constexpr (kWide) {
-    if (width <= kMostStagedNormWidth) {  // before the wait: weights do not depend on earlier kernels
-      stage_norm_units(shared_row + width / 8, weights, width / 8);
-      weights = shared_row + width / 8;
-    }
-  }
+  // Weights do not depend on earlier kernels.
+  uint4 first_weights{};
+  if (kWide && thread < width / 8) first_weights = reinterpret_cast<const uint4*>(p.weight)[thread];
   wait_for_predecessors();
   if constexpr (kWide) {
-    stage_norm_units(shared_row, p.x + first, width / 8);
-    wait_for_copies();
+    const auto* x = reinterpret_cast<const uint4*>(p.x + first);
+    for (int i = thread; i < width / 8; i += kNormThreads) shared_row[i] = x[i];
   } else {
     for (int i = thread; i < width; i += kNormThreads) row[i] = p.x[first + i];
   }
@@ -64,10 +46,11 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
   });
   const float scale = rms_scale(sum, width, p.eps);
   if constexpr (kWide) {
+    const auto* weight = reinterpret_cast<const uint4*>(p.weight);
     auto* y = reinterpret_cast<uint4*>(p.y + first);
     for (int i = thread; i < width / 8; i += kNormThreads) {
       const uint4 x = shared_row[i];
-      const uint4 w = weights[i];
+      const uint4 w = i == thread ? first_weights : weight[i];
       const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                       normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
       if constexpr (kOutput == NormOutput::kEncoded) {

@@ -9,6 +9,9 @@
 namespace dsv4rt::cuda {
 namespace {
 
+// A row fills the shared memory that a block has without asking for more.
+constexpr std::int64_t kMaxNormWidth = 48 * 1024 / static_cast<std::int64_t>(sizeof(bf16));
+
 bool wide_accesses(const RmsNormParams& params) {
   const auto low = reinterpret_cast<std::uintptr_t>(params.x) | reinterpret_cast<std::uintptr_t>(params.weight) |
                    reinterpret_cast<std::uintptr_t>(params.y);
@@ -16,16 +19,15 @@ bool wide_accesses(const RmsNormParams& params) {
 }
 
 LaunchShape norm_shape(const RmsNormParams& params) {
-  const std::size_t rows = wide_accesses(params) && params.width <= kMostStagedNormWidth ? 2 : 1;
   return {.grid = dim3(static_cast<unsigned>(params.tokens)),
           .threads = kNormThreads,
-          .shared_bytes = rows * ((static_cast<std::size_t>(params.width) * sizeof(bf16) + 15) / 16 * 16)};
+          .shared_bytes = (static_cast<std::size_t>(params.width) * sizeof(bf16) + 15) / 16 * 16};
 }
 
 }  // namespace
 
 bool rounds_behind_norm(const RmsNormParams& params) {
-  return params.tokens > 0 && params.width > 0 && params.width <= kMostNormWidth &&
+  return params.tokens > 0 && params.width > 0 && params.width <= kMaxNormWidth &&
          params.width % kScaleBlockInputs == 0 && wide_accesses(params);
 }
 
@@ -41,7 +43,7 @@ Status CudaOps::rms_norm(const RmsNormParams& params) {
   DSV4RT_RETURN_IF_ERROR(require(params.tokens >= 0, "rms_norm", "tokens", params.tokens, "0 or more"));
   DSV4RT_RETURN_IF_ERROR(require(params.width >= 1, "rms_norm", "width", params.width, "1 or more"));
   DSV4RT_RETURN_IF_ERROR(
-      require_supported(params.width <= kMostNormWidth, "rms_norm", "width", params.width, "at most 24576"));
+      require_supported(params.width <= kMaxNormWidth, "rms_norm", "width", params.width, "at most 24576"));
   if (params.tokens == 0) return {};
   const auto kernel =
       wide_accesses(params) ? rms_norm_kernel<true, NormOutput::kPlain> : rms_norm_kernel<false, NormOutput::kPlain>;
