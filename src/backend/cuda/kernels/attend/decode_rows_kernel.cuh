@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/attend/decoded_rows.cuh"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 
 namespace dsv4rt::cuda {
@@ -54,8 +55,8 @@ __device__ inline void decode_row_unit(const RowSource& from, bf16* to, int unit
   if (scale > kGreatestFactor) {
     const std::uint32_t rest = missing_factor(scale);
     for (uint4& v : values) {
-      v = make_uint4(multiply_bf16_pair(v.x, rest), multiply_bf16_pair(v.y, rest), multiply_bf16_pair(v.z, rest),
-                     multiply_bf16_pair(v.w, rest));
+      v = make_uint4(multiply_pairs(v.x, rest), multiply_pairs(v.y, rest), multiply_pairs(v.z, rest),
+                     multiply_pairs(v.w, rest));
     }
   }
   units[2 * unit] = values[0];

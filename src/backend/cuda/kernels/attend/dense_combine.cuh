@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/split_merge.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -164,12 +165,12 @@ __global__ void __launch_bounds__(kCombineThreads, 2)
     const float weights = own_sums[2].end(factors[half]);
     const PowerReference reference{shared.power[lane / 4 + 8 * half]};
     const float inverse = __frcp_rn(weights + reference.unshifted_weight(sink[half]));
-    std::uint32_t pair = pack_bf16(own_sums[0].end(factors[half]) * inverse, own_sums[1].end(factors[half]) * inverse);
+    std::uint32_t pair = round_pair(own_sums[0].end(factors[half]) * inverse, own_sums[1].end(factors[half]) * inverse);
     if (turned) {
       float even = low_value(pair);
       float odd = high_value(pair);
       rotate_pair(rotation, even, odd);
-      pair = pack_bf16(even, odd);
+      pair = round_pair(even, odd);
     }
     const int to = group * kTileHeads + first_of_two + 8 * half;
     if (to < p.heads) *reinterpret_cast<std::uint32_t*>(p.o + (token * p.heads + to) * kHeadDim + value) = pair;

@@ -74,12 +74,12 @@ __device__ inline void stage_outputs(const HalfSums& sums, const float (&factor)
       const int tile = atom * kUnits + unit + i / 2;
       const float* pair = &sums[tile / kPartTiles][tile % kPartTiles * 4 + i % 2 * 2];
       std::uint32_t& values = pairs[i / 2][i % 2];
-      values = pack_bf16(pair[0] * factor[i % 2], pair[1] * factor[i % 2]);
+      values = round_pair(pair[0] * factor[i % 2], pair[1] * factor[i % 2]);
       if (turned) {
         float even = low_value(values);
         float odd = high_value(values);
         rotate_pair(rotation[(unit + i / 2) * 4 + lane % 4], even, odd);
-        values = pack_bf16(even, odd);
+        values = round_pair(even, odd);
       }
     }
     store_fragments(to ^ (unit * kUnitBytes), pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]);
@@ -103,12 +103,12 @@ __device__ inline void write_half_outputs(const HalfSums& sums, const float (&fa
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float* pair = &sums[i / kPartTiles][i % kPartTiles * 4 + 2 * half];
-        std::uint32_t values = pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
+        std::uint32_t values = round_pair(pair[0] * factor[half], pair[1] * factor[half]);
         if (turned) {
           float even = low_value(values);
           float odd = high_value(values);
           rotate_pair(rotation[unit * 4 + lane % 4], even, odd);
-          values = pack_bf16(even, odd);
+          values = round_pair(even, odd);
         }
         *reinterpret_cast<std::uint32_t*>(staged + atom_offset(half * 8 + lane / 4, unit) + lane % 4 * 4) = values;
       }

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -218,7 +219,7 @@ class AttendBlock {
             p[e] = column(i, e) < count ? weight(reference[half], s[m][i][2 * half + e]) : 0.0f;
           }
           *reinterpret_cast<std::uint32_t*>(weights.p + head * kProbabilityStride + column(i, 0)) =
-              pack_bf16(p[0], p[1]);
+              round_pair(p[0], p[1]);
           // One sum per tile of eight rows: its order does not depend on how tiles fall to warps.
           float sum = p[0] + p[1];
           sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -331,7 +332,7 @@ class AttendBlock {
           rotate_pair(shared_.queries.rotation[first / 2 + pair], even, odd);
         }
       }
-      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) = make_uint2(pack_bf16(o[0], o[1]), pack_bf16(o[2], o[3]));
+      *reinterpret_cast<uint2*>(out + std::int64_t{i} * 4) = make_uint2(round_pair(o[0], o[1]), round_pair(o[2], o[3]));
     }
   }
 

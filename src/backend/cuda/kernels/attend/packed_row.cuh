@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/early_reads.cuh"
 #include "backend/cuda/kernels/common/predicated_load.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
@@ -91,7 +92,7 @@ __device__ inline void decode_e4m3_unit_by_bits(const uint4& codes, std::uint32_
   for (int i = 0; i < 8; ++i) {
     // Code seeeemmm, sign-extended to 16 bits, times 16: sssssseeeemmm0000, then s0000eeeemmm0000.
     const std::uint32_t pair = sign_extended_pair(words[i / 2], i % 2 == 0 ? 0x9180u : 0xb3a2u);
-    values[i] = multiply_bf16_pair((pair * 16) & 0x87f087f0u, factor);
+    values[i] = multiply_pairs((pair * 16) & 0x87f087f0u, factor);
   }
   out[0] = make_uint4(values[0], values[1], values[2], values[3]);
   out[1] = make_uint4(values[4], values[5], values[6], values[7]);
@@ -174,7 +175,7 @@ __device__ inline void correct_atom(std::byte* slot, int atom, int row, int unit
   for (int i = 0; i < 8; ++i) {
     auto* pair =
         reinterpret_cast<std::uint32_t*>(slot + atom * kAtomBytes + atom_offset(row, 2 * unit + i / 4)) + i % 4;
-    *pair = multiply_bf16_pair(*pair, rest);
+    *pair = multiply_pairs(*pair, rest);
   }
 }
 __device__ inline void correct_row(std::byte* slot, int row, int unit, const uint2& scales, int begin = 0,

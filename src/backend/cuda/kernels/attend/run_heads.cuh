@@ -309,7 +309,7 @@ class RunConsumer {
 #pragma unroll
         for (int j = 0; j < 8; j += 2) own[j % 4 / 2] += v[j] + v[j + 1];
         weights[i] =
-            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+            make_uint4(round_pair(v[0], v[1]), round_pair(v[2], v[3]), round_pair(v[4], v[5]), round_pair(v[6], v[7]));
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -368,7 +368,7 @@ class RunConsumer {
         const float* four = &o[4 * tile];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          words[half][i] = pack_bf16(four[2 * half] * factor[half], four[2 * half + 1] * factor[half]);
+          words[half][i] = round_pair(four[2 * half] * factor[half], four[2 * half + 1] * factor[half]);
         }
         if (kLast && tile >= kTurned && rotates()) {
           rotate(rotation, 4 * (tile - kTurned) + lane_ % 4, words[0][i], words[1][i]);
@@ -394,7 +394,7 @@ class RunConsumer {
       float first = low_value(*values);
       float second = high_value(*values);
       rotate_pair(own, first, second);
-      *values = pack_bf16(first, second);
+      *values = round_pair(first, second);
     }
   }
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/run_plan.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 
 namespace dsv4rt::cuda {
@@ -93,8 +94,8 @@ class RunDecoder {
     const std::uint32_t rest = missing_factor(scale);
 #pragma unroll
     for (uint4& four : values) {
-      four = make_uint4(multiply_bf16_pair(four.x, rest), multiply_bf16_pair(four.y, rest),
-                        multiply_bf16_pair(four.z, rest), multiply_bf16_pair(four.w, rest));
+      four = make_uint4(multiply_pairs(four.x, rest), multiply_pairs(four.y, rest), multiply_pairs(four.z, rest),
+                        multiply_pairs(four.w, rest));
     }
   }
 

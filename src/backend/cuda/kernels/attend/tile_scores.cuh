@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 
@@ -50,8 +51,8 @@ __device__ inline void round_weights(const TileScores& s, WeightWords& words) {
 #pragma unroll
   for (int i = 0; i < kTileRows / 16; ++i) {
     const float(&of)[8] = *reinterpret_cast<const float(*)[8]>(&s[8 * i]);
-    words[i] =
-        make_uint4(pack_bf16(of[0], of[1]), pack_bf16(of[2], of[3]), pack_bf16(of[4], of[5]), pack_bf16(of[6], of[7]));
+    words[i] = make_uint4(round_pair(of[0], of[1]), round_pair(of[2], of[3]), round_pair(of[4], of[5]),
+                          round_pair(of[6], of[7]));
   }
 }
 // To 16 heads' rows of an atom. `to`: fragment_address() of the warp's first head.

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_scores.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
@@ -184,7 +185,7 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
       for (int half = 0; half < 2; ++half) {
         const float* pair = &o.values[4 * i + 2 * half];
         *reinterpret_cast<std::uint32_t*>(own + half * 8 * kOutputStride + i * 16) =
-            pack_bf16(pair[0] * factor[half], pair[1] * factor[half]);
+            round_pair(pair[0] * factor[half], pair[1] * factor[half]);
       }
     }
     if (split.rank == kBlocks - 1 && p_.output_rope.inverse_frequency != nullptr) {
@@ -211,7 +212,7 @@ class HeadConsumer : private ScoreConsumer<kBlocks> {
       float even = __uint_as_float(*at << 16);
       float odd = __uint_as_float(*at & 0xffff0000u);
       rotate_pair(rotation, even, odd);
-      *at = pack_bf16(even, odd);
+      *at = round_pair(even, odd);
     }
   }
 };

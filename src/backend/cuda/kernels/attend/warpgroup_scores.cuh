@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_plan.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
@@ -197,7 +198,7 @@ class ScoreConsumer {
       const int at = tile * kProducts + i;
       if (at < 2 * split.own_steps()) {  // beyond lie the next block's
         *reinterpret_cast<uint4*>(weights(2 * split.own_step() + at)) =
-            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+            make_uint4(round_pair(v[0], v[1]), round_pair(v[2], v[3]), round_pair(v[4], v[5]), round_pair(v[6], v[7]));
       }
     }
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cuda_fp8.h>
 
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
 #include "dsv4rt/model.h"
 #include "dsv4rt/types.h"
@@ -48,24 +49,12 @@ __device__ inline RowAddress row_address(const BlockShape& shape, const std::byt
           .to_scales = static_cast<std::int32_t>(shape.scale_offset(row) - shape.data_offset(row))};
 }
 
-__device__ inline std::uint32_t pack_bf16(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-__device__ inline std::uint32_t multiply_bf16_pair(std::uint32_t values, std::uint32_t factors) {
-  std::uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(values), "r"(factors));
-  return product;
-}
-
 // Four E4M3 codes times `scale`. The conversion instruction gives decode_e4m3's values, NaN included.
 __device__ inline void decode_e4m3_x4(std::uint32_t codes, float scale, std::uint32_t (&out)[2]) {
   for (int pair = 0; pair < 2; ++pair) {
     const auto two = static_cast<__nv_fp8x2_storage_t>(codes >> (16 * pair));
     const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3)));
-    out[pair] = pack_bf16(values.x * scale, values.y * scale);
+    out[pair] = round_pair(values.x * scale, values.y * scale);
   }
 }
 
@@ -92,8 +81,8 @@ __device__ inline void decode_e2m1_x4(std::uint32_t codes, std::uint32_t scale_p
   // Code i's sign stands at bit 4 i + 3.
   const std::uint32_t signs01 = ((codes << 12) & 0x8000u) | ((codes << 24) & 0x80000000u);
   const std::uint32_t signs23 = ((codes << 4) & 0x8000u) | ((codes << 16) & 0x80000000u);
-  out[0] = multiply_bf16_pair(__byte_perm(low, high, 0x5140u) | signs01, scale_pair);
-  out[1] = multiply_bf16_pair(__byte_perm(low, high, 0x7362u) | signs23, scale_pair);
+  out[0] = multiply_pairs(__byte_perm(low, high, 0x5140u) | signs01, scale_pair);
+  out[1] = multiply_pairs(__byte_perm(low, high, 0x7362u) | signs23, scale_pair);
 }
 
 // --- unit decoders: 16 source bytes to kOutputs units of BF16 --------------------------------------------
@@ -111,7 +100,7 @@ __device__ inline void decode_e4m3_unit(const uint4& codes, float scale, uint4 (
 // Thirty-two E2M1 codes in two groups of sixteen; a scale each, exact in BF16.
 __device__ inline void decode_e2m1_unit(const uint4& codes, float scale0, float scale1, uint4 (&out)[4]) {
   const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  const std::uint32_t scales[2] = {pack_bf16(scale0, scale0), pack_bf16(scale1, scale1)};
+  const std::uint32_t scales[2] = {round_pair(scale0, scale0), round_pair(scale1, scale1)};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     std::uint32_t even[2];
