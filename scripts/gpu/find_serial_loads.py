@@ -22,12 +22,12 @@ What it cannot see:
 
 Exit status: 0 it looked at something; 2 it could not, or FILE has no load from global memory.
 """
-import json
+import functools
 import re
 import sys
 
 from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, demangle, \
-    disassemble, find_cuobjdump, parse
+    disassemble, parse, print_reports
 
 NEAR = 64  # instructions between a wait and a load that could have begun before it
 REGISTER = re.compile(r"(?<![A-Za-z0-9_])(U?[RP])(\d+)(\.64)?")
@@ -132,7 +132,7 @@ class LoadKernel(Kernel):
         return chains
 
 
-def report_file(cuobjdump, file, least):
+def report_file(least, cuobjdump, file):
     kernels = [kernel for kernel in parse(disassemble(cuobjdump, file), LoadKernel, LoadInstruction)
                if any(instruction.loads_global() for instruction in kernel.instructions)]
     if not kernels:
@@ -143,25 +143,17 @@ def report_file(cuobjdump, file, least):
     return {"file": file, "kernels": len(kernels), "chains": sorted(chains, key=lambda chain: -len(chain["loads"]))}
 
 
+def print_report(report):
+    for chain in report["chains"]:
+        print(f"{len(chain['loads'])} loads, {chain['kernel']}: {' '.join(chain['loads'])}")
+    print(f"{report['file']}: {len(report['chains'])} chains in {report['kernels']} kernels")
+
+
 def main():
     parser = argument_parser(__doc__)
     parser.add_argument("--least", type=int, default=3, metavar="NUMBER")
     options = parser.parse_args()
-    try:
-        cuobjdump = find_cuobjdump(options.cuobjdump)
-        reports = [report_file(cuobjdump, file, options.least) for file in options.files]
-    except (CannotCheck, OSError) as reason:
-        print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
-        return 2
-    if options.json:
-        json.dump(reports, sys.stdout, indent=1)
-        print()
-        return 0
-    for report in reports:
-        for chain in report["chains"]:
-            print(f"{len(chain['loads'])} loads, {chain['kernel']}: {' '.join(chain['loads'])}")
-        print(f"{report['file']}: {len(report['chains'])} chains in {report['kernels']} kernels")
-    return 0
+    return 2 if print_reports(options, functools.partial(report_file, options.least), print_report) is None else 0
 
 
 if __name__ == "__main__":

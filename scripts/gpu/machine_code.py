@@ -167,18 +167,24 @@ def exit_status(reports, looked_at, missing):
     return 2 if any(kernel["not_checked"] for kernel in kernels) else 0
 
 
-def check_files(options, check_file, print_report, looked_at, missing):
-    """Prints the reports of all files, made by check_file(cuobjdump, file). The exit status; see exit_status()."""
+def print_reports(options, report_file, print_report):
+    """The reports of all files, made by report_file(cuobjdump, file), printed; None, and why, where one is not made."""
     try:
         cuobjdump = find_cuobjdump(options.cuobjdump)
-        reports = [check_file(cuobjdump, file) for file in options.files]
+        reports = [report_file(cuobjdump, file) for file in options.files]
     except (CannotCheck, OSError) as reason:
         print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
-        return 2
+        return None
     if options.json:
         json.dump(reports, sys.stdout, indent=1)
         print()
     else:
         for report in reports:
             print_report(report)
-    return exit_status(reports, looked_at, missing)
+    return reports
+
+
+def check_files(options, check_file, print_report, looked_at, missing):
+    """Prints the reports of all files. The exit status; see print_reports() and exit_status()."""
+    reports = print_reports(options, check_file, print_report)
+    return 2 if reports is None else exit_status(reports, looked_at, missing)

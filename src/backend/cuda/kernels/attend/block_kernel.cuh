@@ -46,8 +46,7 @@ __device__ inline void prefetch_window_rows(const AttendParams& p, const TokenPo
   for (int quarter = 0; quarter < 4; ++quarter) prefetch_quarter_row(source, quarter);
 }
 
-// Places of a token's compressed rows, and the wait for the kernels in front: selected rows are theirs, and what is
-// looked up before is not. start_queries() comes behind it, and behind loads of selected rows, which all wait for.
+// place_compressed_rows() and, of rows that are not selected, the wait for the kernels in front and start_queries().
 template <class Pass, class StartQueries>
 __device__ inline TokenRows place_block_rows(const AttendParams& p, const Pass& pass, std::int64_t token,
                                              const TokenPosition& position, int thread, RowSlot* places,
@@ -60,14 +59,8 @@ __device__ inline TokenRows place_block_rows(const AttendParams& p, const Pass& 
       return PackedRowFinder(p, position.slot);
     }
   }();
-  CompressedPlaces<kBlockProducers> compressed(p, token, thread);
-  if (selected) {
-    wait_for_predecessors();
-    compressed.read_selected();
-    start_queries();
-  }
-  const TokenRows rows = compressed.rows(p, token, position);
-  compressed.look_up(finder, rows.count - rows.window, places + kMappedWindow);
+  const TokenRows rows = place_compressed_rows<kBlockProducers>(p, finder, token, selected, position, thread,
+                                                                places + kMappedWindow, start_queries);
   if (!selected) {
     wait_for_predecessors();
     start_queries();

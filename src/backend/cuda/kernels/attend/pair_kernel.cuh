@@ -83,15 +83,9 @@ __device__ inline void attend_pair(const AttendParams& p, const CUtensorMap& que
   // Where compressed rows lie, by scorers and summers, and how many there are. Selected ones are known when the kernels
   // in front have ended.
   const auto place_compressed = [&] {
-    const PackedRowFinder finder(p, place.slot);
-    CompressedPlaces<kPairScorers + kPairSummers> compressed(p, token, static_cast<int>(threadIdx.x));
-    if (selected) {
-      wait_for_predecessors();
-      compressed.read_selected();
-      start_queries();  // behind loads that all wait for
-    }
-    const TokenRows rows = compressed.rows(p, token, place);
-    compressed.look_up(finder, rows.count - rows.window, shared.place + kMappedWindow);
+    const TokenRows rows = place_compressed_rows<kPairScorers + kPairSummers>(
+        p, PackedRowFinder(p, place.slot), token, selected, place, static_cast<int>(threadIdx.x),
+        shared.place + kMappedWindow, start_queries);
     if (threadIdx.x == 0) {
       shared.item = {
           .token = static_cast<std::int32_t>(token), .first_head = first_head, .rows = rows.count, .window = window};

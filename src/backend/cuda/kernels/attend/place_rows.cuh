@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/early_reads.cuh"
 
 namespace dsv4rt::cuda {
@@ -98,5 +99,23 @@ class CompressedPlaces {
   const std::int32_t* count_of_selected_ = nullptr;
   std::uint32_t row_[kPerThread];
 };
+
+// Places of a token's compressed rows to `slots`, by kThreads threads. `selected`: whether rows are. Those are known
+// when the kernels in front have ended: these are waited for then, and start_queries() comes behind loads that all
+// threads wait for. What is not selected is looked up before a wait, which is left to the caller.
+template <int kThreads, class Finder, class StartQueries>
+__device__ inline TokenRows place_compressed_rows(const AttendParams& p, const Finder& finder, std::int64_t token,
+                                                  bool selected, const TokenPosition& position, int thread,
+                                                  RowSlot* slots, const StartQueries& start_queries) {
+  CompressedPlaces<kThreads> compressed(p, token, thread);
+  if (selected) {
+    wait_for_predecessors();
+    compressed.read_selected();
+    start_queries();
+  }
+  const TokenRows rows = compressed.rows(p, token, position);
+  compressed.look_up(finder, rows.count - rows.window, slots);
+  return rows;
+}
 
 }  // namespace dsv4rt::cuda

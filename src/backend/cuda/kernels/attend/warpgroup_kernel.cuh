@@ -52,15 +52,9 @@ __device__ inline void attend_token(const AttendParams& p, const CUtensorMap& qu
   const TokenPosition place = token_position(p.step, token);
   const bool selected = p.topk_indices != nullptr;
   place_window_rows(p, place, window_rows(p, place), shared.place);
-  const PackedRowFinder finder(p, place.slot);
-  CompressedPlaces<kWarpgroupThreads> compressed(p, token, static_cast<int>(threadIdx.x));
-  if (selected) {
-    wait_for_predecessors();
-    compressed.read_selected();
-    start_queries();  // behind loads that all wait for
-  }
-  const TokenRows rows = compressed.rows(p, token, place);
-  compressed.look_up(finder, rows.count - rows.window, shared.place + kMappedWindow);
+  const TokenRows rows = place_compressed_rows<kWarpgroupThreads>(p, PackedRowFinder(p, place.slot), token, selected,
+                                                                  place, static_cast<int>(threadIdx.x),
+                                                                  shared.place + kMappedWindow, start_queries);
   if (threadIdx.x == 0) {
     shared.work = {.token = static_cast<std::int32_t>(token),
                    .first_head = first_head,
