@@ -79,6 +79,10 @@ std::string printable_lines(std::string_view text) {
   return escaped(text, "", true);
 }
 
+std::string indexed(std::string_view key, std::size_t index) {
+  return std::string(key).append("[").append(std::to_string(index)).append("]");
+}
+
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string out = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {

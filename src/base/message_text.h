@@ -27,6 +27,9 @@ std::string shown(const std::filesystem::path& path);
 // defence of a terminal; what came from outside has been escaped in the message already.
 std::string printable_lines(std::string_view text);
 
+// "key[3]": an element of an array of a configuration.
+std::string indexed(std::string_view key, std::size_t index);
+
 // "[512, 4096]"; "[]" for a scalar.
 std::string shape_text(std::span<const std::int64_t> shape);
 

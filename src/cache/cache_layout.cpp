@@ -6,6 +6,7 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
+#include "cache/invalid.h"
 #include "step/step_metadata.h"
 
 namespace dsv4rt {
@@ -30,10 +31,6 @@ struct RowsPerBlock {
 RowsPerBlock rows_per_block(const CacheFormats& formats, const LayerSpec& layer) {
   if (layer.kind == AttentionKind::kHeavilyCompressed) return {"hca_rows_per_block", formats.hca_rows_per_block};
   return {"csa_rows_per_block", formats.csa_rows_per_block};
-}
-
-Status invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
 Status check_range(std::string_view field, std::int64_t value, std::int64_t least, std::int64_t most) {

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
+
+#include "cache/invalid.h"
 
 namespace dsv4rt {
 namespace {
-
-Status invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
 
 // Layers of one kind have equal rings: one of each says all about rollback.
 std::vector<SlotSpec> distinct_rings(const CacheLayout& layout) {

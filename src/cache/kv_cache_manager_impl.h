@@ -2,17 +2,13 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cache/cache_state.h"
+#include "cache/invalid.h"
 #include "cache/kv_cache_manager.h"
 
 namespace dsv4rt {
-
-inline Status invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
 
 struct KVCacheManager::Impl : CacheState {
   using CacheState::CacheState;

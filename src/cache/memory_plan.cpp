@@ -8,16 +8,13 @@
 
 #include "base/arithmetic.h"
 #include "cache/block_math.h"
+#include "cache/invalid.h"
 
 namespace dsv4rt {
 namespace {
 
 constexpr std::int64_t kMaxBoundaryStates = 1 << 20;
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
-Status invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
 
 // A sum of products that remembers whether it ever left 63 bits.
 class ByteSum {

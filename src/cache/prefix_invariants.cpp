@@ -9,7 +9,7 @@
 namespace dsv4rt {
 namespace {
 
-Status broken(std::string message) {
+Status broken_prefix(std::string message) {
   return {StatusCode::kInternal, "prefix cache: " + std::move(message)};
 }
 
@@ -37,7 +37,8 @@ Status PrefixCache::check(const CacheState& cache) const {
     const PrefixTrack& track = this->track(slot);
     if (track.node == kNoPrefixNode) continue;
     const std::string name = "the sequence in slot " + std::to_string(slot);
-    if (!cache.sequences[slot].live || !tree_.contains(track.node)) return broken(name + " is nowhere in the tree");
+    if (!cache.sequences[slot].live || !tree_.contains(track.node))
+      return broken_prefix(name + " is nowhere in the tree");
     ++users[static_cast<std::size_t>(track.node)];
     const std::int64_t reached = std::int64_t{tree_[track.node].depth} * tree_.unit_tokens() + track.pending;
     // Tokens of an outstanding step are in the length, but neither in the tree nor pending.
@@ -46,7 +47,7 @@ Status PrefixCache::check(const CacheState& cache) const {
       if (cache.step.active && segment.slot == slot) length = segment.start;
     }
     if (track.pending < 0 || track.pending >= tree_.unit_tokens() || reached != length) {
-      return broken(name + " of length " + std::to_string(length) + " is at " + std::to_string(reached));
+      return broken_prefix(name + " of length " + std::to_string(length) + " is at " + std::to_string(reached));
     }
   }
   for (const PrefixTrack& track : tracks_) {
@@ -55,8 +56,8 @@ Status PrefixCache::check(const CacheState& cache) const {
       on_path = tree_[on_path].parent;
     }
     if (track.rolling != kNoPrefixNode && on_path == kNoPrefixNode) {
-      return broken("a sequence would drop the state of node " + std::to_string(track.rolling) +
-                    ", which is not on its path");
+      return broken_prefix("a sequence would drop the state of node " + std::to_string(track.rolling) +
+                           ", which is not on its path");
     }
   }
   std::int64_t states = static_cast<std::int64_t>(free_states_.size() + captures_.size());
@@ -64,18 +65,18 @@ Status PrefixCache::check(const CacheState& cache) const {
     if (!tree_.contains(node)) continue;
     const PrefixNode& record = tree_[node];
     if (record.users != users[static_cast<std::size_t>(node)]) {
-      return broken("node " + std::to_string(node) + " counts " + std::to_string(record.users) + " sequences, " +
-                    std::to_string(users[static_cast<std::size_t>(node)]) + " are there");
+      return broken_prefix("node " + std::to_string(node) + " counts " + std::to_string(record.users) + " sequences, " +
+                           std::to_string(users[static_cast<std::size_t>(node)]) + " are there");
     }
     if (record.state == kNoBoundaryState) continue;
     ++states;
     if (record.depth == 0 || node_of_state_[static_cast<std::size_t>(record.state)] != node) {
-      return broken("node " + std::to_string(node) + " has a state that is not its own");
+      return broken_prefix("node " + std::to_string(node) + " has a state that is not its own");
     }
   }
   if (states != static_cast<std::int64_t>(node_of_state_.size())) {
-    return broken(std::to_string(states) + " states are free, planned or some unit's; there are " +
-                  std::to_string(node_of_state_.size()));
+    return broken_prefix(std::to_string(states) + " states are free, planned or some unit's; there are " +
+                         std::to_string(node_of_state_.size()));
   }
   return {};
 }

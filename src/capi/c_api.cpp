@@ -7,16 +7,13 @@
 #include <utility>
 
 #include "cache/cache_layout.h"
+#include "capi/c_api_constants.h"
 #include "capi/c_api_handle.h"
 #include "capi/c_api_structs.h"
 
 namespace dsv4rt::c_api {
 namespace {
 
-template <class Enum>
-constexpr bool equals(std::int32_t constant, Enum value) {
-  return constant == static_cast<std::int32_t>(value);
-}
 static_assert(equals(DSV4RT_OK, StatusCode::kOk) && equals(DSV4RT_INVALID_ARGUMENT, StatusCode::kInvalidArgument) &&
               equals(DSV4RT_BAD_INPUT, StatusCode::kBadInput) && equals(DSV4RT_NOT_FOUND, StatusCode::kNotFound) &&
               equals(DSV4RT_UNSUPPORTED, StatusCode::kUnsupported) &&

@@ -9,16 +9,13 @@
 #include <utility>
 
 #include "base/try.h"
+#include "capi/c_api_constants.h"
 #include "capi/c_api_handle.h"
 #include "capi/c_api_structs.h"
 
 namespace dsv4rt::c_api {
 namespace {
 
-template <class Enum>
-constexpr bool equals(std::int32_t constant, Enum value) {
-  return constant == static_cast<std::int32_t>(value);
-}
 static_assert(equals(DSV4RT_UNIT_STORED, PrefixEvent::Kind::kUnitStored) &&
               equals(DSV4RT_UNIT_REMOVED, PrefixEvent::Kind::kUnitRemoved) &&
               equals(DSV4RT_STATE_STORED, PrefixEvent::Kind::kStateStored) &&

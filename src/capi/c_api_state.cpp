@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/try.h"
+#include "capi/c_api_constants.h"
 #include "capi/c_api_handle.h"
 #include "capi/c_api_structs.h"
 #include "layout/row_format.h"
@@ -12,10 +13,6 @@
 namespace dsv4rt::c_api {
 namespace {
 
-template <class Enum>
-constexpr bool equals(std::int32_t constant, Enum value) {
-  return constant == static_cast<std::int32_t>(value);
-}
 static_assert(equals(DSV4RT_LAYER_SWA, AttentionKind::kSlidingWindow) &&
               equals(DSV4RT_LAYER_CSA, AttentionKind::kCompressedSparse) &&
               equals(DSV4RT_LAYER_HCA, AttentionKind::kHeavilyCompressed));

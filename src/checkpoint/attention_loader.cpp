@@ -66,7 +66,7 @@ std::int64_t scale_columns(WeightEncoding encoding) {
     case WeightEncoding::kBf16:
       return 1;
     case WeightEncoding::kFp8Block128:
-      return 128;
+      return kFp8ScaleBlock;
     case WeightEncoding::kNvfp4:
       return 16;
   }
@@ -290,7 +290,7 @@ class LayerLoader {
   void take_part(HostLinear& out, const TensorView& view, const TensorView* scale_view,
                  std::span<const std::byte> scale, const MatrixPart& part) {
     const bool whole = is_whole(out, part);
-    const std::int64_t block_rows = out.encoding == WeightEncoding::kFp8Block128 ? 128 : 1;
+    const std::int64_t block_rows = out.encoding == WeightEncoding::kFp8Block128 ? kFp8ScaleBlock : 1;
     const std::int64_t block_columns = scale_columns(out.encoding);
     if (!whole && part.columns != out.in_features && part.columns % block_columns != 0) {
       report(StatusCode::kUnsupported, view.name,

@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::int64_t kMaxDimension = std::int64_t{1} << 24;
 constexpr std::int64_t kSliceRows = 16;
-constexpr std::int64_t kScaleBlock = 128;
 constexpr std::int64_t kNvfp4GroupSize = 16;
 
 using Tensor = AttentionTensor;
@@ -97,7 +96,7 @@ std::vector<TensorDeclaration> linear_tensors(std::string_view stem, std::int64_
       return {{name(kWeightSuffix), TensorDtype::kF8E4M3, {rows, cols}},
               {name(fp8_scale_suffix(scheme)),
                TensorDtype::kF8E8M0,
-               {ceil_div(rows, kScaleBlock), ceil_div(cols, kScaleBlock)}}};
+               {ceil_div(rows, kFp8ScaleBlock), ceil_div(cols, kFp8ScaleBlock)}}};
     case WeightEncoding::kNvfp4:
       return {{name(kWeightSuffix), TensorDtype::kU8, {rows, cols / 2}},
               {name(kNvfp4ScaleSuffix), TensorDtype::kF8E4M3, {rows, cols / kNvfp4GroupSize}},

@@ -15,6 +15,9 @@ enum class WeightEncoding : std::uint8_t {
   kNvfp4,        // E2M1 pairs U8 [out, in/2] (low nibble first), E4M3 scales [out, in/16], FP32 global scale
 };
 
+// Outputs, and inputs, that share a scale of kFp8Block128.
+inline constexpr std::int64_t kFp8ScaleBlock = 128;
+
 // How a linear rounds its BF16 input before the product.
 enum class ActivationRounding : std::uint8_t {
   kNone,         // BF16 as it is

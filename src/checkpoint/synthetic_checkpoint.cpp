@@ -31,7 +31,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kConfigFileName = "config.json";
 constexpr std::int64_t kStripeRows = 128;
-constexpr std::int64_t kScaleBlock = 128;
 constexpr float kApeDeviation = 0.1F;
 constexpr float kNormDeviation = 0.1F;
 
@@ -205,8 +204,8 @@ class Generator {
   static void encode_fp8(std::span<const float> stripe, std::size_t rows, std::size_t cols,
                          std::vector<std::byte>& codes, std::vector<std::byte>& scales) {
     codes.resize(stripe.size());
-    for (std::size_t begin = 0; begin < cols; begin += kScaleBlock) {
-      const std::size_t end = std::min(cols, begin + kScaleBlock);
+    for (std::size_t begin = 0; begin < cols; begin += kFp8ScaleBlock) {
+      const std::size_t end = std::min(cols, begin + kFp8ScaleBlock);
       float amax = 0.0F;
       for (std::size_t r = 0; r < rows; ++r) {
         amax = std::max(amax, finite_amax(&stripe[r * cols + begin], end - begin));

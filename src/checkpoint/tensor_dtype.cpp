@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/arithmetic.h"
+#include "base/enum_rows.h"
 
 namespace dsv4rt {
 namespace {
@@ -40,13 +41,7 @@ constexpr std::array kDtypes = {
     DtypeRow{TensorDtype::kU64, "U64", 64},
 };
 
-consteval bool rows_match_enumeration() {
-  for (std::size_t i = 0; i < kDtypes.size(); ++i) {
-    if (static_cast<std::size_t>(kDtypes[i].dtype) != i) return false;
-  }
-  return kDtypes.size() == static_cast<std::size_t>(TensorDtype::kU64) + 1;
-}
-static_assert(rows_match_enumeration());
+static_assert(rows_match(kDtypes, &DtypeRow::dtype, TensorDtype::kU64));
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "base/enum_rows.h"
 #include "base/message_text.h"
 
 namespace dsv4rt {
@@ -44,13 +45,7 @@ constexpr std::array kStems = {
             "compressor.indexer.norm"},
 };
 
-consteval bool rows_match_enumeration() {
-  for (std::size_t i = 0; i < kStems.size(); ++i) {
-    if (static_cast<std::size_t>(kStems[i].tensor) != i) return false;
-  }
-  return kStems.size() == static_cast<std::size_t>(AttentionTensor::kIndexerNorm) + 1;
-}
-static_assert(rows_match_enumeration());
+static_assert(rows_match(kStems, &StemRow::tensor, AttentionTensor::kIndexerNorm));
 
 bool consume(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;

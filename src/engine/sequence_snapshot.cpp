@@ -12,7 +12,6 @@
 namespace dsv4rt {
 namespace {
 
-constexpr std::int64_t kHeaderBytes = sizeof(SnapshotHeader) + sizeof(Sha256::Digest);
 constexpr std::int64_t kSectionBytes = sizeof(SnapshotSectionHeader) + sizeof(Sha256::Digest);  // besides rows
 
 constexpr std::array kRoles = {CacheRole::kSwaKv,    CacheRole::kCsaKv,      CacheRole::kIndexK,  CacheRole::kHcaKv,
@@ -153,7 +152,7 @@ Status SnapshotWriter::end_section() {
 
 std::int64_t snapshot_bytes(std::span<const SnapshotSection> sections, bool increment, std::span<const std::byte> key) {
   std::int64_t bytes =
-      kHeaderBytes + (increment ? sizeof(SnapshotBase) : 0) + (key.empty() ? 0 : sizeof(Sha256::Digest));
+      kSnapshotHeaderBytes + (increment ? sizeof(SnapshotBase) : 0) + (key.empty() ? 0 : sizeof(Sha256::Digest));
   for (const SnapshotSection& section : sections) bytes += kSectionBytes + section.rows * section.row_bytes;
   return bytes;
 }

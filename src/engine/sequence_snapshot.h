@@ -58,6 +58,8 @@ struct SnapshotHeader {
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(SnapshotHeader) == 112);
+// With its digest.
+inline constexpr std::int64_t kSnapshotHeaderBytes = sizeof(SnapshotHeader) + sizeof(Sha256::Digest);
 
 // What an increment adds to, the piece before; follows its header.
 struct SnapshotBase {

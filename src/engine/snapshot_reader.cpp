@@ -12,8 +12,6 @@
 namespace dsv4rt {
 namespace {
 
-constexpr std::size_t kHeaderBytes = sizeof(SnapshotHeader) + sizeof(Sha256::Digest);
-
 std::string region_name(CacheRole role, std::int32_t layer) {
   return std::string(cache_role_name(role)) + " of layer " + std::to_string(layer);
 }
@@ -97,7 +95,7 @@ Result<std::optional<SnapshotPiece>> SnapshotReader::next_piece() {
   if (bytes.empty() && pieces_ > 1) return std::optional<SnapshotPiece>();
   if (bytes.size() < sizeof(SnapshotHeader)) {
     return bad("header: " + std::to_string(bytes.size()) + " bytes are all there is; a header has " +
-               std::to_string(kHeaderBytes));
+               std::to_string(kSnapshotHeaderBytes));
   }
   const auto header = load_bytes<SnapshotHeader>(bytes.data());
   if (checks_ == SnapshotChecks::kAll) {

@@ -26,10 +26,6 @@ constexpr std::array<IntegerField, 10> kIntegerFields{{
 
 constexpr const IntegerField& kLayerCount = kIntegerFields[1];
 
-std::string indexed(std::string_view key, std::size_t index) {
-  return std::string(key).append("[").append(std::to_string(index)).append("]");
-}
-
 std::string show(double value) {
   std::ostringstream text;
   text.precision(17);

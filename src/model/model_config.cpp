@@ -19,10 +19,6 @@ namespace {
 // DeepSeek's inference configs leave out what its program sets by default.
 constexpr double kInferenceNormEps = 1e-6;
 
-std::string indexed(std::string_view key, std::size_t index) {
-  return std::string(key).append("[").append(std::to_string(index)).append("]");
-}
-
 void expect_value(ConfigReader& reader, const std::optional<Found<std::int64_t>>& found, std::int64_t expected) {
   if (!found || found->value == expected) return;
   reader.fail(StatusCode::kUnsupported, found->key, std::to_string(found->value),

@@ -9,7 +9,6 @@ namespace dsv4rt::replay {
 namespace {
 
 constexpr std::int32_t kBailianBlockTokens = 16;
-constexpr double kMsPerSecond = 1000;
 
 }  // namespace
 

@@ -12,6 +12,8 @@
 namespace dsv4rt::replay {
 
 inline constexpr std::int32_t kMaxBlockTokens = 1 << 16;
+// Tokens of a block where a log has token ids, unless options say another number.
+inline constexpr std::int32_t kTokenBlockTokens = 256;
 
 // A prompt of n tokens has floor(n / block_tokens) ids, or one more for the partial block at its end. With any other
 // number the block size is wrong, and every hit would be counted in wrong tokens. `field` names the ids.

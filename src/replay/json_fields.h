@@ -19,6 +19,8 @@ namespace dsv4rt::replay {
 // Bounds of every length and time in a log.
 inline constexpr std::int64_t kMaxTokens = 1'000'000'000;
 inline constexpr double kMaxTimeMs = 1e13;  // about 300 years
+// The unit of logs that count seconds.
+inline constexpr double kMsPerSecond = 1000;
 
 // Parses a record as one JSON object; nesting, size and number of values are bounded, a repeated key is refused.
 Result<JsonDocument> parse_json_record(std::string_view record, RecordErrors& errors);

@@ -6,7 +6,6 @@
 namespace dsv4rt::replay {
 namespace {
 
-constexpr std::int32_t kTokenBlockTokens = 256;
 constexpr double kMsPerNanosecond = 1e-6;
 
 }  // namespace

@@ -10,7 +10,6 @@ namespace dsv4rt::replay {
 namespace {
 
 constexpr std::int32_t kMooncakeBlockTokens = 512;
-constexpr std::int32_t kTokenBlockTokens = 256;
 // Bound on what all sessions remember together: half a GiB.
 constexpr std::int64_t kMaxHistoryBlocks = std::int64_t{1} << 26;
 

@@ -3,7 +3,7 @@
 namespace dsv4rt::replay {
 namespace {
 
-void add(std::optional<std::int64_t>& sum, const std::optional<std::int64_t>& part) {
+void add_if_known(std::optional<std::int64_t>& sum, const std::optional<std::int64_t>& part) {
   if (part) sum = sum.value_or(0) + *part;
 }
 
@@ -27,9 +27,9 @@ void add(CacheOccupancy& sum, const CacheOccupancy& part) {
 }
 
 void add(ExecutorCounts& sum, const ExecutorCounts& part) {
-  add(sum.extrapolated_steps, part.extrapolated_steps);
-  add(sum.captured_steps, part.captured_steps);
-  add(sum.graph_captures, part.graph_captures);
+  add_if_known(sum.extrapolated_steps, part.extrapolated_steps);
+  add_if_known(sum.captured_steps, part.captured_steps);
+  add_if_known(sum.graph_captures, part.graph_captures);
   sum.saves += part.saves;
   sum.saved_bytes += part.saved_bytes;
   sum.peak_saved_bytes += part.peak_saved_bytes;  // an upper bound: peaks of machines need not coincide

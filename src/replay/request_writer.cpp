@@ -7,12 +7,12 @@
 namespace dsv4rt::replay {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json quantity(double value, const char* unit) {
+OrderedJson quantity(double value, const char* unit) {
   return {{"value", value}, {"unit", unit}};
 }
-Json quantity(std::int64_t value, const char* unit) {
+OrderedJson quantity(std::int64_t value, const char* unit) {
   return {{"value", value}, {"unit", unit}};
 }
 
@@ -45,8 +45,8 @@ const char* reject_reason_name(RejectReason reason) noexcept {
 }
 
 std::string request_line(const RequestRecord& record) {
-  Json line;
-  Json& metadata = line["metadata"];
+  OrderedJson line;
+  OrderedJson& metadata = line["metadata"];
   metadata = {{"session_num", record.index},
               {"x_request_id", record.id},
               {"log_line", record.line},
@@ -56,7 +56,7 @@ std::string request_line(const RequestRecord& record) {
               {"request_end_ns", record.end_ns}};
   if (record.session >= 0) metadata["conversation_id"] = record.session;
   if (!record.output_digest.empty()) metadata["output_sha256"] = record.output_digest;
-  Json& metrics = line["metrics"];
+  OrderedJson& metrics = line["metrics"];
   metrics["input_sequence_length"] = quantity(record.input_tokens, "tokens");
   metrics["output_sequence_length"] = quantity(record.output_tokens, "tokens");
   if (record.was_admitted()) {
@@ -73,7 +73,7 @@ std::string request_line(const RequestRecord& record) {
     const bool rejected = record.outcome == RequestOutcome::kRejected;
     line["error"] = {{"code", rejected ? reject_reason_name(record.reason) : "aborted"}, {"message", record.error}};
   }
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 Result<RequestWriter> RequestWriter::create(const std::filesystem::path& path) {

@@ -10,7 +10,7 @@
 namespace dsv4rt::replay {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // A share or mean with as many digits as a reader can use.
 double rounded(double value) {
@@ -21,14 +21,14 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-Json latency(const LatencyHistogram& values) {
+OrderedJson latency(const LatencyHistogram& values) {
   return {{"count", values.count()},      {"mean", values.mean()},        {"min", values.least()},
           {"p50", values.percentile(50)}, {"p90", values.percentile(90)}, {"p95", values.percentile(95)},
           {"p99", values.percentile(99)}, {"max", values.greatest()}};
 }
 
-Json distribution(const LatencyHistogram& values) {
-  Json points = Json::array();
+OrderedJson distribution(const LatencyHistogram& values) {
+  OrderedJson points = OrderedJson::array();
   for (const auto& [value, up_to] : values.distribution(100)) points.push_back({value, rounded(up_to)});
   return points;
 }
@@ -49,10 +49,10 @@ const char* policy_name(PrefixEviction eviction) {
   return eviction == PrefixEviction::kLru ? "lru" : "useful";
 }
 
-Json options(const RunSummary& summary) {
+OrderedJson options(const RunSummary& summary) {
   const ArrivalOptions& arrivals = summary.arrivals;
   const SchedulerOptions& scheduler = summary.scheduler;
-  Json json;
+  OrderedJson json;
   json["arrivals"] = mode_name(arrivals.mode);
   if (arrivals.mode == ArrivalMode::kTimeStamps) json["speed"] = arrivals.speed;
   if (arrivals.mode == ArrivalMode::kRate) json["rate_per_s"] = arrivals.rate_per_s;
@@ -72,16 +72,16 @@ Json options(const RunSummary& summary) {
   json["acceptance"] = summary.acceptance;
   json["pool_tokens"] = summary.limits.pool_tokens;
   json["boundary_states"] = summary.limits.boundary_states;
-  json["policy"] = summary.eviction ? Json(policy_name(*summary.eviction)) : Json(nullptr);
+  json["policy"] = summary.eviction ? OrderedJson(policy_name(*summary.eviction)) : OrderedJson(nullptr);
   return json;
 }
 
-Json requests(const RunSummary& summary) {
+OrderedJson requests(const RunSummary& summary) {
   const RequestTotals& totals = summary.metrics.requests();
-  Json json = {{"arrived", totals.arrived},
-               {"finished", totals.finished},
-               {"rejected", totals.rejected},
-               {"aborted", totals.aborted}};
+  OrderedJson json = {{"arrived", totals.arrived},
+                      {"finished", totals.finished},
+                      {"rejected", totals.rejected},
+                      {"aborted", totals.aborted}};
   for (const RejectReason reason : {RejectReason::kQueueFull, RejectReason::kTooLong, RejectReason::kNoTokens}) {
     json["rejected_for"][reject_reason_name(reason)] = totals.rejected_for[static_cast<std::size_t>(reason)];
   }
@@ -89,23 +89,24 @@ Json requests(const RunSummary& summary) {
   json["preemptions"] = totals.preemptions;
   json["preemptions_by_snapshot"] = totals.snapshots;
   json["most_preempted"] = totals.most_preempted;
-  json["least_tokens_per_s"] = totals.least_tokens_per_s ? Json(*totals.least_tokens_per_s) : Json(nullptr);
+  json["least_tokens_per_s"] =
+      totals.least_tokens_per_s ? OrderedJson(*totals.least_tokens_per_s) : OrderedJson(nullptr);
   return json;
 }
 
-Json tokens(const RunSummary& summary) {
+OrderedJson tokens(const RunSummary& summary) {
   const RequestTotals& totals = summary.metrics.requests();
-  Json json = {{"input_of_finished", totals.input_tokens},
-               {"output", totals.output_tokens},
-               {"input_admitted", totals.admitted_input_tokens}};
+  OrderedJson json = {{"input_of_finished", totals.input_tokens},
+                      {"output", totals.output_tokens},
+                      {"input_admitted", totals.admitted_input_tokens}};
   // A log without block ids does not say what is shared: no rate is better than a wrong one.
   json["prefix_identity"] = totals.with_block_ids == 0                ? "none"
                             : totals.with_block_ids == totals.arrived ? "block ids"
                                                                       : "block ids of some";
   json["hit"] = totals.hit_tokens;
   json["hit_rate"] = totals.with_block_ids > 0 && totals.admitted_input_tokens > 0
-                         ? Json(share(totals.hit_tokens, totals.admitted_input_tokens))
-                         : Json(nullptr);
+                         ? OrderedJson(share(totals.hit_tokens, totals.admitted_input_tokens))
+                         : OrderedJson(nullptr);
   json["recomputed"] = totals.recomputed_tokens;
   json["prefill_run"] = summary.metrics.steps().prefill_tokens;
   json["drafted"] = summary.metrics.steps().drafted_tokens;
@@ -113,11 +114,11 @@ Json tokens(const RunSummary& summary) {
   return json;
 }
 
-Json goodput(const RunSummary& summary) {
+OrderedJson goodput(const RunSummary& summary) {
   const ServiceLevels& levels = summary.service_levels;
   if (!levels.any()) return nullptr;
   const RequestTotals& totals = summary.metrics.requests();
-  Json json;
+  OrderedJson json;
   if (levels.ttft_ms) json["ttft_ms"] = *levels.ttft_ms;
   if (levels.tpot_ms) json["tpot_ms"] = *levels.tpot_ms;
   if (levels.e2el_ms) json["e2el_ms"] = *levels.e2el_ms;
@@ -128,20 +129,20 @@ Json goodput(const RunSummary& summary) {
   return json;
 }
 
-Json steps(const RunSummary& summary) {
+OrderedJson steps(const RunSummary& summary) {
   const StepTotals& totals = summary.metrics.steps();
-  Json json = {{"count", totals.steps},
-               {"decode", totals.decode_only},
-               {"prefill", totals.prefill_only},
-               {"mixed", totals.mixed},
-               {"most_sequences", totals.most_sequences},
-               {"most_tokens", totals.most_tokens},
-               {"longest_ms", to_ms(totals.longest_ns)},
-               {"busy_ms", to_ms(totals.busy_ns)}};
+  OrderedJson json = {{"count", totals.steps},
+                      {"decode", totals.decode_only},
+                      {"prefill", totals.prefill_only},
+                      {"mixed", totals.mixed},
+                      {"most_sequences", totals.most_sequences},
+                      {"most_tokens", totals.most_tokens},
+                      {"longest_ms", to_ms(totals.longest_ns)},
+                      {"busy_ms", to_ms(totals.busy_ns)}};
   const ExecutorCounts& counts = summary.executor;
-  json["captured"] = counts.captured_steps ? Json(*counts.captured_steps) : Json(nullptr);
-  json["eager"] = counts.captured_steps ? Json(totals.steps - *counts.captured_steps) : Json(nullptr);
-  json["graph_captures"] = counts.graph_captures ? Json(*counts.graph_captures) : Json(nullptr);
+  json["captured"] = counts.captured_steps ? OrderedJson(*counts.captured_steps) : OrderedJson(nullptr);
+  json["eager"] = counts.captured_steps ? OrderedJson(totals.steps - *counts.captured_steps) : OrderedJson(nullptr);
+  json["graph_captures"] = counts.graph_captures ? OrderedJson(*counts.graph_captures) : OrderedJson(nullptr);
   if (counts.extrapolated_steps) {
     json["extrapolated"] = *counts.extrapolated_steps;
     json["extrapolated_share"] = share(*counts.extrapolated_steps, totals.steps);
@@ -149,9 +150,9 @@ Json steps(const RunSummary& summary) {
   return json;
 }
 
-Json cache(const RunSummary& summary) {
+OrderedJson cache(const RunSummary& summary) {
   const CacheOccupancy& latest = summary.metrics.latest();
-  Json roles = Json::array();
+  OrderedJson roles = OrderedJson::array();
   for (std::size_t i = 0; i < latest.roles.size(); ++i) {
     const RoleOccupancy& role = latest.roles[i];
     const std::int64_t most = summary.metrics.most_live_blocks()[i];
@@ -175,18 +176,18 @@ Json cache(const RunSummary& summary) {
 }
 
 // When requests were refused for a full queue, and when nobody waited any more; null: never.
-Json overload(const RequestTotals& totals) {
-  const auto time = [](std::int64_t ns) { return ns < 0 ? Json(nullptr) : Json(to_ms(ns)); };
+OrderedJson overload(const RequestTotals& totals) {
+  const auto time = [](std::int64_t ns) { return ns < 0 ? OrderedJson(nullptr) : OrderedJson(to_ms(ns)); };
   const bool recovered = totals.queue_empty_ns >= 0;
   return {{"first_rejected_ms", time(totals.first_rejected_ns)},
           {"last_rejected_ms", time(totals.last_rejected_ns)},
           {"queue_empty_ms", time(totals.queue_empty_ns)},
-          {"recovery_ms", recovered ? time(totals.queue_empty_ns - totals.last_rejected_ns) : Json(nullptr)}};
+          {"recovery_ms", recovered ? time(totals.queue_empty_ns - totals.last_rejected_ns) : OrderedJson(nullptr)}};
 }
 
-Json memory(const RunSummary& summary) {
+OrderedJson memory(const RunSummary& summary) {
   const MemoryPlan& plan = summary.memory;
-  Json json = {{"pool_tokens", plan.limits.pool_tokens}};
+  OrderedJson json = {{"pool_tokens", plan.limits.pool_tokens}};
   json["roles"] = planned_regions_json(plan);
   json["bytes_per_token"] = plan.bytes_per_token;
   json["bytes_per_sequence"] = plan.bytes_per_sequence;
@@ -207,18 +208,18 @@ Json memory(const RunSummary& summary) {
   return json;
 }
 
-Json events(const EventSeries& series) {
-  Json json = {{"interval_ms", to_ms(series.interval_ns())}, {"columns", series.columns()}};
-  Json& counts = json["counts"] = Json::array();
+OrderedJson events(const EventSeries& series) {
+  OrderedJson json = {{"interval_ms", to_ms(series.interval_ns())}, {"columns", series.columns()}};
+  OrderedJson& counts = json["counts"] = OrderedJson::array();
   for (std::size_t i = 0; i < series.intervals(); ++i) {
-    Json row = Json::array();
+    OrderedJson row = OrderedJson::array();
     for (std::size_t c = 0; c < series.columns().size(); ++c) row.push_back(series.count(i, c));
     counts.push_back(row);
   }
   return json;
 }
 
-Json engine(const RunSummary& summary) {
+OrderedJson engine(const RunSummary& summary) {
   const EngineOrigin& engine = *summary.engine;
   return {{"backend", engine.backend},
           {"layers", engine.layers},
@@ -228,14 +229,14 @@ Json engine(const RunSummary& summary) {
           {"moe_us_per_token", engine.experts.us_per_token}};
 }
 
-Json groups(const RequestGroups& groups) {
-  const auto latency_of = [](const LatencyHistogram& values) -> Json {
+OrderedJson groups(const RequestGroups& groups) {
+  const auto latency_of = [](const LatencyHistogram& values) -> OrderedJson {
     return {{"count", values.count()},
             {"mean", values.mean()},
             {"p50", values.percentile(50)},
             {"p99", values.percentile(99)}};
   };
-  Json each = Json::array();
+  OrderedJson each = OrderedJson::array();
   for (std::size_t g = 0; g < groups.used(); ++g) {
     const RequestGroup& group = groups[g];
     each.push_back({{"requests", group.requests},
@@ -253,13 +254,13 @@ Json groups(const RequestGroups& groups) {
   return {{"size", groups.size()}, {"each", each}};
 }
 
-Json occupancy(const OccupancySeries& series) {
-  Json json = {{"interval_ms", to_ms(series.interval_ns())}, {"columns", series.columns()}};
-  Json& mean = json["mean"] = Json::array();
-  Json& most = json["max"] = Json::array();
+OrderedJson occupancy(const OccupancySeries& series) {
+  OrderedJson json = {{"interval_ms", to_ms(series.interval_ns())}, {"columns", series.columns()}};
+  OrderedJson& mean = json["mean"] = OrderedJson::array();
+  OrderedJson& most = json["max"] = OrderedJson::array();
   for (std::size_t i = 0; i < series.intervals(); ++i) {
-    Json mean_row = Json::array();
-    Json most_row = Json::array();
+    OrderedJson mean_row = OrderedJson::array();
+    OrderedJson most_row = OrderedJson::array();
     for (std::size_t c = 0; c < series.columns().size(); ++c) {
       mean_row.push_back(rounded(series.mean(i, c)));
       most_row.push_back(series.greatest(i, c));
@@ -270,8 +271,8 @@ Json occupancy(const OccupancySeries& series) {
   return json;
 }
 
-Json machines(const RunSummary& summary) {
-  Json json = Json::array();
+OrderedJson machines(const RunSummary& summary) {
+  OrderedJson json = OrderedJson::array();
   for (const MachineTotals& machine : summary.machines) {
     json.push_back({{"requests", machine.requests},
                     {"input_admitted", machine.admitted_input_tokens},
@@ -282,9 +283,9 @@ Json machines(const RunSummary& summary) {
   return json;
 }
 
-Json slowest(const RunMetrics& metrics) {
-  Json json = Json::array();
-  for (const RequestRecord& record : metrics.slowest()) json.push_back(Json::parse(request_line(record)));
+OrderedJson slowest(const RunMetrics& metrics) {
+  OrderedJson json = OrderedJson::array();
+  for (const RequestRecord& record : metrics.slowest()) json.push_back(OrderedJson::parse(request_line(record)));
   return json;
 }
 
@@ -300,7 +301,7 @@ std::string summary_json(const RunSummary& summary) {
   const RequestTotals& totals = metrics.requests();
   const double seconds = summary.duration_ms() / 1e3;
   const auto per_s = [&](std::int64_t count) { return seconds > 0 ? static_cast<double>(count) / seconds : 0.0; };
-  Json json;
+  OrderedJson json;
   json["format"] = "dsv4rt-replay";
   json["version"] = 1;
   json["mode"] = summary.mode;
@@ -332,8 +333,8 @@ std::string summary_json(const RunSummary& summary) {
     json["outputs"] = {{"requests", summary.outputs.requests()}, {"sha256", summary.outputs.hex()}};
   }
   if (summary.step_times) {
-    Json& times = json["step_times"];
-    times["provenance"] = Json::object();
+    OrderedJson& times = json["step_times"];
+    times["provenance"] = OrderedJson::object();
     for (const auto& [name, text] : summary.step_times->provenance) times["provenance"][name] = text;
     times["points"] = summary.step_times->points;
     times["moe_us_per_step"] = summary.step_times->experts.us_per_step;
@@ -351,7 +352,7 @@ std::string summary_json(const RunSummary& summary) {
   json["slowest"] = slowest(metrics);
   json["wall_ms"] = summary.wall_ms;
   json["wall_speedup"] = summary.wall_speedup();
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace dsv4rt::replay

@@ -9,7 +9,7 @@
 namespace dsv4rt::replay {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 enum Process : int { kRequests = 1, kSteps = 2, kCache = 3 };
 
@@ -17,8 +17,8 @@ double to_us(std::int64_t ns) {
   return static_cast<double>(ns) / kNsPerUs;
 }
 
-std::string text_of(const Json& event) {
-  return event.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string text_of(const OrderedJson& event) {
+  return event.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::string process_name(Process process, const char* name) {
@@ -36,7 +36,7 @@ std::string async_event(const char* phase, const char* name, const RequestRecord
                   {"ts", to_us(at_ns)}});
 }
 
-Json request_args(const RequestRecord& record) {
+OrderedJson request_args(const RequestRecord& record) {
   return {{"id", record.id},
           {"outcome", outcome_name(record.outcome)},
           {"input_tokens", record.input_tokens},
@@ -79,13 +79,13 @@ Status TimelineWriter::emit(const std::string& event) {
 Status TimelineWriter::request(const RequestRecord& record) {
   if (!record.was_admitted() && record.end_ns == record.arrival_ns) {
     if (!admit(1)) return {};
-    Json event = {{"ph", "n"},
-                  {"cat", "request"},
-                  {"id", record.index},
-                  {"pid", kRequests},
-                  {"tid", 0},
-                  {"name", outcome_name(record.outcome)},
-                  {"ts", to_us(record.arrival_ns)}};
+    OrderedJson event = {{"ph", "n"},
+                         {"cat", "request"},
+                         {"id", record.index},
+                         {"pid", kRequests},
+                         {"tid", 0},
+                         {"name", outcome_name(record.outcome)},
+                         {"ts", to_us(record.arrival_ns)}};
     event["args"] = request_args(record);
     event["args"]["error"] = record.error;
     return emit(text_of(event));
@@ -103,7 +103,7 @@ Status TimelineWriter::request(const RequestRecord& record) {
   const bool preempted = record.preempted_ns >= 0;
   const std::int64_t resumed_ns = record.resumed_ns >= 0 ? record.resumed_ns : record.end_ns;
   if (!admit(2 + 2 * static_cast<std::int64_t>(slices.size()) + (preempted ? 2 : 0))) return {};
-  Json begin = Json::parse(async_event("b", "request", record, record.arrival_ns));
+  OrderedJson begin = OrderedJson::parse(async_event("b", "request", record, record.arrival_ns));
   begin["args"] = request_args(record);
   DSV4RT_RETURN_IF_ERROR(emit(text_of(begin)));
   for (const Slice& slice : slices) {
@@ -121,8 +121,7 @@ Status TimelineWriter::request(const RequestRecord& record) {
   return emit(async_event("e", "request", record, record.end_ns));
 }
 
-Status TimelineWriter::step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns,
-                            std::size_t machine) {
+Status TimelineWriter::step(const StepReport& report, std::int64_t begin_ns, std::int64_t end_ns, std::size_t machine) {
   if (!report.ran || !admit(1)) return {};
   const char* const name = report.prefill_sequences == 0  ? "decode"
                            : report.decode_sequences == 0 ? "prefill"
@@ -145,8 +144,8 @@ Status TimelineWriter::counter(const std::string& name, std::int64_t at_ns,
                                std::vector<std::pair<std::string, std::int64_t>> series) {
   auto& latest = latest_[name];
   if (latest == series || !admit(1)) return {};
-  Json event = {{"ph", "C"}, {"pid", kCache}, {"tid", 0}, {"name", name}, {"ts", to_us(at_ns)}};
-  event["args"] = Json::object();
+  OrderedJson event = {{"ph", "C"}, {"pid", kCache}, {"tid", 0}, {"name", name}, {"ts", to_us(at_ns)}};
+  event["args"] = OrderedJson::object();
   for (const auto& [key, value] : series) event["args"][key] = value;
   latest = std::move(series);
   return emit(text_of(event));

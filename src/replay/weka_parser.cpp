@@ -7,7 +7,6 @@
 namespace dsv4rt::replay {
 namespace {
 
-constexpr double kMsPerSecond = 1000;
 constexpr std::uint64_t kScopeShift = 32;  // local ids and session numbers fit into half an id each
 
 }  // namespace

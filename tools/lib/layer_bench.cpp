@@ -10,18 +10,12 @@
 #include "checkpoint/synthetic_values.h"
 #include "tools/lib/bench_check.h"
 #include "tools/lib/engine_inspector.h"
+#include "tools/lib/median.h"
 
 namespace dsv4rt {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 class LayerBench {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bfloat16.h"
@@ -10,6 +11,7 @@
 #include "checkpoint/synthetic_values.h"
 #include "tools/lib/bench_check.h"
 #include "tools/lib/engine_editor.h"
+#include "tools/lib/median.h"
 
 namespace dsv4rt {
 namespace {
@@ -49,9 +51,7 @@ class PrefillBench {
       held_by_ = state.held_by;
       DSV4RT_RETURN_IF_ERROR(engine_.release(sequence));
     }
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
+    return median(std::move(times));
   }
 
   [[nodiscard]] std::int32_t held_by() const { return held_by_; }

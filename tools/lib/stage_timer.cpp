@@ -7,18 +7,9 @@
 
 #include "base/try.h"
 #include "tools/lib/engine_inspector.h"
+#include "tools/lib/median.h"
 
 namespace dsv4rt {
-namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<StageTimer>> StageTimer::create(Engine& engine) {
   EngineInspector inspector(engine);
   DSV4RT_ASSIGN_OR_RETURN(auto marks, inspector.backend().create_time_marks());

@@ -12,6 +12,7 @@
 #include "checkpoint/synthetic_values.h"
 #include "tools/lib/bench_check.h"
 #include "tools/lib/engine_editor.h"
+#include "tools/lib/median.h"
 
 namespace dsv4rt {
 namespace {
@@ -117,9 +118,7 @@ class StepBench {
       DSV4RT_RETURN_IF_ERROR(engine_.synchronize());
       times.push_back(ms_since(begin));
     }
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    result.waited_ms = *middle;
+    result.waited_ms = median(std::move(times));
     return {};
   }
 
