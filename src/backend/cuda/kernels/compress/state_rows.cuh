@@ -15,12 +15,16 @@ __device__ inline void store_state_row(const CompressParams& p, std::int64_t tok
   const CompressorInput& input = p.input;
   const StateRing& state = p.state;
   if (!place.real || token < std::int64_t{place.end_token} - state.ring_rows) return;
-  wait_for_predecessors();
   const std::int32_t width = state_width(input);
   float* row = state_row(state, width, place.slot, place.position % state.ring_rows);
   const float* kv = input.kv + token * input.stride;
   const float* score = input.score + token * input.stride;
   const float* ape = input.ape + std::int64_t{place.position % input.ratio} * width;
+  have_ready(row);
+  have_ready(kv);
+  have_ready(score);
+  have_ready(ape);
+  wait_for_predecessors();
 #pragma unroll 2
   for (int i = 4 * thread; i < width; i += 4 * threads) {
     const float4 values = load_quad(kv + i);

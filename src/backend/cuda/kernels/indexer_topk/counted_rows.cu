@@ -38,12 +38,12 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
   const auto index = static_cast<std::int32_t>(blockIdx.x / cluster_blocks());
   const std::int64_t token = batch.first_token + index;
   const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
+  const auto sync = [] { __syncthreads(); };
+  RowSelector<kCountedThreads, true, decltype(sync)> selector(shared, batch.scores + index * batch.stride, rows, sync);
   wait_for_predecessors();
   if (rows <= p.top_k) return;
-  const auto sync = [] { __syncthreads(); };
   sync();
-  RowSelector<kCountedThreads, true, decltype(sync)>(shared, batch.scores + index * batch.stride, rows, sync)
-      .run(batch.state + index, p.top_k, p.topk_indices + token * p.top_k);
+  selector.run(batch.state + index, p.top_k, p.topk_indices + token * p.top_k);
 }
 
 }  // namespace

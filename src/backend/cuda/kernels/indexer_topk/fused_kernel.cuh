@@ -92,9 +92,13 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   TileFinder finder(p, runs, {.tiles = end - first, .first_tile = first, .run = run});
   TilePlace place{};
   if (thread >= kScoreWorkers && end > first) place = finder.find(min(thread % 32, end - first - 1));
+  const QueryLoader<KeyOperand<kFormat>> loader(p, 1);
+  auto query_place = loader.place_of_token(token);
+  have_ready(query_place.units);
+  have_ready(query_place.weight);
   wait_for_predecessors();
   typename QueryLoader<KeyOperand<kFormat>>::TokenParts queries{};
-  if (thread < kScoreWorkers && tiles > 0) QueryLoader<KeyOperand<kFormat>>(p, 1).fetch_token(token, queries);
+  if (thread < kScoreWorkers && tiles > 0) loader.fetch_token(query_place, queries);
   cluster_wait();
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (rank == 0 && thread == 0) p.topk_count[token] = min(rows, p.top_k);

@@ -45,12 +45,21 @@ class QueryLoader {
   static constexpr int kTokenParts = (kTileHeads * kHeadParts + kQueryLoaders - 1) / kQueryLoaders;
   using TokenParts = QueryPart[kTokenParts];
 
-  __device__ void fetch_token(std::int64_t token, TokenParts& part) const {
+  // Where the thread's first part of a token's queries lies, and its head's weight.
+  struct PartPlace {
+    const uint4* units;
+    const bf16* weight;
+  };
+  [[nodiscard]] __device__ PartPlace place_of_token(std::int64_t token) const {
+    return place_of(token, threadIdx.x / kHeadParts, threadIdx.x % kHeadParts);
+  }
+  __device__ void fetch_token(const PartPlace& place, TokenParts& part) const {
 #pragma unroll
     for (int i = 0; i < kTokenParts; ++i) {
       const std::uint32_t head = threadIdx.x / kHeadParts + i * kHeadsAtOnce;
+      const PartPlace own{place.units + i * kHeadsAtOnce * kHeadUnits, place.weight + i * kHeadsAtOnce};
       bf16 weight{};
-      part[i] = head < kTileHeads ? fetch(token, head, threadIdx.x % kHeadParts, weight) : QueryPart{};
+      part[i] = head < kTileHeads ? fetch(own, head, weight) : QueryPart{};
       part[i].weight = to_float(weight);
     }
   }
@@ -85,7 +94,8 @@ class QueryLoader {
         for (int i = 0; i < kAhead; ++i) {
           const std::uint32_t head = first + i * kHeadsAtOnce;
           if (head < heads) {
-            part[i] = fetch(token + head / kTileHeads, tile * kTileHeads + head % kTileHeads, index, weight[i]);
+            const std::uint32_t own = tile * kTileHeads + head % kTileHeads;
+            part[i] = fetch(place_of(token + head / kTileHeads, own, index), own, weight[i]);
           }
         }
 #pragma unroll
@@ -105,19 +115,24 @@ class QueryLoader {
 
  private:
   static constexpr std::uint32_t kHeadsAtOnce = kQueryLoaders / kHeadParts;
+  static constexpr std::uint32_t kHeadUnits = kIndexHeadDim * sizeof(bf16) / sizeof(uint4);
 
-  // Part `index` of a head, and the weight that it is to have: zeros for a head that does not exist.
-  __device__ QueryPart fetch(std::int64_t token, std::uint32_t head, std::uint32_t index, bf16& weight) const {
+  // Part `index` of a head.
+  [[nodiscard]] __device__ PartPlace place_of(std::int64_t token, std::uint32_t head, std::uint32_t index) const {
+    return {reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16),
+            p_.head_weight + token * p_.head_weight_stride + head};
+  }
+  // What lies there, and the weight that it is to have: zeros for a head that does not exist.
+  __device__ QueryPart fetch(const PartPlace& place, std::uint32_t head, bf16& weight) const {
     QueryPart part;
     if (!exists(head)) return part;
-    const auto* source = reinterpret_cast<const uint4*>(p_.q + (token * p_.heads + head) * kIndexHeadDim + index * 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint4 unit = source[i];
+      const uint4 unit = place.units[i];
       part.words[4 * i] = unit.x, part.words[4 * i + 1] = unit.y;
       part.words[4 * i + 2] = unit.z, part.words[4 * i + 3] = unit.w;
     }
-    weight = p_.head_weight[token * p_.head_weight_stride + head];
+    weight = *place.weight;
     return part;
   }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/indexer_topk/cluster_words.cuh"
 #include "backend/cuda/kernels/indexer_topk/params.h"
@@ -64,15 +65,22 @@ __device__ inline void clear_selector(SelectorShared& shared, int threads) {
 template <int kThreads, bool kCluster, class Sync>
 class RowSelector {
  public:
-  // scores [rows, at least to a multiple of four], written before sync() by any block.
+  // scores [rows, at least to a multiple of four], written before sync() by any block: the kernels in front may still
+  // run.
   __device__ RowSelector(SelectorShared& shared, const float* scores, std::int32_t rows, const Sync& sync)
-      : shared_(shared), scores_(scores), rows_(rows), sync_(sync) {}
+      : shared_(shared), scores_(scores), rows_(rows), sync_(sync) {
+    if constexpr (kCluster) {
+      have_ready(share_.begin);
+      have_ready(share_.end);
+      have_ready(share_.limit);
+    }
+  }
 
   // Writes k < rows row numbers to `chosen`. state: where all the token's rows are counted by their first digits, as
   // these threads see, and zeros afterwards; null: they are counted in the block's own memory.
   __device__ void run(SelectState* state, std::int32_t k, std::int32_t* chosen) {
     if (thread_ == 0) shared_.collected_rows = shared_.few_rows = 0;
-    const Share share = share_of_block();
+    const Share share = share_;
     Scores now;
     Scores next;
     begin(state, [&] {
@@ -389,6 +397,7 @@ class RowSelector {
   const float* scores_;
   std::int32_t rows_;
   const Sync& sync_;
+  Share share_ = share_of_block();
   int thread_ = static_cast<int>(threadIdx.x);
   int warp_ = thread_ / 32;
   int lane_ = thread_ % 32;

@@ -429,10 +429,11 @@ __global__ void __launch_bounds__(kThreads, kMinTopKBlocks<kThreads, kHeldQuads,
     top_k_rows_kernel(const __grid_constant__ IndexerTopkParams p, const __grid_constant__ ScoreBatch batch) {
   extern __shared__ __align__(16) std::byte top_k_shared[];
   allow_dependents();
-  wait_for_predecessors();
   const std::int64_t index = blockIdx.x / cluster_blocks();
   const std::int64_t token = batch.first_token + index;
-  const std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
+  std::int32_t rows = visible_index_rows(p, token, batch.most_rows);
+  have_ready(rows);
+  wait_for_predecessors();
   std::int32_t* const chosen = p.topk_indices + token * p.top_k;
   if (cluster_rank() == 0 && threadIdx.x == 0) p.topk_count[token] = min(rows, p.top_k);
   if (rows <= p.top_k) {

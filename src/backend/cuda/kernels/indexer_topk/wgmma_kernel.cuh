@@ -140,12 +140,19 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
   using TokenQueries = QueryLoader<KeyOperand<kFormat>>;
   const std::int32_t expected = kUse == ScoreUse::kRuns ? -1 : token_of_block(batch.tokens);
   typename TokenQueries::TokenParts queries{};
+  const auto fetch_queries = [&](std::int32_t index) {
+    const TokenQueries loader(p, 1);
+    loader.fetch_token(loader.place_of_token(batch.first_token + index), queries);
+  };
   if (expected >= 0) {
     __syncthreads();
     const std::uint32_t found = shared_address(&control.part_found);
     if (thread < kScoreWorkers) {
+      auto place = TokenQueries(p, 1).place_of_token(batch.first_token + expected);
+      have_ready(place.units);
+      have_ready(place.weight);
       wait_for_predecessors();
-      TokenQueries(p, 1).fetch_token(batch.first_token + expected, queries);
+      TokenQueries(p, 1).fetch_token(place, queries);
     } else {
       const int finder = thread - kScoreWorkers;
       if (!find_token_part(runs, batch.tokens, expected, finder == 0, control.part)) {
@@ -194,7 +201,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
     }
   } else {
     RunTiles tiles = RunTiles{}.next(runs, part);
-    if (tiles.run.first != expected) TokenQueries(p, 1).fetch_token(batch.first_token + tiles.run.first, queries);
+    if (tiles.run.first != expected) fetch_queries(tiles.run.first);
 #pragma unroll 1
     while (true) {
       const int first = first_own_tile(tiles);
@@ -228,7 +235,7 @@ __global__ void __launch_bounds__(kWgmmaScoreThreads, 1)
       if (tiles.is_last(part)) break;
       tiles = tiles.next(runs, part);
       // Always anew: registers would otherwise keep what came before through the scores.
-      TokenQueries(p, 1).fetch_token(batch.first_token + tiles.run.first, queries);
+      fetch_queries(tiles.run.first);
       sync_workers();  // the queries before are read no more
     }
   }

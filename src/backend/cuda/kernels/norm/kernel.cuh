@@ -12,6 +12,8 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kNormThreads = 128;
+// Units of eight values that a thread asks for at once: all of a row of up to 2,048.
+inline constexpr int kUnitsAhead = 2;
 
 // A block per token; the row [width] lies in dynamic shared memory as BF16, so that x is read once and y
 // may be x. kWide: rows are read and written 8 values at a time (width % 8 == 0, 16-byte aligned arrays). kRounded,
@@ -27,13 +29,29 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
   const int width = p.width;
   const std::int64_t first = std::int64_t{blockIdx.x} * width;
   const int thread = static_cast<int>(threadIdx.x);
+  const auto* from = reinterpret_cast<const uint4*>(p.x + first) + thread;
+  const int units = kWide ? width / 8 : 0;
   // Weights do not depend on earlier kernels.
-  uint4 first_weights{};
-  if (kWide && thread < width / 8) first_weights = reinterpret_cast<const uint4*>(p.weight)[thread];
+  uint4 first_weights[kUnitsAhead] = {};
+#pragma unroll
+  for (int i = 0; i < kUnitsAhead; ++i) {
+    if (thread + i * kNormThreads < units) {
+      first_weights[i] = reinterpret_cast<const uint4*>(p.weight)[thread + i * kNormThreads];
+    }
+  }
+  have_ready(from);
   wait_for_predecessors();
   if constexpr (kWide) {
-    const auto* x = reinterpret_cast<const uint4*>(p.x + first);
-    for (int i = thread; i < width / 8; i += kNormThreads) shared_row[i] = x[i];
+    uint4 ahead[kUnitsAhead] = {};
+#pragma unroll
+    for (int i = 0; i < kUnitsAhead; ++i) {
+      if (thread + i * kNormThreads < units) ahead[i] = from[i * kNormThreads];
+    }
+#pragma unroll
+    for (int i = 0; i < kUnitsAhead; ++i) {
+      if (thread + i * kNormThreads < units) shared_row[thread + i * kNormThreads] = ahead[i];
+    }
+    for (int i = thread + kUnitsAhead * kNormThreads; i < units; i += kNormThreads) shared_row[i] = from[i - thread];
   } else {
     for (int i = thread; i < width; i += kNormThreads) row[i] = p.x[first + i];
   }
@@ -48,9 +66,10 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
   if constexpr (kWide) {
     const auto* weight = reinterpret_cast<const uint4*>(p.weight);
     auto* y = reinterpret_cast<uint4*>(p.y + first);
-    for (int i = thread; i < width / 8; i += kNormThreads) {
+    for (int i = thread; i < units; i += kNormThreads) {
       const uint4 x = shared_row[i];
-      const uint4 w = i == thread ? first_weights : weight[i];
+      const int round = i / kNormThreads;
+      const uint4 w = round == 0 ? first_weights[0] : round == 1 ? first_weights[1] : weight[i];
       const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                       normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
       if constexpr (kOutput == NormOutput::kEncoded) {

@@ -9,17 +9,23 @@ namespace {
 constexpr int kBlockInputs = 128;
 __global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const EncodeInputParams p) {
   allow_dependents();
-  wait_for_predecessors();
   const auto [first, lane, members] = RoundingPlace{};
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
-  uint4 values[kMostRoundingItems];
+  const bf16* from[kMostRoundingItems];
 #pragma unroll
   for (int i = 0; i < kMostRoundingItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;
-    values[i] =
-        *reinterpret_cast<const uint4*>(p.x + item / p.blocks * p.x_stride + item % p.blocks * kBlockInputs + lane * 8);
+    from[i] = p.x + item / p.blocks * p.x_stride + item % p.blocks * kBlockInputs + lane * 8;
+    have_ready(from[i]);
+  }
+  wait_for_predecessors();
+  uint4 values[kMostRoundingItems];
+#pragma unroll
+  for (int i = 0; i < kMostRoundingItems; ++i) {
+    if (first + i * step >= items) break;
+    values[i] = *reinterpret_cast<const uint4*>(from[i]);
   }
 #pragma unroll
   for (int i = 0; i < kMostRoundingItems; ++i) {

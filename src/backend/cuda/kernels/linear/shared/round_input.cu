@@ -30,21 +30,29 @@ __device__ __forceinline__ void store_inputs(bf16* row, int first, int inputs, u
 template <bool kWide>
 __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const RoundInputParams p) {
   allow_dependents();
-  wait_for_predecessors();
   const auto [first, lane, members] = RoundingPlace{};
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
-  uint4 values[kMostRoundingItems];
+  const bf16* rows[kMostRoundingItems];
+  std::int32_t inputs[kMostRoundingItems];
 #pragma unroll
   for (int i = 0; i < kMostRoundingItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;
-    const std::int64_t input = item % p.blocks * kScaleBlockInputs + lane * kLaneInputs;
-    const bf16* row = p.x + item / p.blocks * p.x_stride;
+    rows[i] = p.x + item / p.blocks * p.x_stride;
+    inputs[i] = static_cast<std::int32_t>(item % p.blocks) * kScaleBlockInputs + lane * kLaneInputs;
+    if constexpr (kWide) rows[i] += inputs[i];
+    have_ready(rows[i]);
+  }
+  wait_for_predecessors();
+  uint4 values[kMostRoundingItems];
+#pragma unroll
+  for (int i = 0; i < kMostRoundingItems; ++i) {
+    if (first + i * step >= items) break;
     if constexpr (kWide) {
-      values[i] = *reinterpret_cast<const uint4*>(row + input);
+      values[i] = *reinterpret_cast<const uint4*>(rows[i]);
     } else {
-      values[i] = load_inputs(row, static_cast<int>(input), p.inputs);
+      values[i] = load_inputs(rows[i], inputs[i], p.inputs);
     }
   }
 #pragma unroll

@@ -87,6 +87,10 @@ __global__ __launch_bounds__(
   }
   SplitKConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};
   const float scales = consumer.lane_scales(0);
+  if constexpr (Shape::kLoaderWarps) {
+    if (lane == 0) loader.expect_first_inputs(warp % kGroupWarps, kGroupWarps);
+    __syncwarp();
+  }
   wait_for_predecessors();
   if constexpr (Shape::kLoaderWarps) {  // the loader may be waiting for weights
     if (lane == 0) loader.load_first_inputs(warp % kGroupWarps, kGroupWarps);

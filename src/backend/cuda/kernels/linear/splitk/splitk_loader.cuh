@@ -90,13 +90,15 @@ struct SplitKLoader {
     }
   }
   // kOwnWarp: a share of the first ring's inputs, slots `first`, first + step, ... For the warps that multiply, each
-  // with some, since one thread would take 0.7 us for all. Precondition: the kernels before have ended.
-  __device__ __forceinline__ void load_first_inputs(int first, int step) const {
+  // with some, since one thread would take 0.7 us for all. Announced before the wait for the kernels in front, brought
+  // behind it.
+  __device__ __forceinline__ void expect_first_inputs(int first, int step) const {
     for (int i = first; i < first_stages(); i += step) {
-      const std::uint32_t barrier = unit.first_inputs(i);
-      barrier_arrive_expect(barrier, static_cast<std::uint32_t>(input_bytes()));
-      load_inputs(i, i, barrier);
+      barrier_arrive_expect(unit.first_inputs(i), static_cast<std::uint32_t>(input_bytes()));
     }
+  }
+  __device__ __forceinline__ void load_first_inputs(int first, int step) const {
+    for (int i = first; i < first_stages(); i += step) load_inputs(i, i, unit.first_inputs(i));
   }
 
   __device__ __forceinline__ bool more() const {
