@@ -7,28 +7,31 @@ namespace dsv4rt::cuda {
 namespace {
 
 constexpr int kBlockInputs = 128;
+
+// kItems: most items that a thread has.
+template <int kItems>
 __global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const EncodeInputParams p) {
   allow_dependents();
   const auto [first, lane, members] = RoundingPlace{};
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
-  const bf16* from[kMostRoundingItems];
+  const bf16* from[kItems];
 #pragma unroll
-  for (int i = 0; i < kMostRoundingItems; ++i) {
+  for (int i = 0; i < kItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;
     from[i] = p.x + item / p.blocks * p.x_stride + item % p.blocks * kBlockInputs + lane * 8;
     have_ready(from[i]);
   }
   wait_for_predecessors();
-  uint4 values[kMostRoundingItems];
+  uint4 values[kItems];
 #pragma unroll
-  for (int i = 0; i < kMostRoundingItems; ++i) {
+  for (int i = 0; i < kItems; ++i) {
     if (first + i * step >= items) break;
     values[i] = *reinterpret_cast<const uint4*>(from[i]);
   }
 #pragma unroll
-  for (int i = 0; i < kMostRoundingItems; ++i) {
+  for (int i = 0; i < kItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;  // whole half-warps
     const EncodedInputs encoded = encode_block(values[i], members);
@@ -40,9 +43,11 @@ __global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const En
 }  // namespace
 
 Status encode_input(const EncodeInputParams& p, int most_blocks, cudaStream_t stream) {
-  const std::int64_t grid = rounding_grid(std::int64_t{p.tokens} * p.blocks, most_blocks);
-  return launch_pdl(encode_input_kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads},
-                    stream, p);
+  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
+  const std::int64_t grid = rounding_grid(items, most_blocks);
+  const auto kernel =
+      grid * kRoundingBlocks >= items ? encode_input_kernel<1> : encode_input_kernel<kMostRoundingItems>;
+  return launch_pdl(kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p);
 }
 
 }  // namespace dsv4rt::cuda

@@ -26,17 +26,17 @@ __device__ __forceinline__ void store_inputs(bf16* row, int first, int inputs, u
   }
 }
 
-// kWide: whole blocks of 16-byte aligned rows.
-template <bool kWide>
+// kWide: whole blocks of 16-byte aligned rows. kItems: most items that a thread has.
+template <bool kWide, int kItems>
 __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const RoundInputParams p) {
   allow_dependents();
   const auto [first, lane, members] = RoundingPlace{};
   const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
   const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
-  const bf16* rows[kMostRoundingItems];
-  std::int32_t inputs[kMostRoundingItems];
+  const bf16* rows[kItems];
+  std::int32_t inputs[kItems];
 #pragma unroll
-  for (int i = 0; i < kMostRoundingItems; ++i) {
+  for (int i = 0; i < kItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;
     rows[i] = p.x + item / p.blocks * p.x_stride;
@@ -45,9 +45,9 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
     have_ready(rows[i]);
   }
   wait_for_predecessors();
-  uint4 values[kMostRoundingItems];
+  uint4 values[kItems];
 #pragma unroll
-  for (int i = 0; i < kMostRoundingItems; ++i) {
+  for (int i = 0; i < kItems; ++i) {
     if (first + i * step >= items) break;
     if constexpr (kWide) {
       values[i] = *reinterpret_cast<const uint4*>(rows[i]);
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
     }
   }
 #pragma unroll
-  for (int i = 0; i < kMostRoundingItems; ++i) {
+  for (int i = 0; i < kItems; ++i) {
     const std::int64_t item = first + i * step;
     if (item >= items) break;  // whole half-warps
     const uint4 rounded = round_block(values[i], members);
@@ -73,11 +73,14 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
 
 Status round_input(RoundInputParams p, int most_blocks, cudaStream_t stream) {
   p.blocks = ceil_div(p.inputs, kScaleBlockInputs);
-  const std::int64_t grid = rounding_grid(std::int64_t{p.tokens} * p.blocks, most_blocks);
+  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
+  const std::int64_t grid = rounding_grid(items, most_blocks);
   const auto low = reinterpret_cast<std::uintptr_t>(p.x) | reinterpret_cast<std::uintptr_t>(p.rounded);
   const bool wide = p.inputs % kScaleBlockInputs == 0 && p.x_stride % kLaneInputs == 0 && low % sizeof(uint4) == 0;
-  return launch_pdl(wide ? round_input_kernel<true> : round_input_kernel<false>,
-                    {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p);
+  const bool one = grid * kRoundingBlocks >= items;
+  const auto kernel = wide ? (one ? round_input_kernel<true, 1> : round_input_kernel<true, kMostRoundingItems>)
+                           : round_input_kernel<false, kMostRoundingItems>;
+  return launch_pdl(kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p);
 }
 
 }  // namespace dsv4rt::cuda
