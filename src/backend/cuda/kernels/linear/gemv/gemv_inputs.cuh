@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/linear/gemv/gemv_unit.cuh"
 #include "backend/cuda/kernels/linear/shared/round_values.cuh"
@@ -38,6 +39,17 @@ __device__ __forceinline__ float load_shared_bf16(std::uint32_t address) {
 struct GemvInputs {
   const LinearParams& p;
   const GemvUnit& unit;
+  const bf16* first_unit;  // the thread's first one of the first token, of those that copy() brings
+
+  // Needs nothing of the kernels in front.
+  __device__ __forceinline__ GemvInputs(const LinearParams& params, const GemvUnit& gemv_unit)
+      : p(params), unit(gemv_unit), first_unit(source(norms() ? 0 : first_value(), static_cast<int>(threadIdx.x), 0)) {
+    have_ready(first_unit);
+  }
+
+  // With a norm whole rows come, and the segment lies in its place among them.
+  __device__ __forceinline__ bool norms() const { return p.norm.weight != nullptr; }
+  __device__ __forceinline__ int first_value() const { return unit.first_block * kScaleBlockInputs; }
 
   __device__ __forceinline__ static void sync() { asm volatile("bar.sync 1, 128;\n" ::: "memory"); }
 
@@ -56,14 +68,21 @@ struct GemvInputs {
     }
   }
 
-  // `units` units of every token's row, from value `first` on, to unit.rows. Every thread waits for its own. A copy of
-  // 16 bytes whose neighbours' targets are not beside its own takes as long as all of theirs.
-  __device__ __forceinline__ void copy(int first, int units) const {
-    for_units(units, [&](int i, int token, bool exists) {
-      if (!exists) return;
-      const auto to = unit.rows + static_cast<std::uint32_t>(token * unit.row_bytes + i * kUnitBytes);
-      copy_unit(to, source(first, i, token), true);
-    });
+  // `units` units of every token's row to unit.rows. Every thread waits for its own. A copy of 16 bytes whose
+  // neighbours' targets are not beside its own takes as long as all of theirs.
+  __device__ __forceinline__ void copy(int units) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    const bf16* row = first_unit;
+    std::uint32_t to = unit.rows + static_cast<std::uint32_t>(thread * kUnitBytes);
+#pragma unroll 1
+    for (int token = 0; token < p.tokens; ++token) {
+#pragma unroll 1
+      for (int i = 0; i < units - thread; i += kWarpgroup) {
+        copy_unit(to + static_cast<std::uint32_t>(i * kUnitBytes), row + i * kUnitValues, true);
+      }
+      row += p.rows[unit.q->input].x_stride;
+      to += static_cast<std::uint32_t>(unit.row_bytes);
+    }
     wait_for_copies();
   }
   __device__ __forceinline__ const bf16* source(int first, int i, int token) const {
@@ -121,19 +140,19 @@ struct GemvInputs {
   // memory is busy with weights.
   __device__ __forceinline__ void bring() const {
     const int units = unit.blocks * kUnitsPerScale;
-    const int first = unit.first_block * kScaleBlockInputs;
-    const bool norms = p.norm.weight != nullptr;
+    const int first = first_value();
+    const bool norms = this->norms();
     const bool codes = unit.q->kind == TileKind::kFp8Products;
     const bool staged = norms || !codes;  // without a norm no room is planned for values beside their codes
     uint4 first_weight{};
-    if (norms) {  // these take whole rows; the segment lies in its place among them
+    if (norms) {
       first_weight = norm_weight(min(static_cast<int>(threadIdx.x), units - 1));
-      copy(0, unit.q->scale_blocks * kUnitsPerScale);
+      copy(unit.q->scale_blocks * kUnitsPerScale);
       sync();
       sum_rows();
       sync();
     } else if (staged) {
-      copy(first, units);
+      copy(units);
     }
     if (norms || codes || p.rows[unit.q->input].rounds) {
       for_units(units, [&](int i, int token, bool exists) {

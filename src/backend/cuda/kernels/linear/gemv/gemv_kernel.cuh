@@ -91,9 +91,10 @@ __global__ __launch_bounds__(kGemvThreads,
   }
   GemvProducts products{p, unit, warp, lane};
   const float scales = products.lane_scales(0);
+  const GemvInputs inputs(p, unit);
   if (p.segments > 1) cluster_wait();
   wait_for_predecessors();
-  GemvInputs{p, unit}.bring();
+  inputs.bring();
   float sum[4];
   products.multiply(sum, scales);
   GemvExchange{p, unit, rank, warp, lane}.store(sum);
