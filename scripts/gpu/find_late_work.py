@@ -12,8 +12,9 @@ have_ready() of src/backend/cuda/kernels/common/dependent_launch.cuh keeps a val
 
 --least NUMBER   fewest instructions that are told; default 24
 
-A number is a place to look at: the instructions may follow from what is in shared memory, and a warp may wait for
-another one's access, which the script does not follow.
+A number is a place to look at. What the script cannot see:
+  * instructions that follow from what is in shared memory, or from another warp, and cannot come earlier;
+  * what is in a subroutine, as divisions of 64 bits may be: a call counts as one instruction.
 
 Exit status: 0 it looked at something; 2 it could not, or FILE has no kernel that waits.
 """
@@ -26,7 +27,10 @@ from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argumen
 WAIT = "ACQBULK"
 # Loads, asynchronous copies, and atomic operations. Stores need no answer.
 ACCESSES = ("LDG", "LD", "LDGSTS", "UTMALDG", "UBLKCP", "UBLKPF", "ATOM", "ATOMG")
-DIVISION = ("MUFU", "I2F", "F2I")
+
+
+def of_division(instruction):
+    return instruction.root in ("I2F", "F2I") or (instruction.root == "MUFU" and "RCP" in instruction.parts)
 
 
 class WaitingKernel(Kernel):
@@ -76,7 +80,7 @@ def report_file(least, cuobjdump, file):
         for address, path in kernel.late_work():
             if len(path) - 1 >= least:
                 waits.append({"kernel": name, "wait": f"{address:#06x}", "instructions": len(path) - 1,
-                              "divisions": sum(item.root in DIVISION for item in path),
+                              "divisions": sum(map(of_division, path)),
                               "access": f"{path[-1].address:#06x}  {path[-1].text}"})
     waits.sort(key=lambda wait: -wait["instructions"])
     return {"file": file, "kernels": len(kernels), "waits": waits}

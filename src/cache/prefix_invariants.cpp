@@ -37,8 +37,9 @@ Status PrefixCache::check(const CacheState& cache) const {
     const PrefixTrack& track = this->track(slot);
     if (track.node == kNoPrefixNode) continue;
     const std::string name = "the sequence in slot " + std::to_string(slot);
-    if (!cache.sequences[slot].live || !tree_.contains(track.node))
+    if (!cache.sequences[slot].live || !tree_.contains(track.node)) {
       return broken_prefix(name + " is nowhere in the tree");
+    }
     ++users[static_cast<std::size_t>(track.node)];
     const std::int64_t reached = std::int64_t{tree_[track.node].depth} * tree_.unit_tokens() + track.pending;
     // Tokens of an outstanding step are in the length, but neither in the tree nor pending.

@@ -10,6 +10,7 @@
 #include "tools/lib/median.h"
 
 namespace dsv4rt {
+
 Result<std::unique_ptr<StageTimer>> StageTimer::create(Engine& engine) {
   EngineInspector inspector(engine);
   DSV4RT_ASSIGN_OR_RETURN(auto marks, inspector.backend().create_time_marks());

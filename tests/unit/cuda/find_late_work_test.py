@@ -4,7 +4,7 @@ import unittest
 
 sys.path.insert(0, sys.argv.pop(1))
 # pylint: disable=wrong-import-position
-from find_late_work import WaitingKernel  # noqa: E402
+from find_late_work import WaitingKernel, of_division  # noqa: E402
 from machine_code import Instruction, parse  # noqa: E402
 
 
@@ -49,6 +49,12 @@ class FindLateWorkTest(unittest.TestCase):
     def test_a_wait_without_an_access_behind_it(self):
         self.assertEqual(late_work("ACQBULK", ADD, "EXIT"), [])
         self.assertEqual(late_work("ACQBULK", ADD, "ACQBULK", LOAD, "EXIT"), [(0x20, [0x30])])
+
+    def test_what_divisions_have(self):
+        for text in ("I2F.U32.RP R4, R9", "F2I.FTZ.U32.TRUNC.NTZ R5, R4", "MUFU.RCP R4, R4"):
+            self.assertTrue(of_division(Instruction(0, text)), text)
+        for text in ("MUFU.RSQ R4, R4", "MUFU.EX2 R4, R4", ADD):
+            self.assertFalse(of_division(Instruction(0, text)), text)
 
     def test_a_loop_without_an_access_ends(self):
         self.assertEqual(late_work("ACQBULK", ADD, "@P0 BRA 0x10", "EXIT"), [])

@@ -1,5 +1,5 @@
-// The device side of programmatic dependent launch (launch_pdl.h). Both are no-ops in a kernel launched
-// without it.
+// The device side of programmatic dependent launch (launch_pdl.h). allow_dependents() and wait_for_predecessors() are
+// no-ops in a kernel launched without it.
 #pragma once
 
 #include <cstddef>

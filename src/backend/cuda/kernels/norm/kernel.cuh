@@ -68,8 +68,9 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
     auto* y = reinterpret_cast<uint4*>(p.y + first);
     for (int i = thread; i < units; i += kNormThreads) {
       const uint4 x = shared_row[i];
-      const int round = i / kNormThreads;
-      const uint4 w = round == 0 ? first_weights[0] : round == 1 ? first_weights[1] : weight[i];
+      const int turn = i / kNormThreads;
+      static_assert(kUnitsAhead == 2);
+      const uint4 w = turn == 0 ? first_weights[0] : turn == 1 ? first_weights[1] : weight[i];
       const uint4 values = make_uint4(normalized_pair(x.x, scale, w.x), normalized_pair(x.y, scale, w.y),
                                       normalized_pair(x.z, scale, w.z), normalized_pair(x.w, scale, w.w));
       if constexpr (kOutput == NormOutput::kEncoded) {
