@@ -18,15 +18,13 @@ A number is a place to look at. What the script cannot see:
 
 Exit status: 0 it looked at something; 2 it could not, or FILE has no kernel that waits.
 """
-import functools
 import sys
 
-from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, argument_parser, demangle, disassemble, \
-    parse, print_reports
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, demangle, disassemble, find_in_files, parse
 
 WAIT = "ACQBULK"
-# Loads, asynchronous copies, and atomic operations. Stores need no answer.
-ACCESSES = ("LDG", "LD", "LDGSTS", "UTMALDG", "UBLKCP", "UBLKPF", "ATOM", "ATOMG")
+# Loads, asynchronous copies, and atomic operations. Stores and prefetches need no answer.
+ACCESSES = ("LDG", "LD", "LDGSTS", "UTMALDG", "UBLKCP", "ATOM", "ATOMG")
 
 
 def of_division(instruction):
@@ -95,12 +93,5 @@ def print_report(report):
           f"{len(report['waits'])} waits with late work")
 
 
-def main():
-    parser = argument_parser(__doc__)
-    parser.add_argument("--least", type=int, default=24, metavar="NUMBER")
-    options = parser.parse_args()
-    return 2 if print_reports(options, functools.partial(report_file, options.least), print_report) is None else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(find_in_files(__doc__, 24, report_file, print_report))

@@ -22,12 +22,11 @@ What it cannot see:
 
 Exit status: 0 it looked at something; 2 it could not, or FILE has no load from global memory.
 """
-import functools
 import re
 import sys
 
-from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, argument_parser, demangle, \
-    disassemble, parse, print_reports
+from machine_code import ARCHITECTURE, NO_SCOREBOARD, CannotCheck, Instruction, Kernel, demangle, disassemble, \
+    find_in_files, parse
 
 NEAR = 64  # instructions between a wait and a load that could have begun before it
 REGISTER = re.compile(r"(?<![A-Za-z0-9_])(U?[RP])(\d+)(\.64)?")
@@ -149,12 +148,5 @@ def print_report(report):
     print(f"{report['file']}: {len(report['chains'])} chains in {report['kernels']} kernels")
 
 
-def main():
-    parser = argument_parser(__doc__)
-    parser.add_argument("--least", type=int, default=3, metavar="NUMBER")
-    options = parser.parse_args()
-    return 2 if print_reports(options, functools.partial(report_file, options.least), print_report) is None else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(find_in_files(__doc__, 3, report_file, print_report))

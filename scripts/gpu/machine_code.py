@@ -1,5 +1,6 @@
 """What checks of machine code share: cuobjdump, instructions, the paths through a kernel, and the command line."""
 import argparse
+import functools
 import json
 import os
 import re
@@ -182,6 +183,15 @@ def print_reports(options, report_file, print_report):
         for report in reports:
             print_report(report)
     return reports
+
+
+def find_in_files(description, least, report_file, print_report):
+    """The command line of a script that finds places to look at, of no fewer than --least each: its exit status.
+    report_file(least, cuobjdump, file)."""
+    parser = argument_parser(description)
+    parser.add_argument("--least", type=int, default=least, metavar="NUMBER")
+    options = parser.parse_args()
+    return 2 if print_reports(options, functools.partial(report_file, options.least), print_report) is None else 0
 
 
 def check_files(options, check_file, print_report, looked_at, missing):

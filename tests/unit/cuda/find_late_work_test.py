@@ -35,7 +35,8 @@ class FindLateWorkTest(unittest.TestCase):
             self.assertEqual(late_work("ACQBULK", access, "EXIT"), [(0x00, [0x10])], access)
 
     def test_what_is_no_access_that_is_waited_for(self):
-        for other in ("STG.E desc[UR4][R10.64], R2", "LDS R2, [R3]", "LDC R2, c[0x0][0x10]", "LDL R2, [R1]"):
+        for other in ("STG.E desc[UR4][R10.64], R2", "LDS R2, [R3]", "LDC R2, c[0x0][0x10]", "LDL R2, [R1]",
+                      "CCTL.E.PF2 [R2]", "UBLKPF [UR12], UR4"):
             self.assertEqual(late_work("ACQBULK", other, LOAD, "EXIT"), [(0x00, [0x10, 0x20])], other)
 
     def test_the_shortest_way(self):
