@@ -1,4 +1,10 @@
-"""What checks of machine code share: cuobjdump, instructions, the paths through a kernel, and the command line."""
+#!/usr/bin/env python3
+"""What checks of machine code share: cuobjdump, instructions, the paths through a kernel, and the command line.
+
+  machine_code.py [--cuobjdump PATH] FILE
+
+prints the listing of FILE that the checks look at. In a file whose name ends in .sass they take it for FILE.
+"""
 import argparse
 import functools
 import json
@@ -94,7 +100,15 @@ def find_cuobjdump(path):
     return found
 
 
+LISTING_ENDS_IN = ".sass"
+
+
 def disassemble(cuobjdump, file):
+    """The listing of file. cuobjdump: its path, or None to search for it; a listing needs none."""
+    if file.endswith(LISTING_ENDS_IN):
+        with open(file, encoding="utf-8") as listing:
+            return listing.read()
+    cuobjdump = find_cuobjdump(cuobjdump)
     # It looks for nvdisasm, its neighbour, on PATH.
     path = os.path.dirname(os.path.abspath(cuobjdump)) + os.pathsep + os.environ.get("PATH", "")
     run = subprocess.run([cuobjdump, "-sass", "-arch", ARCHITECTURE, file], capture_output=True, text=True,
@@ -139,10 +153,14 @@ def shorten(name):
 
 def argument_parser(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--cuobjdump", metavar="PATH", help="default: on PATH, in CUDA_HOME, or beside nvcc")
+    parser.add_argument("files", nargs="+", metavar="FILE", help=f"or its listing, *{LISTING_ENDS_IN}")
+    add_cuobjdump(parser)
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     return parser
+
+
+def add_cuobjdump(parser):
+    parser.add_argument("--cuobjdump", metavar="PATH", help="default: on PATH, in CUDA_HOME, or beside nvcc")
 
 
 def print_kernels(kernels, counted, counted_as, hazards_as):
@@ -171,8 +189,7 @@ def exit_status(reports, looked_at, missing):
 def print_reports(options, report_file, print_report):
     """The reports of all files, made by report_file(cuobjdump, file), printed; None, and why, where one is not made."""
     try:
-        cuobjdump = find_cuobjdump(options.cuobjdump)
-        reports = [report_file(cuobjdump, file) for file in options.files]
+        reports = [report_file(options.cuobjdump, file) for file in options.files]
     except (CannotCheck, OSError) as reason:
         print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
         return None
@@ -198,3 +215,20 @@ def check_files(options, check_file, print_report, looked_at, missing):
     """Prints the reports of all files. The exit status; see print_reports() and exit_status()."""
     reports = print_reports(options, check_file, print_report)
     return 2 if reports is None else exit_status(reports, looked_at, missing)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", metavar="FILE")
+    add_cuobjdump(parser)
+    options = parser.parse_args()
+    try:
+        sys.stdout.write(disassemble(options.cuobjdump, options.file))
+    except (CannotCheck, OSError) as reason:
+        print(f"{sys.argv[0]}: {reason}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

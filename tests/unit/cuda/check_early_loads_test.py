@@ -1,9 +1,13 @@
 """scripts/gpu/check_early_loads.py on machine code that is written here: check_early_loads_test.py SCRIPTS_FOLDER"""
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import unittest
 
-sys.path.insert(0, sys.argv.pop(1))
+SCRIPTS = sys.argv.pop(1)
+sys.path.insert(0, SCRIPTS)
 # pylint: disable=wrong-import-position
 from check_early_loads import EarlyInstruction, EarlyKernel, check_kernel  # noqa: E402
 from machine_code import parse  # noqa: E402
@@ -11,11 +15,15 @@ from machine_code import parse  # noqa: E402
 LOAD = "LDG.E.CONSTANT R2, desc[UR4][R2.64]"
 
 
-def hazards(*instructions, allow=()):
-    """Addresses of the loads found, or why the kernel was not checked."""
+def listing_of(instructions):
     lines = ["\t\tFunction : kernel"]
     lines += [f"        /*{16 * i:04x}*/  {text} ;  /* 0x0 */" for i, text in enumerate(instructions)]
-    kernel, = parse("\n".join(lines), EarlyKernel, EarlyInstruction)
+    return "\n".join(lines)
+
+
+def hazards(*instructions, allow=()):
+    """Addresses of the loads found, or why the kernel was not checked."""
+    kernel, = parse(listing_of(instructions), EarlyKernel, EarlyInstruction)
     report = check_kernel(kernel, kernel.name, [(re.compile(pattern), number) for pattern, number in allow])
     return report["not_checked"] or [hazard["address"] for hazard in report["hazards"]]
 
@@ -50,6 +58,23 @@ class CheckEarlyLoadsTest(unittest.TestCase):
     def test_what_cannot_be_followed_is_not_checked(self):
         self.assertIn("indirect branch", hazards("BRX R2", "ACQBULK", "EXIT"))
         self.assertIn("no path found", hazards("EXIT", "ACQBULK"))
+
+    def test_a_listing_in_place_of_a_program(self):
+        script = os.path.join(SCRIPTS, "check_early_loads.py")
+        with tempfile.TemporaryDirectory() as folder:
+            listing = os.path.join(folder, "kernel.sass")
+            clean, hazard = ("ACQBULK", LOAD, "EXIT"), (LOAD, "ACQBULK", "EXIT")
+            for code, status, says in (clean, 0, " 0 loads"), (hazard, 1, " 1 loads"):
+                with open(listing, "w", encoding="utf-8") as file:
+                    file.write(listing_of(code))
+                run = subprocess.run([sys.executable, "-B", script, "--cuobjdump", "/nowhere", listing], text=True,
+                                     capture_output=True, check=False)
+                self.assertEqual((run.returncode, run.stderr), (status, ""))
+                self.assertIn(says, run.stdout)
+            run = subprocess.run([sys.executable, "-B", script, os.path.join(folder, "none.sass")], text=True,
+                                 capture_output=True, check=False)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn("none.sass", run.stderr)
 
 
 if __name__ == "__main__":
