@@ -114,6 +114,12 @@ __device__ inline bool hands_on(const BlockShared& shared, int at) {
   return false;
 }
 
+// The first of an item's queries, among all of the step's.
+template <class Pass>
+__device__ inline std::int32_t first_query(const AttendParams& p, const Pass& pass, int item) {
+  return pass.token(item) * p.heads + pass.first_head(item);
+}
+
 // The block's items from the `begin`-th on, the first round of tokens maybe behind a rehearsal (kRehearsal): its first
 // queries are the producers' to copy. `n`: items that the block has had before, in either of its rounds,
 // for the phases of barriers. kShifted: heads may have a shift.
@@ -127,13 +133,22 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
     if (pass.has_queries_of_last(item)) {
       barrier_arrive(shared_address(&shared.q_full));
     } else {
-      copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
+      copy_queries(queries, first_query(p, pass, item), shared);
     }
   };
   constexpr bool kRehearses = !kShifted && !Pass::kSplits;
   const bool with_rehearsal = kRehearses && p.topk_indices != nullptr;
-  if (!with_rehearsal) wait_for_predecessors();
-  if (!kRehearses) copy(begin);
+  if constexpr (kShifted) {
+    copy(begin);
+  } else if constexpr (Pass::kSplits) {
+    const int item = block_item(pass, shared, begin);
+    std::int32_t row = item < pass.items() ? first_query(p, pass, item) : -1;
+    have_ready(row);
+    wait_for_predecessors();
+    if (threadIdx.x == 0 && row >= 0) copy_queries(queries, row, shared);
+  } else if (!with_rehearsal) {
+    wait_for_predecessors();
+  }
 #pragma unroll 1
   for (int i = with_rehearsal ? -1 : begin; i < 0 || block_item(pass, shared, i) < pass.items(); ++i) {
     const bool rehearses = kRehearses && i < 0;
@@ -208,9 +223,11 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
       rows = token_rows(p, pass.token(item), [&] { return position; });
     } else {
       if (!Pass::kDecoded && n == 0) prefetch_window_rows(p, position, thread, places);
+      // The first item's queries are asked for here: consumers may still rehearse.
+      std::int32_t row = n == 0 && thread == 0 ? first_query(p, pass, item) : -1;
+      have_ready(row);
       rows = place_block_rows(p, pass, pass.token(item), position, thread, places, [&] {
-        // The first item's, here: consumers may still rehearse.
-        if (n == 0 && thread == 0) copy_queries(queries, pass.token(item) * p.heads + pass.first_head(item), shared);
+        if (row >= 0) copy_queries(queries, row, shared);
       });
     }
     const ItemRows own = pass.rows(rows, item, kShifted);

@@ -90,22 +90,18 @@ __global__ void __launch_bounds__(kCombineThreads, 2)
   const bool turned = p.output_rope.inverse_frequency != nullptr && value >= kNopeDim;
   Rotation rotation;
   if (turned) rotation = rotation_of(p.output_rope, rows.place.position, (value - kNopeDim) / 2);
-  wait_for_predecessors();
-  if (!rows.is_dense()) return;
-  const DenseSplits splits(rows.count);
-  const int parts = kMerged ? splits.runs() : splits.count;
-  const int run = kMerged ? 1 : splits.run;  // parts of a run
+  const bool dense = rows.is_dense();
+  const DenseSplits splits(dense ? rows.count : 1);
+  std::int32_t parts = kMerged ? splits.runs() : splits.count;
+  const std::int32_t run = kMerged ? 1 : splits.run;  // parts of a run
   const std::int64_t first = (std::int64_t{blockIdx.y} * pass.groups + group) * pass.parts;
   const float4* from = pass.sums + first * kSplitQuads + quad * 128 + part % 4 * 32 + lane;
-  float4 sums[kParts];
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    if (i < parts) sums[i] = load_global_quad(from + std::int64_t{i} * kSplitQuads);
-  }
   // A thread for a head of a part.
   const int head = thread % kCombineHeads;
   const int own = thread / kCombineHeads;
   static_assert(kParts <= kCombineThreads / kCombineHeads);
+  const float2* own_state = pass.states + (first + own) * kTileHeads + first_head + head;
+  std::int32_t own_run = own / run * run;          // the first part of its run
   const int first_of_two = first_head + lane / 4;  // the thread has two heads, eight apart
   float sink[2];
 #pragma unroll
@@ -113,19 +109,30 @@ __global__ void __launch_bounds__(kCombineThreads, 2)
     const int of_token = group * kTileHeads + first_of_two + 8 * half;
     sink[half] = of_token < p.heads ? p.sink[of_token] : 0.0f;
   }
-  if (own < parts) shared.state[own][head] = pass.states[(first + own) * kTileHeads + first_head + head];
+  have_ready(parts);
+  have_ready(own_run);
+  have_ready(from);
+  have_ready(own_state);
+  wait_for_predecessors();
+  if (!dense) return;
+  float4 sums[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    if (i < parts) sums[i] = load_global_quad(from + std::int64_t{i} * kSplitQuads);
+  }
+  if (own < parts) shared.state[own][head] = *own_state;
   __syncthreads();
   // Nearly always a run's power is its first part's.
   bool rescales = false;
   if (own < parts) {
-    const float begin = shared.state[own / run * run][head].x;
+    const float begin = shared.state[own_run][head].x;
     const SplitMerge merge = split_merge(begin, shared.state[own][head].x);
     shared.added[own][head] = merge.added;
     rescales = merge.kept != 1.0f;
   }
   float power = kNoPower;
   for (int i = 0; i < parts; i += run) power = fmaxf(power, shared.state[i][head].x);
-  if (own < parts) shared.run_factor[own][head] = power_of_two(shared.state[own / run * run][head].x - power);
+  if (own < parts) shared.run_factor[own][head] = power_of_two(shared.state[own_run][head].x - power);
   if (own == 0) shared.power[head] = power;
   rescales = __syncthreads_or(static_cast<int>(rescales)) != 0;
   if (rescales) {

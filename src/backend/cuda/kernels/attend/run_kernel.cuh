@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kRunThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte run_shared[];
   auto& shared = *reinterpret_cast<RunShared<kCompresses>*>(run_shared);
-  const bool consumes = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) < kRunConsumers / 32;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
     for (std::uint64_t& turn : shared.turn) barrier_init(shared_address(&turn), 4);
     for (int i = 0; i < RunShape<kCompresses>::kSlots; ++i) {
@@ -127,12 +127,12 @@ __global__ void __launch_bounds__(kRunThreads, 1)
   allow_dependents();
   wait_for_predecessors();
   const RunBlock block(pass);
-  if (consumes) {
+  if (warp < kRunConsumers / 32) {
     take_registers<kRunConsumerRegisters>();
     consume_runs<kCompresses, kNorms>(p, block, shared);
   } else {
     give_registers<kRunProducerRegisters>();
-    if (threadIdx.x == kRunConsumers) copy_run_queries<kCompresses, kNorms>(p, queries, block, shared);
+    if (warp == kRunConsumers / 32 && elected_lane()) copy_run_queries<kCompresses, kNorms>(p, queries, block, shared);
   }
 #endif
 }

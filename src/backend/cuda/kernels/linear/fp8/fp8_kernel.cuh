@@ -26,41 +26,81 @@ struct Fp8Producer {
   const PrefillParams& p;
   const Fp8Memory& m;
   std::uint64_t policy;
-  Ring ring;
-  int filled = 0;  // slots that were used before
 
-  __device__ __forceinline__ void load(const LinearProblem& q, int row_tile, int first_token, int block) {
-    if (filled == p.stages) {
-      barrier_wait(m.empty + ring.stage * 8, ring.parity ^ 1U);
-    } else {
-      ++filled;
-    }
-    const std::uint32_t barrier = m.full + ring.stage * 8;
-    const std::uint32_t to = m.stages + ring.stage * Shape::kStageBytes;
-    barrier_arrive_expect(barrier, Shape::kStageBytes + Shape::kScaleBytes);
-#pragma unroll
-    for (int tile = 0; tile < kFp8RowTiles; ++tile) {
-      const std::int64_t at = std::int64_t{min(row_tile + tile, q.row_tiles - 1)} * q.scale_blocks + block;
-      copy_bulk(to + Shape::kInputBytes + tile * kFp8TileBytes, q.codes + at * kFp8TileBytes, kFp8TileBytes, barrier,
-                policy);
-    }
-    copy_box(to, &p.inputs[q.input], block * kScaleBlockInputs, first_token, barrier);
-    copy_bulk(m.scales + ring.stage * Shape::kScaleBytes,
-              p.input_scales + std::int64_t{block} * p.input_scale_stride + first_token, Shape::kScaleBytes, barrier,
-              policy);
-    ring.advance(p.stages);
+  // The stages that a block fetches, item after item. To go on takes a few instructions: where a ring has three slots,
+  // every one more of this thread is waited for.
+  struct Stages {
+    int round = 0;
+    int left = 0;                        // the item's stages from the next one on; 0 after the last item
+    const std::byte* weights = nullptr;  // the next stage, in the item's first row tile
+    std::int64_t second_tile = 0;        // bytes from there to the second row tile, or 0 where there is none
+    const CUtensorMap* inputs = nullptr;
+    const float* scales = nullptr;  // those of the next stage's inputs
+    int column = 0;
+    int token = 0;
+  };
+  __device__ __forceinline__ void begin_item(Stages& at) const {
+    const int index = item_of_round(at.round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+    at.left = 0;
+    if (index >= p.items) return;
+    const LinearItem item = linear_item(p, index);
+    const LinearProblem& q = p.problems[item.problem];
+    const int row_tile = item.row_group * kFp8RowTiles;
+    const std::int64_t tile_bytes = std::int64_t{q.scale_blocks} * kFp8TileBytes;
+    static_assert(kFp8RowTiles == 2);
+    at.left = q.scale_blocks;
+    at.weights = q.codes + row_tile * tile_bytes;
+    at.second_tile = row_tile + 1 < q.row_tiles ? tile_bytes : 0;
+    at.inputs = &p.inputs[q.input];
+    at.column = 0;
+    at.token = item.token_tile * Shape::kTokens;
+    at.scales = p.input_scales + at.token;
+  }
+  __device__ __forceinline__ void next(Stages& at) const {
+    at.weights += kFp8TileBytes;
+    at.column += kScaleBlockInputs;
+    at.scales += p.input_scale_stride;
+    if (--at.left > 0) return;
+    ++at.round;
+    begin_item(at);
   }
 
-  __device__ __forceinline__ void run() {
-    const int blocks = static_cast<int>(gridDim.x);
-    for (int round = 0;; ++round) {
-      const int index = item_of_round(round, static_cast<int>(blockIdx.x), blocks);
-      if (index >= p.items) return;
-      const LinearItem item = linear_item(p, index);
-      const LinearProblem& q = p.problems[item.problem];
-      for (int block = 0; block < q.scale_blocks; ++block) {
-        load(q, item.row_group * kFp8RowTiles, item.token_tile * Shape::kTokens, block);
-      }
+  // Announces the inputs and their scales too.
+  __device__ __forceinline__ void load_weights(const Stages& at, int slot) const {
+    const std::uint32_t barrier = m.full + slot * 8;
+    const std::uint32_t to = m.stages + slot * Shape::kStageBytes + Shape::kInputBytes;
+    barrier_arrive_expect(barrier, Shape::kStageBytes + Shape::kScaleBytes);
+    copy_bulk(to, at.weights, kFp8TileBytes, barrier, policy);
+    copy_bulk(to + kFp8TileBytes, at.weights + at.second_tile, kFp8TileBytes, barrier, policy);
+  }
+  __device__ __forceinline__ void load_inputs(const Stages& at, int slot) const {
+    const std::uint32_t barrier = m.full + slot * 8;
+    copy_box(m.stages + slot * Shape::kStageBytes, at.inputs, at.column, at.token, barrier);
+    copy_bulk(m.scales + slot * Shape::kScaleBytes, at.scales, Shape::kScaleBytes, barrier, policy);
+  }
+
+  // The first stages: weights at once, inputs when the kernels before have written them.
+  __device__ __forceinline__ void run() const {
+    Stages at;
+    begin_item(at);
+    Stages ahead = at;
+    int filled = 0;
+    for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead)) {
+      load_weights(ahead, filled);
+    }
+    wait_for_predecessors();
+    for (int i = 0; i < filled; ++i, next(at)) load_inputs(at, i);
+    for (int i = filled; i < p.stages && at.left > 0; ++i, next(at)) {
+      load_weights(at, i);
+      load_inputs(at, i);
+    }
+    Ring ring;
+    while (at.left > 0) {
+      barrier_wait(m.empty + ring.stage * 8, ring.parity);
+      load_weights(at, ring.stage);
+      load_inputs(at, ring.stage);
+      next(at);
+      ring.advance(p.stages);
     }
   }
 };
@@ -91,15 +131,15 @@ __global__ __launch_bounds__(Fp8Shape<kTokenGroups, kRowGroups>::kThreads,
     barrier_init_fence();
   }
   __syncthreads();
-  wait_for_predecessors();
 
   if (warp >= Shape::kGroups * kRowTileWarps) {
     give_registers<Shape::kProducerRegisters>();
-    if (warp == Shape::kGroups * kRowTileWarps && lane == 0)
-      Fp8Producer<kTokenGroups, kRowGroups>{p, m, evict_normal_policy(), Ring{}}.run();
+    if (warp == Shape::kGroups * kRowTileWarps && elected_lane())
+      Fp8Producer<kTokenGroups, kRowGroups>{p, m, evict_normal_policy()}.run();
     __syncwarp();
   } else {
     take_registers<Shape::kRegisters>();
+    // The first full stage tells them that the kernels before have ended: of what these write they read nothing else.
     Fp8Consumer<kTokenGroups, kRowGroups>{p, m, warp / kRowTileWarps, warp % kRowTileWarps, lane, Ring{}}.run();
     __syncwarp();
   }

@@ -29,6 +29,8 @@ struct Fp8Shape {
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
   static constexpr int kStageBytes = kInputBytes + kFp8WeightBytes;
   static constexpr int kScaleBytes = kTokens * 4;  // scales of a stage's inputs
+  // First stages whose weights are fetched before the kernels in front have ended.
+  static constexpr int kStagesAhead = 4;
   // What a warpgroup keeps beside the ring: totals over segments, or outputs on their way.
   static constexpr int kTotalBytes = kFp8GroupTokens * kColumns * 4;
   static constexpr int kOutputBytes = kFp8GroupTokens * kColumns * 2;

@@ -83,7 +83,7 @@ __global__ __launch_bounds__(kGemvThreads,
   __syncthreads();
   if (p.segments > 1) cluster_arrive_relaxed();  // others may send sums here
   if (loads) {
-    if (lane == 0) load_weights(unit);
+    if (elected_lane()) load_weights(unit);
     __syncwarp();
     wait_for_predecessors();
     if (p.segments > 1) cluster_wait();

@@ -47,7 +47,7 @@ __global__ __launch_bounds__(kPrefillThreads, 1) void linear_prefill_kernel(cons
 
   if (warp >= kPrefillConsumerWarps) {
     give_registers<24>();
-    if (warp == kPrefillConsumerWarps && lane == 0) {
+    if (warp == kPrefillConsumerWarps && elected_lane()) {
       const PrefillProducer<kTokens> producer{p, m, rank, pair, pairs, evict_normal_policy()};
       producer.run();
     } else {

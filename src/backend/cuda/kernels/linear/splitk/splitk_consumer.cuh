@@ -99,7 +99,7 @@ struct SplitKConsumer {
     barrier_arrive(unit.empty + (ring.stage > 0 ? ring.stage - 1 : unit.slots - 1) * 8);
     if constexpr (!Shape::kLoaderWarps) {
       if (warp == 0 && (kRows == 1 || unit.row == 0)) {
-        if (lane == 0 && loader.more()) loader.refill();
+        if (elected_lane() && loader.more()) loader.refill();
         __syncwarp();
       }
     }

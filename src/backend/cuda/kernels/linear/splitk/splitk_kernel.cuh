@@ -69,7 +69,7 @@ __global__ __launch_bounds__(
   SplitKLoader<kTokens, kRows, Shape::kLoaderWarps> loader{
       p, unit, p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy()};
   if (loads) {
-    if (lane == 0) {
+    if (elected_lane()) {
       loader.start();
       while (loader.more()) loader.refill();
     }
@@ -82,18 +82,18 @@ __global__ __launch_bounds__(
     return;
   }
   if constexpr (!Shape::kLoaderWarps) {
-    if (keeps_ring && lane == 0) loader.start();
+    if (keeps_ring && elected_lane()) loader.start();
     __syncwarp();
   }
   SplitKConsumer<kTokens, kGroups, kRows> consumer{p, unit, loader, group, warp % kRowTileWarps, lane};
   const float scales = consumer.lane_scales(0);
   if constexpr (Shape::kLoaderWarps) {
-    if (lane == 0) loader.expect_first_inputs(warp % kGroupWarps, kGroupWarps);
+    if (elected_lane()) loader.expect_first_inputs(warp % kGroupWarps, kGroupWarps);
     __syncwarp();
   }
   wait_for_predecessors();
   if constexpr (Shape::kLoaderWarps) {  // the loader may be waiting for weights
-    if (lane == 0) loader.load_first_inputs(warp % kGroupWarps, kGroupWarps);
+    if (elected_lane()) loader.load_first_inputs(warp % kGroupWarps, kGroupWarps);
     __syncwarp();
   }
   consumer.multiply(scales);

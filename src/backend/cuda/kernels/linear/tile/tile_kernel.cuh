@@ -98,7 +98,7 @@ __global__ __launch_bounds__(TileShape<kTokens, kRowTiles, kParts>::kThreads,
     TileConsumer<kTokens, kRowTiles, kParts> consumer{
         p, m, kParts > 1 ? 0 : warp / kRowTileWarps, part, warp % kRowTileWarps, lane, rank, blocks, Ring{}};
     consumer.find_first(cluster, clusters);
-    wait_for_predecessors();
+    // The first full stage tells them that the kernels before have ended: of what these write they read nothing else.
     consumer.run(cluster, clusters);
     __syncwarp();
   }
