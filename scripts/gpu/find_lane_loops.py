@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Finds copies of the copy engine that stand in a loop over the lanes of a warp.
+
+  find_lane_loops.py [--cuobjdump PATH] [--least NUMBER] [--json] FILE...
+
+FILE is an object, a library or a program with sm_90a code. What starts a bulk copy takes its operands from registers of
+the whole warp. Where a copy is the work of one thread, as in `if (lane == 0)`, the compiler does not know that there is
+only one: it lets the lanes that may be active take turns, in a loop of five to fifteen instructions around each copy,
+which ends with BRA.U.ANY. elected_lane() of src/backend/cuda/kernels/common/async_copy.cuh, called by the whole warp,
+ends that. This script disassembles FILE and tells of each kernel where it has such loops, and around what.
+
+--least NUMBER   fewest loops of a kernel that is told of; default 1
+
+A number is a place to look at: a loop that runs once for a token costs nothing, one amid a ring of stages does. What
+the script cannot see: how often a loop runs, and whether different lanes do start copies there.
+
+Exit status: 0 it looked at something; 2 it could not, or FILE has no copy of the copy engine.
+"""
+import sys
+
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, demangle, disassemble, find_in_files, parse
+
+COPIES = ("UBLKCP", "UBLKRED", "UBLKPF", "UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF")
+LOOP = "BRA.U.ANY"
+
+
+class CopyingKernel(Kernel):
+    def copies(self):
+        return [instruction for instruction in self.instructions if instruction.root in COPIES]
+
+    def lane_loops(self):
+        """Of each copy in such a loop: the instruction."""
+        index = {instruction.address: i for i, instruction in enumerate(self.instructions)}
+        found = []
+        for i, instruction in enumerate(self.instructions):
+            begin = index.get(instruction.target(), i) if instruction.opcode == LOOP else i
+            found += [inner for inner in self.instructions[begin:i] if inner.root in COPIES]
+        return found
+
+
+def report_file(least, cuobjdump, file):
+    kernels = [kernel for kernel in parse(disassemble(cuobjdump, file), CopyingKernel, Instruction) if kernel.copies()]
+    if not kernels:
+        raise CannotCheck(f"{file}: no {ARCHITECTURE} kernel with copies of the copy engine")
+    found = []
+    for kernel, name in zip(kernels, demangle([kernel.name for kernel in kernels])):
+        loops = kernel.lane_loops()
+        if len(loops) >= max(least, 1):
+            found.append({"kernel": name, "copies": len(kernel.copies()),
+                          "loops": [f"{copy.address:#06x}  {copy.text}" for copy in loops]})
+    found.sort(key=lambda kernel: -len(kernel["loops"]))
+    return {"file": file, "kernels": len(kernels), "found": found}
+
+
+def print_report(report):
+    for kernel in report["found"]:
+        print(f"{kernel['kernel']}: {len(kernel['loops'])} of {kernel['copies']} copies in a loop over lanes")
+        for copy in kernel["loops"]:
+            print(f"    {copy}")
+    print(f"{sys.argv[0].rsplit('/', 1)[-1]}: {report['file']}: {report['kernels']} kernels with copies, "
+          f"{len(report['found'])} with loops over lanes")
+
+
+if __name__ == "__main__":
+    sys.exit(find_in_files(__doc__, 1, report_file, print_report))
