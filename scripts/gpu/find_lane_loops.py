@@ -31,11 +31,11 @@ class CopyingKernel(Kernel):
     def lane_loops(self):
         """Of each copy in such a loop: the instruction."""
         index = {instruction.address: i for i, instruction in enumerate(self.instructions)}
-        found = []
+        looped = set()
         for i, instruction in enumerate(self.instructions):
-            begin = index.get(instruction.target(), i) if instruction.opcode == LOOP else i
-            found += [inner for inner in self.instructions[begin:i] if inner.root in COPIES]
-        return found
+            if instruction.opcode == LOOP:
+                looped.update(range(index.get(instruction.target(), i), i))
+        return [self.instructions[i] for i in sorted(looped) if self.instructions[i].root in COPIES]
 
 
 def report_file(least, cuobjdump, file):

@@ -48,6 +48,10 @@ class FindLaneLoopsTest(unittest.TestCase):
 
     def test_a_copy_of_an_elected_lane(self):
         self.assertEqual(lane_loops("ELECT P0, URZ, PT", "@!P0 BRA 0x40", COPY, COPY, "EXIT"), [])
+        self.assertEqual(lane_loops(COPY, *loop(0x10, "R2UR UR4, R10"), COPY, "EXIT"), [])
+
+    def test_a_loop_in_another_one(self):
+        self.assertEqual(lane_loops("NOP", *loop(0x10), "@P2 BRA.U.ANY 0x0", "EXIT"), [0x20])
 
     def test_a_loop_over_stages_is_another_one(self):
         self.assertEqual(lane_loops("ELECT P0, URZ, PT", COPY, "@P1 BRA 0x10", "EXIT"), [])

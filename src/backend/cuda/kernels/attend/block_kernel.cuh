@@ -140,7 +140,7 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
   const bool with_rehearsal = kRehearses && p.topk_indices != nullptr;
   if constexpr (kShifted) {
     copy(begin);
-  } else if constexpr (Pass::kSplits) {
+  } else if constexpr (Pass::kSplits) {  // the first round begins with queries that no item before has had
     const int item = block_item(pass, shared, begin);
     std::int32_t row = item < pass.items() ? first_query(p, pass, item) : -1;
     have_ready(row);

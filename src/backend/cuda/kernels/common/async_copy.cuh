@@ -53,8 +53,8 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       : "memory");
 }
 
-// True in one lane of a warp, all of whose lanes call it. Copies of a lane that is found so need no loop over the lanes
-// that may be active.
+// True in one lane of a warp, all of whose lanes call it; in the same one every time, so it may keep state from one
+// call to the next. Copies of a lane that is found so need no loop over the lanes that may be active.
 __device__ inline bool elected_lane() {
   std::uint32_t elected;
   asm volatile(

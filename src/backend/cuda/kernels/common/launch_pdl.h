@@ -2,8 +2,10 @@
 // still runs. What it does before wait_for_predecessors() (dependent_launch.cuh) overlaps with that kernel.
 //
 // Every thread of a kernel launched this way calls wait_for_predecessors() before it touches memory that
-// earlier kernels of the stream read or write (but for what early_reads.cuh names), and a block that always runs does
-// so even without such memory: a later kernel concludes from this kernel's end that everything before it has ended too.
+// earlier kernels of the stream read or write (but for what early_reads.cuh names), or learns from a thread of its
+// block that has: it may write what these read, but not read what they wrote, when a stage has come that was asked for
+// behind the wait. A block that always runs calls it even without such memory: a later kernel concludes from this
+// kernel's end that everything before it has ended too.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 // Linear layers of E4M3 weights and inputs at many tokens: a block multiplies 64, 128 or 192 tokens by 128
 // outputs, in two or three consumer warpgroups of 64 tokens. Tokens are the rows of the matrix instruction, so that a
 // thread has two of their scales and FP32 promotion is a multiply-add for every sum of 128 inputs; while one warpgroup
-// does that the others' products run. One thread keeps a ring of stages full.
+// does that the others' products run. One thread keeps a ring of stages full; it asks for the weights of the first ones
+// while the kernels in front still run.
 //
 // Order of accumulation: that of linear_params.h. Totals over segments, touched once for a segment, wait in shared
 // memory: the registers of three warpgroups hold products and one segment's sums.
