@@ -15,7 +15,8 @@ scripts/gpu/run.sh [<option>...] [-- <cmake argument>...]
   --build-dir DIR    default build/cuda
   --tests REGEX      only GPU tests whose name matches, under compute-sanitizer too (of those that run there)
   --limit SECONDS    most time of a program under compute-sanitizer; default 600
-  --at-once N        programs under compute-sanitizer at a time, each on a processor and a share of the GPU; default 1
+  --at-once N        GPU tests at a time, but for those labelled gpu_alone, and programs under compute-sanitizer, each
+                     on a processor and a share of the GPU; default 1
   --tools LIST       of memcheck,racecheck,initcheck,synccheck; default all of them
   --bench REGEX      only benchmarks whose name matches; whole steps are "whole_step", "whole_step_lengths",
                      "whole_step_long", "whole_prefill" and "whole_prefill_long", and those of products in FP8
@@ -177,7 +178,8 @@ run_logged() {
 }
 detail_of() { :; }
 
-# report <name> <log> <exit status> <seconds>: the line of the summary, and a failure's last lines.
+# report <name> <log> <exit status> <seconds>: the line of the summary, and a failure's last lines. "not run: why" as a
+# detail is a result, too.
 report() {
   local result=ok detail
   detail=$(detail_of "$2" || true)
@@ -185,6 +187,8 @@ report() {
     result=FAILED
     failures=$((failures + 1))
     tail -n 40 "$2"
+  elif [[ $detail == "not run: "* ]]; then
+    result="not run" detail=${detail#not run: }
   fi
   summary+=("$1|$result|$4|$detail")
 }
@@ -198,8 +202,51 @@ configure_and_build() {
     cmake --build "$build" --parallel "$jobs"
 }
 
+# start <log> <command>...: in the background, at_once of them at a time. report_started() waits for it.
+start() {
+  local log=$1
+  shift
+  while (($(jobs -pr | wc -l) >= at_once)); do wait -n || true; done
+  {
+    status=0 begin=$SECONDS
+    "$@" >"$log" 2>&1 || status=$?
+    echo "$status $((SECONDS - begin))" >"$log.result"
+  } &
+}
+
+# report_started <name> <log>: precondition: nothing runs any more.
+report_started() {
+  local status seconds
+  read -r status seconds <"$2.result" || { status=1 seconds=0; }
+  report "$1" "$2" "$status" "$seconds"
+}
+
+# Names of the GPU tests that ctest selects by these arguments.
+gpu_test_names() {
+  ctest --test-dir "$build" -L '^gpu$' ${tests:+-R "$tests"} "$@" -N | sed -n 's/^ *Test *#[0-9]*: //p'
+}
+
+# A ctest of its own: the tests of one take turns at the GPU.
+start_gpu_test() {
+  echo "== $1"
+  start "$logs/test_$1.log" ctest --test-dir "$build" -R "^$1\$" --no-tests=error --output-on-failure
+}
+
 gpu_tests() {
-  ctest --test-dir "$build" -L '^gpu$' --no-tests=error --output-on-failure ${tests:+-R "$tests"}
+  local name alone beside
+  alone=$(gpu_test_names -L '^gpu_alone$')
+  beside=$(gpu_test_names -LE '^gpu_alone$')
+  rm -f "$logs"/test_*
+  for name in $alone; do
+    start_gpu_test "$name"
+    wait
+  done
+  for name in $beside; do start_gpu_test "$name"; done
+  wait
+  for name in $alone $beside; do report_started "$name" "$logs/test_$name.log"; done
+  [[ -z $alone$beside ]] || return 0
+  echo "no GPU test matches --tests '$tests'" >"$logs/test_none.log"
+  report "GPU tests" "$logs/test_none.log" 1 0
 }
 
 # Four processes share the GPU: their timing differs from that of one alone, and what waits for too little shows.
@@ -213,35 +260,32 @@ crowd() {  # <program>
   return "$status"
 }
 
-sanitize() {  # <tool> <program> <filter>
+sanitize() {  # <log> <tool> <program> <filter>
+  local log=$1
+  shift
   # A child process ends its own context on purpose: those tests are not in the list.
   local options=(--tool "$1" --error-exitcode 9 --print-limit 20) status=0
   [[ $1 == memcheck ]] && options+=(--leak-check no)
   timeout --kill-after=10 "$limit" compute-sanitizer "${options[@]}" "$2" --gtest_filter="$3" || status=$?
   ((status != 124 && status != 137)) || echo "ended after $limit s, the time limit"
+  if ((status == 0)) && grep -q "Running 0 tests" "$log"; then
+    echo "no test matches $3"
+    status=1
+  fi
   return "$status"
 }
 
 # The entries of `sanitized`, at_once at a time. A log has the number of its entry: some differ in their filter alone.
 sanitize_all() {
-  local i tool name filter log program status seconds ran=0
+  local i tool name filter log program ran=0
   rm -f "$logs"/sanitize_*
   for i in "${!sanitized[@]}"; do
     read -r tool name filter <<<"${sanitized[i]}"
     [[ ,$tools, == *",$tool,"* && (-z $tests || $name =~ $tests) ]] || continue
-    while (($(jobs -pr | wc -l) >= at_once)); do wait -n || true; done
     echo "== $tool $name $filter"
     log=$logs/sanitize_$i.log
     program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
-    {
-      status=0 begin=$SECONDS
-      sanitize "$tool" "$program" "$filter" >"$log" 2>&1 || status=$?
-      if ((status == 0)) && grep -q "Running 0 tests" "$log"; then
-        echo "no test matches $filter" >>"$log"
-        status=1
-      fi
-      echo "$status $((SECONDS - begin))" >"$log.result"
-    } &
+    start "$log" sanitize "$log" "$tool" "$program" "$filter"
   done
   wait
   for i in "${!sanitized[@]}"; do
@@ -249,8 +293,7 @@ sanitize_all() {
     [[ -f $log ]] || continue
     ran=$((ran + 1))
     read -r tool name filter <<<"${sanitized[i]}"
-    read -r status seconds <"$log.result" || { status=1 seconds=0; }
-    report "$tool $name" "$log" "$status" "$seconds"
+    report_started "$tool $name" "$log"
   done
   ((ran > 0)) && return
   log=$logs/sanitize_none.log
@@ -301,12 +344,8 @@ if has_part operands && ((failures == 0)); then
 fi
 
 if has_part test && ((failures == 0)); then
-  detail_of() {
-    grep -E "tests passed|tests failed" "$1"
-    # What needs more GPUs than this machine has.
-    grep -A 99 "The following tests did not run" "$1" | grep -oE "[a-z_]+_test \(Skipped\)" | tr '\n' ' ' || true
-  }
-  run_logged "GPU tests" gpu_tests
+  detail_of() { ! grep -q "(Skipped)" "$1" || echo "not run: it needs more GPUs than this machine has"; }
+  gpu_tests
   detail_of() { :; }
   for name in "${crowded[@]}"; do
     [[ -z $tests || $name =~ $tests ]] || continue
