@@ -22,10 +22,6 @@ using replay::ModelReplayOptions;
 using replay::RunSummary;
 using Json = nlohmann::ordered_json;
 
-Status refused(const std::string& text) {
-  return {StatusCode::kInvalidArgument, text};
-}
-
 Status set_arrivals(const ReplayModelFlags& flags, const replay::SourceInfo& log, replay::ArrivalOptions& arrivals) {
   if (flags.rate > 0 && flags.concurrency > 0) return refused("--rate and --concurrency: accepted: one of them");
   if (flags.rate > 0) {

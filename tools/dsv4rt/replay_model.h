@@ -52,6 +52,11 @@ struct ReplayModelFlags {
   [[nodiscard]] Result<CacheLimits> limits() const;
 };
 
+// Flags that are missing, or do not go with each other or with the log: `text` names them and says what is accepted.
+inline Status refused(const std::string& text) {
+  return {StatusCode::kInvalidArgument, text};
+}
+
 // Everything but limits of the cache: scheduler, arrivals, files, the end at Ctrl-C. `info`: of the log.
 Result<replay::ReplayOptions> serving_options(const LogFlags& log, const ReplayModelFlags& flags,
                                               const replay::SourceInfo& info);

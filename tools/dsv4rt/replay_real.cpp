@@ -12,10 +12,6 @@
 namespace dsv4rt::cli {
 namespace {
 
-Status refused(const std::string& text) {
-  return {StatusCode::kInvalidArgument, text};
-}
-
 Result<EngineReplayOptions> engine_options(const LogFlags& log, const ReplayModelFlags& serving,
                                            const ReplayRealFlags& flags, const replay::SourceInfo& info) {
   if (flags.engine.checkpoint.empty()) {
