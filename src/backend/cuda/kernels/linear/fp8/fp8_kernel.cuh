@@ -15,6 +15,7 @@
 #include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 #include "backend/cuda/kernels/linear/fp8/fp8_consumer.cuh"
+#include "backend/cuda/kernels/linear/shared/item_stages.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -90,19 +91,9 @@ struct Fp8Producer {
       load_weights(ahead, filled);
     }
     wait_for_predecessors();
-    for (int i = 0; i < filled; ++i, next(at)) load_inputs(at, i);
-    for (int i = filled; i < p.stages && at.left > 0; ++i, next(at)) {
-      load_weights(at, i);
-      load_inputs(at, i);
-    }
+    fill_ring(*this, at, filled);
     Ring ring;
-    while (at.left > 0) {
-      barrier_wait(m.empty + ring.stage * 8, ring.parity);
-      load_weights(at, ring.stage);
-      load_inputs(at, ring.stage);
-      next(at);
-      ring.advance(p.stages);
-    }
+    refill_ring(*this, at, ring);
   }
 };
 

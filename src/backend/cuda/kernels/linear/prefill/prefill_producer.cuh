@@ -71,13 +71,7 @@ struct PrefillProducer {
     wait_for_predecessors();
     for (int i = 0; i < filled; ++i, next(at)) load_inputs(at, i);
     Ring ring;
-    while (at.left > 0) {
-      barrier_wait(m.empty + ring.stage * 8, ring.parity);
-      load_weights(at, ring.stage);
-      load_inputs(at, ring.stage);
-      next(at);
-      ring.advance(p.stages);
-    }
+    refill_ring(*this, at, ring);
   }
 };
 

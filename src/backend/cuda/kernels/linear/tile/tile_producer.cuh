@@ -93,23 +93,14 @@ struct TileProducer {
     begin_item(at);
     Stages ahead = at;
     int filled = 0;
-    for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead))
+    for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead)) {
       load_weights(ahead, filled);
+    }
     if (blocks > 1) cluster_wait();
     wait_for_predecessors();
-    for (int i = 0; i < filled; ++i, next(at)) load_inputs(at, i);
-    for (int i = filled; i < p.stages && at.left > 0; ++i, next(at)) {
-      load_weights(at, i);
-      load_inputs(at, i);
-    }
+    fill_ring(*this, at, filled);
     Ring ring;
-    while (at.left > 0) {
-      barrier_wait(m.empty + ring.stage * 8, ring.parity);
-      load_weights(at, ring.stage);
-      load_inputs(at, ring.stage);
-      next(at);
-      ring.advance(p.stages);
-    }
+    refill_ring(*this, at, ring);
   }
 };
 
