@@ -10,20 +10,15 @@ SCRIPTS = sys.argv.pop(1)
 sys.path.insert(0, SCRIPTS)
 # pylint: disable=wrong-import-position
 from check_early_loads import EarlyInstruction, EarlyKernel, check_kernel  # noqa: E402
+from kernel_listing import listing_of  # noqa: E402
 from machine_code import parse  # noqa: E402
 
 LOAD = "LDG.E.CONSTANT R2, desc[UR4][R2.64]"
 
 
-def listing_of(instructions):
-    lines = ["\t\tFunction : kernel"]
-    lines += [f"        /*{16 * i:04x}*/  {text} ;  /* 0x0 */" for i, text in enumerate(instructions)]
-    return "\n".join(lines)
-
-
 def hazards(*instructions, allow=()):
     """Addresses of the loads found, or why the kernel was not checked."""
-    kernel, = parse(listing_of(instructions), EarlyKernel, EarlyInstruction)
+    kernel, = parse(listing_of(*instructions), EarlyKernel, EarlyInstruction)
     report = check_kernel(kernel, kernel.name, [(re.compile(pattern), number) for pattern, number in allow])
     return report["not_checked"] or [hazard["address"] for hazard in report["hazards"]]
 
@@ -66,7 +61,7 @@ class CheckEarlyLoadsTest(unittest.TestCase):
             clean, hazard = ("ACQBULK", LOAD, "EXIT"), (LOAD, "ACQBULK", "EXIT")
             for code, status, says in (clean, 0, " 0 loads"), (hazard, 1, " 1 loads"):
                 with open(listing, "w", encoding="utf-8") as file:
-                    file.write(listing_of(code))
+                    file.write(listing_of(*code))
                 run = subprocess.run([sys.executable, "-B", script, "--cuobjdump", "/nowhere", listing], text=True,
                                      capture_output=True, check=False)
                 self.assertEqual((run.returncode, run.stderr), (status, ""))

@@ -7,17 +7,12 @@ import unittest
 sys.path.insert(0, sys.argv.pop(1))
 # pylint: disable=wrong-import-position
 from find_lane_loops import CopyingKernel, report_file  # noqa: E402
+from kernel_listing import listing_of  # noqa: E402
 from machine_code import CannotCheck, Instruction, parse  # noqa: E402
 
 ELECT = "@P0 ELECT P1, URZ, PT"
 COPY = "UBLKCP.S.G [UR14], [UR4], UR6, desc[UR22]"
 NEXT_LANE = "@P1 PLOP3.LUT P0, PT, P1, PT, PT, 0x8, 0x0"
-
-
-def listing_of(*instructions):
-    lines = ["\t\tFunction : kernel"]
-    lines += [f"        /*{16 * i:04x}*/  {text} ;  /* 0x0000000000000000 */" for i, text in enumerate(instructions)]
-    return "\n".join(lines)
 
 
 def lane_loops(*instructions):

@@ -5,14 +5,13 @@ import unittest
 sys.path.insert(0, sys.argv.pop(1))
 # pylint: disable=wrong-import-position
 from find_late_work import WaitingKernel, of_division  # noqa: E402
+from kernel_listing import listing_of  # noqa: E402
 from machine_code import Instruction, parse  # noqa: E402
 
 
 def late_work(*instructions):
     """Of each wait its address and the addresses on the way from it to an access."""
-    lines = ["\t\tFunction : kernel"]
-    lines += [f"        /*{16 * i:04x}*/  {text} ;  /* 0x0000000000000000 */" for i, text in enumerate(instructions)]
-    kernel, = parse("\n".join(lines), WaitingKernel, Instruction)
+    kernel, = parse(listing_of(*instructions), WaitingKernel, Instruction)
     return [(wait, [instruction.address for instruction in path]) for wait, path in kernel.late_work()]
 
 
