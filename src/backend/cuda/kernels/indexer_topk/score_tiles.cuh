@@ -468,7 +468,7 @@ class TileFinder {
 };
 
 // Fills the ring with a part's tiles, of which `mine` is the one whose number is the lane's, if there is one. One warp:
-// its lanes look up where 32 tiles lie, then copy them in turn.
+// its lanes look up where 32 tiles lie; one of them copies them.
 template <IndexKeyFormat kFormat>
 __device__ inline void produce_tiles(const IndexerTopkParams& p, TileFinder& finder, TilePlace mine, std::int32_t tiles,
                                      const ScoreShape& shape, std::uint32_t ring, const ScoreControl& control) {
@@ -483,21 +483,23 @@ __device__ inline void produce_tiles(const IndexerTopkParams& p, TileFinder& fin
 #pragma unroll 1
   for (std::int32_t first = 0; first < tiles; first += 32) {
     if (first > 0) mine = finder.find(min(first + lane, tiles - 1));
+    const std::byte* codes = mine.block + p.keys.shape.data_offset(mine.row);
+    const auto to_scales =
+        static_cast<std::uint32_t>(p.keys.shape.scale_offset(mine.row) - p.keys.shape.data_offset(mine.row));
     const std::int32_t count = min(tiles - first, 32);
 #pragma unroll 1
     for (std::int32_t i = 0; i < count; ++i) {
       const std::uint32_t full = shared_address(control.full + stage);
+      const auto from =
+          reinterpret_cast<const std::byte*>(__shfl_sync(0xffffffffU, reinterpret_cast<std::uintptr_t>(codes), i));
+      const std::uint32_t distance = __shfl_sync(0xffffffffU, to_scales, i);
       barrier_wait(shared_address(control.empty + stage), phase);
-      if (lane == i) {
+      if (elected_lane()) {
         const std::uint32_t target = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
         barrier_arrive_expect(full, kCodeBytes + kScaleBytes);
-        copy_bulk(target, mine.block + p.keys.shape.data_offset(mine.row),
-                  together ? kCodeBytes + kScaleBytes : kCodeBytes, full, policy);
-        if (kScaleBytes > 0 && !together) {
-          copy_bulk(target + kCodeBytes, mine.block + p.keys.shape.scale_offset(mine.row), kScaleBytes, full, policy);
-        }
+        copy_bulk(target, from, together ? kCodeBytes + kScaleBytes : kCodeBytes, full, policy);
+        if (kScaleBytes > 0 && !together) copy_bulk(target + kCodeBytes, from + distance, kScaleBytes, full, policy);
       }
-      __syncwarp();
       if (++stage == shape.stages) {
         stage = 0;
         phase ^= 1;

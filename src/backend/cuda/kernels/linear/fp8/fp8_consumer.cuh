@@ -145,7 +145,7 @@ struct Fp8Consumer {
       if (index >= p.items) break;
       run_item(index);
     }
-    if (warp == 0 && lane == 0) wait_stores_read<0>();  // shared memory ends with the block
+    if (warp == 0 && elected_lane()) wait_stores_read<0>();  // shared memory ends with the block
   }
 };
 

@@ -28,7 +28,7 @@ struct Fp8Store {
     asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
   }
   // The thread that hands boxes to the copy engine.
-  __device__ __forceinline__ bool stores() const { return warp == 0 && lane == 0; }
+  __device__ __forceinline__ bool stores() const { return warp == 0 && elected_lane(); }
 
   // The boxes of the item before have left the buffer, which others may then write.
   __device__ __forceinline__ void wait_for_buffer() const {

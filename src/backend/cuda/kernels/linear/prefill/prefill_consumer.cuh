@@ -162,7 +162,7 @@ struct PrefillConsumer {
   __device__ __forceinline__ void run(int pair, int pairs) {
     Place at = look_ahead(item_of_round(0, pair, pairs));
     for (int round = 1; at.valid; ++round) at = run_place(at, item_of_round(round, pair, pairs));
-    if (warp == 0 && lane == 0) wait_stores_read<0>();  // shared memory ends with the block
+    if (warp == 0 && elected_lane()) wait_stores_read<0>();  // shared memory ends with the block
   }
 };
 

@@ -36,7 +36,7 @@ struct PrefillStore {
   }
 
   // The thread that hands boxes to the copy engine.
-  __device__ __forceinline__ bool stores() const { return warp == 0 && lane == 0; }
+  __device__ __forceinline__ bool stores() const { return warp == 0 && elected_lane(); }
 
   // Any alignment.
   __device__ __forceinline__ void direct(int row_tile, int first_token, const float (&sum)[kValues]) const {

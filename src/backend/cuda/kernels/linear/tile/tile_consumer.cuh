@@ -182,7 +182,7 @@ struct TileConsumer {
   }
 
   __device__ __forceinline__ bool stores_boxes() const {
-    return warp == 0 && lane == 0;
+    return warp == 0 && elected_lane();
   }
   // Where a row tile of a block without a cluster is staged.
   __device__ __forceinline__ std::uint32_t staging() const {
