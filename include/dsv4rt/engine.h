@@ -14,6 +14,8 @@
 // Threads: one thread at a time. Streams: work is enqueued in order on one stream and no call but
 // synchronize() and forward_layer_from_host() waits for it, except that the host runs at most eight steps
 // ahead and that accepted counts on the device are waited for by the calls that need them (commit_from_device).
+// What the caller writes for a call, x above all, is written on that stream, or is there before the call: the
+// engine's own stream does not wait for the default stream, nor for what cudaMemcpy leaves under way there.
 //
 // Rows: x and outputs are dense, [tokens, hidden_size] BF16 without gaps between rows, in backend memory: host
 // memory with the CPU backend (multiples of 2 bytes), device memory at multiples of 16 bytes with "cuda".

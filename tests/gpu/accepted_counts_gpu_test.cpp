@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gpu/support/device_fill.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/step_recorder.h"
 #include "support/golden_case.h"
@@ -124,12 +125,9 @@ TEST_P(AcceptedCountsGpuTest, StepsRunOnWhileTheirCountsAreUnknown) {
   auto* counts = device_memory<std::int32_t>(taken, kSequences);  // written by every step anew, as a sampler does
   for (std::size_t n = 0; n < kSteps; ++n) {
     const PlannedStep& planned = steps[n];
-    ASSERT_EQ(cudaMemcpy(all_x + n * layer_values, planned.x.data(), planned.x.size() * sizeof(Bf16Bits),
-                         cudaMemcpyHostToDevice),
-              cudaSuccess);
-    ASSERT_EQ(cudaMemcpy(known_counts + n * kSequences, planned.accepted.data(),
-                         planned.accepted.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice),
-              cudaSuccess);
+    copy_to_device(all_x + n * layer_values, planned.x.data(), planned.x.size() * sizeof(Bf16Bits));
+    copy_to_device(known_counts + n * kSequences, planned.accepted.data(),
+                   planned.accepted.size() * sizeof(std::int32_t));
   }
   std::int32_t rows = 0;
   const auto hook = [&](const LayerOutput& output) -> Status {

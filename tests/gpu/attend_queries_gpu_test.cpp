@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/attend/run_launch.h"
 #include "base/try.h"
 #include "gpu/support/attend_gpu.h"
+#include "gpu/support/device_fill.h"
 #include "support/attend_case.h"
 
 namespace dsv4rt::test {
@@ -93,7 +94,7 @@ class AttendQueriesGpuTest : public GpuTest {
     for (int time = 0; time < times; ++time) {
       SCOPED_TRACE("launch " + std::to_string(time));
       if (time > 0) {  // what the launch before left would hide what this one does not write
-        ASSERT_EQ(cudaMemset(params.o, 0xff, expected.size() * sizeof(bf16)), cudaSuccess);
+        fill_on_device(params.o, 0xff, expected.size() * sizeof(bf16));
       }
       ASSERT_OK(attend(params));
       std::vector<bf16> actual;

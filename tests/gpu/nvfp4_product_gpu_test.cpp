@@ -14,6 +14,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
+#include "gpu/support/device_fill.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
 #include "gpu/support/nvfp4_operand.h"
@@ -75,12 +76,8 @@ struct StandIn {
         }
         row[static_cast<std::size_t>(n)] = static_cast<float>(sum * double{*static_cast<const float*>(alpha)});
       }
-      EXPECT_EQ(cudaMemcpy(static_cast<float*>(y) + token * kYStride, row.data(), row.size() * sizeof(float),
-                           cudaMemcpyHostToDevice),
-                cudaSuccess);
+      copy_to_device(static_cast<float*>(y) + token * kYStride, row.data(), row.size() * sizeof(float));
     }
-    // Such a copy returns once the host's memory may change; the engine's stream does not wait for it.
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     ++products;
     return CUBLAS_STATUS_SUCCESS;
   }

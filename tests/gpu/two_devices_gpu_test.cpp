@@ -9,6 +9,7 @@
 
 #include "backend/cuda/device/cuda_device.h"
 #include "gpu/support/callers_device.h"
+#include "gpu/support/device_fill.h"
 #include "gpu/support/require_gpu.h"
 
 namespace dsv4rt::test {
@@ -111,7 +112,7 @@ TEST_F(TwoDevicesGpu, CountsOfTheOtherDeviceAreRefused) {
     for (const int on : {0, 1}) {
       ASSERT_EQ(cudaSetDevice(on), cudaSuccess);
       ASSERT_EQ(cudaMalloc(&counts[on], sizeof accepted), cudaSuccess);
-      ASSERT_EQ(cudaMemcpy(counts[on], &accepted, sizeof accepted, cudaMemcpyHostToDevice), cudaSuccess);
+      copy_to_device(counts[on], &accepted, sizeof accepted);
     }
     const Status refused = engine->commit_from_device(*step, {static_cast<std::int32_t*>(counts[1 - device]), 1});
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.to_string();

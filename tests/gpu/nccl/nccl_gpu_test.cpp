@@ -18,6 +18,7 @@
 #include "base/bfloat16.h"
 #include "dist/sum_in_rank_order.h"
 #include "dsv4rt/communicator.h"
+#include "gpu/support/device_fill.h"
 #include "support/expect_ok.h"
 
 namespace dsv4rt::test {
@@ -32,7 +33,7 @@ class DeviceArray {
     EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
   }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+    copy_to_device(data_, values.data(), values.size() * sizeof(T));
   }
   ~DeviceArray() { static_cast<void>(cudaFree(data_)); }
   DeviceArray(const DeviceArray&) = delete;
@@ -129,7 +130,7 @@ TEST(NcclGpu, ARankAloneAddsGathersAndEnds) {
   ASSERT_OK(recorded);
   ASSERT_OK(graph);
   for (const bool captured : {false, true}) {
-    ASSERT_EQ(cudaMemset(sum.data(), 0, kElements * sizeof(bf16)), cudaSuccess);
+    fill_on_device(sum.data(), 0, kElements * sizeof(bf16));
     if (captured) {
       ASSERT_EQ(cudaGraphLaunch(static_cast<const cuda::CapturedGraph&>(**graph).exec(), stream), cudaSuccess);
     } else {

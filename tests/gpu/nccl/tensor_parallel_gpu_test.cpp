@@ -12,6 +12,7 @@
 #include "base/sha256.h"
 #include "dsv4rt/communicator.h"
 #include "gpu/nccl/two_ranks.h"
+#include "gpu/support/device_fill.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"
@@ -72,8 +73,7 @@ std::string decode(Engine& engine, const LayerRows& inputs, bool capture) {
     const StepEntry entry{*sequence, 1};
     const auto step = engine.prepare({&entry, 1}, {.capture = capture});
     EXPECT_OK(step);
-    EXPECT_EQ(cudaMemcpy(engine.input(), inputs[0].data() + token * out.size(), bytes, cudaMemcpyHostToDevice),
-              cudaSuccess);
+    copy_to_device(engine.input(), inputs[0].data() + token * out.size(), bytes);
     EXPECT_OK(engine.step(*step, engine.input(), hook));
     EXPECT_OK(engine.synchronize());
     EXPECT_EQ(cudaMemcpy(out.data(), kept, bytes, cudaMemcpyDeviceToHost), cudaSuccess);

@@ -294,7 +294,7 @@ int main(int argc, char** argv) {
   auto scratch_memory = (*backend)->allocate(scratch_bytes, "scratch");
   auto zeros = (*backend)->allocate(cuda::kSelectStateBytes, "zeros");
   if (!scratch_memory.ok() || !zeros.ok()) return 1;
-  bench::require_cuda(cudaMemset(zeros->data(), 0, cuda::kSelectStateBytes), "zeros");
+  bench::fill_on_device(zeros->data(), 0, cuda::kSelectStateBytes);
   cuda::Scratch scratch(scratch_memory->data(), scratch_bytes, {zeros->data(), cuda::kSelectStateBytes});
   const auto device = cuda::CudaDevice::create(0);
   if (!device.ok()) {

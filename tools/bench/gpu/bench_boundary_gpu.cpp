@@ -72,7 +72,7 @@ class Bench {
     const std::int64_t set_bytes = (staged.block_bytes + 255) / 256 * 256 + 2 * projection_bytes;
     const DeviceMemory inputs(static_cast<std::size_t>(kSets * set_bytes));
     const DeviceMemory states(std::size_t{64} << 20);
-    require_cuda(cudaMemset(inputs.data(), 0, static_cast<std::size_t>(kSets * set_bytes)), "memset");
+    fill_on_device(inputs.data(), 0, static_cast<std::size_t>(kSets * set_bytes));
     std::vector<BoundaryCapture> captures;
     for (std::int32_t i = 0; i < 4; ++i) {
       captures.push_back({.first_token = 0, .start = kBoundary, .boundary = kBoundary + 2048 * (i + 1), .state = i});

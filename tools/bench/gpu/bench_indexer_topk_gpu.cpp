@@ -63,7 +63,7 @@ class DeviceVector {
     data_.reset(static_cast<T*>(memory));
   }
   explicit DeviceVector(const std::vector<T>& values) : DeviceVector(values.size()) {
-    require_cuda(cudaMemcpy(data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+    copy_to_device(data(), values.data(), values.size() * sizeof(T));
   }
   [[nodiscard]] T* data() const { return data_.get(); }
   [[nodiscard]] std::vector<T> download() const {
@@ -110,9 +110,8 @@ class Pool {
     });
     for (std::int64_t first = 0; first < blocks; first += kDistinctBlocks) {
       const std::int64_t count = std::min(kDistinctBlocks, blocks - first);
-      require_cuda(cudaMemcpy(memory_.data() + first * shape_.block_bytes, distinct_.data(),
-                              static_cast<std::size_t>(count * shape_.block_bytes), cudaMemcpyHostToDevice),
-                   "upload");
+      copy_to_device(memory_.data() + first * shape_.block_bytes, distinct_.data(),
+                     static_cast<std::size_t>(count * shape_.block_bytes));
     }
   }
 
@@ -239,8 +238,7 @@ class Workload {
     return true;
   }
   void poison() const {
-    require_cuda(cudaMemset(device_->topk_indices.data(), 0xa5, static_cast<std::size_t>(tokens_ * kTopK) * 4),
-                 "poison");
+    fill_on_device(device_->topk_indices.data(), 0xa5, static_cast<std::size_t>(tokens_ * kTopK) * 4);
   }
 
  private:
@@ -369,7 +367,7 @@ int run(int argc, char** argv) {
   require_cuda(cudaStreamCreate(&stream), "stream");
   const DeviceVector<std::byte> scratch_memory(kScratchBytes);
   const DeviceVector<std::byte> zeros(cuda::kSelectStateBytes);
-  require_cuda(cudaMemset(zeros.data(), 0, cuda::kSelectStateBytes), "zeros");
+  fill_on_device(zeros.data(), 0, cuda::kSelectStateBytes);
   const cuda::Scratch scratch(scratch_memory.data(), kScratchBytes, {zeros.data(), cuda::kSelectStateBytes});
   bool right = true;
   for (const std::string& name : formats) {

@@ -271,7 +271,7 @@ class LinearBench {
     std::vector<bf16> x(x_count);
     for (bf16& value : x) value = random_value(random_);
     bf16* device_x = device_array<bf16>(x_count);
-    require_cuda(cudaMemcpy(device_x, x.data(), x_count * 2, cudaMemcpyHostToDevice), "copy x");
+    copy_to_device(device_x, x.data(), x_count * 2);
     std::vector<void*> outputs;
     double flops = 0;
     double bytes = weight_bytes_ + static_cast<double>(x_count) * 2;
@@ -288,9 +288,8 @@ class LinearBench {
     for (Machine* machine : {&exact_, &fp8_, &fast_}) {
       if (machine->weights.empty()) continue;
       for (std::size_t p = 0; p < outputs.size(); ++p) {
-        require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
+        fill_on_device(outputs[p], 0xff, output_bytes(problem.parts[p], tokens));
       }
-      require_cuda(cudaDeviceSynchronize(), "poison");  // the memsets ran on another stream than stream_
       const auto work = [&](int i) { enqueue(*machine, problem, tokens, i % sets_, device_x, outputs); };
       work(0);
       require_cuda(cudaStreamSynchronize(stream_), "linear");
@@ -317,15 +316,14 @@ class LinearBench {
     std::vector<bf16> x(static_cast<std::size_t>(tokens * problem.x_width));
     for (bf16& value : x) value = random_value(random_);
     bf16* device_x = device_array<bf16>(x.size());
-    require_cuda(cudaMemcpy(device_x, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy x");
+    copy_to_device(device_x, x.data(), x.size() * 2);
     std::vector<void*> outputs;
     for (const Part& part : problem.parts) outputs.push_back(device_array<std::byte>(output_bytes(part, tokens)));
     std::vector<std::vector<std::byte>> expected;
     for (const Family& family : families) {
       for (std::size_t p = 0; p < outputs.size(); ++p) {
-        require_cuda(cudaMemset(outputs[p], 0xff, output_bytes(problem.parts[p], tokens)), "poison");
+        fill_on_device(outputs[p], 0xff, output_bytes(problem.parts[p], tokens));
       }
-      require_cuda(cudaDeviceSynchronize(), "poison");  // the memsets ran on another stream than stream_
       if (!enqueue_family(machine, family, problem, tokens, 0, device_x, outputs)) continue;
       require_cuda(cudaStreamSynchronize(stream_), family.name.c_str());
       std::vector<std::vector<std::byte>> found;

@@ -270,7 +270,7 @@ void run_case(const Case& c, const Options& options, const cuda::CudaDevice& dev
   const std::int64_t sets = std::clamp<std::int64_t>(2 * kColdBytes / static_cast<std::int64_t>(at.bytes) + 1, 2, 2048);
   std::vector<std::byte> host_set = random_set(at);
   DeviceMemory memory(at.bytes * static_cast<std::size_t>(sets));
-  require_cuda(cudaMemcpy(memory.data(), host_set.data(), at.bytes, cudaMemcpyHostToDevice), "upload");
+  copy_to_device(memory.data(), host_set.data(), at.bytes);
   for (std::int64_t s = 1; s < sets; ++s) {
     require_cuda(cudaMemcpy(memory.data() + static_cast<std::size_t>(s) * at.bytes, memory.data(), at.bytes,
                             cudaMemcpyDeviceToDevice),

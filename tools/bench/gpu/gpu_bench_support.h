@@ -36,7 +36,7 @@ class DeviceCopy {
  public:
   explicit DeviceCopy(const std::vector<T>& values) : DeviceCopy(values.data(), values.size()) {}
   DeviceCopy(const T* values, std::size_t count) : memory_(count * sizeof(T) + 1) {
-    require_cuda(cudaMemcpy(memory_.data(), values, count * sizeof(T), cudaMemcpyHostToDevice), "upload");
+    copy_to_device(memory_.data(), values, count * sizeof(T));
   }
   [[nodiscard]] T* data() const { return reinterpret_cast<T*>(memory_.data()); }
 
@@ -79,7 +79,7 @@ class DeviceStep {
   const T* copy(const T* values, std::size_t count) {
     void* data = nullptr;
     require_cuda(cudaMalloc(&data, count * sizeof(T) + 1), "cudaMalloc");
-    require_cuda(cudaMemcpy(data, values, count * sizeof(T), cudaMemcpyHostToDevice), "upload");
+    copy_to_device(data, values, count * sizeof(T));
     arrays_.push_back(data);
     return static_cast<const T*>(data);
   }

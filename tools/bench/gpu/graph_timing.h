@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,17 @@ inline void require_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
+}
+
+// Bytes to the device for work on any stream: cudaMemcpy from ordinary memory returns once the host's memory may change,
+// cudaMemset at once, and streams that measure do not wait for what is left of them.
+inline void copy_to_device(void* to, const void* from, std::size_t bytes) {
+  require_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "upload");
+  require_cuda(cudaStreamSynchronize(nullptr), "upload");
+}
+inline void fill_on_device(void* to, int byte, std::size_t bytes) {
+  require_cuda(cudaMemset(to, byte, bytes), "fill");
+  require_cuda(cudaStreamSynchronize(nullptr), "fill");
 }
 
 // Bytes a second of this device's memory: of the fastest of several copies within it, bytes read and written. Measured
