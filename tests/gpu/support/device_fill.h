@@ -1,6 +1,6 @@
-// Bytes to the device for work on any stream. cudaMemcpy from ordinary memory returns once the host's memory may change,
-// cudaMemset at once, and what is left of them is on a stream that the engine's does not wait for: with other work on
-// the device it comes late.
+// Bytes to the device for work on any stream. cudaMemcpy from ordinary memory returns once the host's memory may
+// change, cudaMemset at once, and what is left of them is on a stream that the engine's does not wait for: with other
+// work on the device it comes late.
 #pragma once
 
 #include <cstddef>

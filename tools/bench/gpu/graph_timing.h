@@ -29,8 +29,8 @@ inline void require_cuda(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
-// Bytes to the device for work on any stream: cudaMemcpy from ordinary memory returns once the host's memory may change,
-// cudaMemset at once, and streams that measure do not wait for what is left of them.
+// Bytes to the device for work on any stream: cudaMemcpy from ordinary memory returns once the host's memory may
+// change, cudaMemset at once, and streams that measure do not wait for what is left of them.
 inline void copy_to_device(void* to, const void* from, std::size_t bytes) {
   require_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "upload");
   require_cuda(cudaStreamSynchronize(nullptr), "upload");
