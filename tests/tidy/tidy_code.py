@@ -29,6 +29,10 @@ OUTPUT = re.compile(r"\bstd::(?:cout|cerr|clog)\b|(?<![\w.>:])(?:std::)?(?:v?f?p
 SELF_INITIALISED = re.compile(r"\b(?:auto|int|float|double|bool|(?:std::)?(?:u?int\d+|size)_t)\s+"
                               r"(\w+)\s*=\s*\1\s*;")
 SELF_COMPARED = re.compile(r"\b(?:EXPECT|ASSERT)_(?:EQ|NE|LE|GE|LT|GT)\(\s*([\w.]+)\s*,\s*\1\s*\)")
+# These leave work under way on the default stream, which the engine's stream does not wait for.
+DEFAULT_STREAM = re.compile(r"\bcudaMemset\s*\(|\bcudaMemcpy\s*\([^;]*\bcudaMemcpyHostToDevice\b")
+# What waits for it: copy_to_device() and fill_on_device().
+DEFAULT_STREAM_HOMES = ("tests/gpu/support/device_fill.h", "tools/bench/gpu/graph_timing.h")
 # Such a comment goes on from the code before it and says nothing by itself.
 DANGLING = re.compile(r"///?<?\s*((?:of|by|as|than|that|which)\b.{0,40})", re.IGNORECASE)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
@@ -116,6 +120,11 @@ def check_code(path, text, depends, report):
         report(1, "pragma-once", "a header needs #pragma once")
 
     check_trailing_comments(text, report)
+    if str(path) not in DEFAULT_STREAM_HOMES:
+        code = strip_comments_and_strings(text)
+        for found in DEFAULT_STREAM.finditer(code):
+            report(code.count("\n", 0, found.start()) + 1, "default-stream",
+                   "may still be under way on the default stream: copy_to_device() and fill_on_device() wait")
     if path.parts[0] in ("src", "tools") and path.parts[:2] != ("tools", "bench"):
         code = strip_comments(text)
         # The attributes of markup are between quotes too, and escaped in its way.

@@ -92,6 +92,13 @@ CASES = [
     ("src/base/a.cpp", "int n;  // rows of the token\nint m;  // offset, asked of none\n", set()),
     ("src/base/a.cpp", "// Of k owners k - 1 copy.\nint n;  // Office, bytes, thatch.\n", set()),
     ("src/base/a.cpp", "int n;  // rows\n        // of the token\nauto s = \"// of it\";  /* // of */\n", set()),
+    # Work on the default stream that nobody waits for.
+    ("tests/gpu/a.cpp", "cudaMemcpy(to, from, 8,\n           cudaMemcpyHostToDevice);\n", {"default-stream"}),
+    ("tools/bench/gpu/a.cpp", "require(cudaMemset(to, 0, 8));\n", {"default-stream"}),
+    ("src/backend/a.cpp", "cudaMemcpy(to, from, 8, cudaMemcpyHostToDevice);\n", {"default-stream"}),
+    ("tests/gpu/support/device_fill.h", HEADER + "cudaMemset(to, 0, 8);\n", set()),
+    ("tests/gpu/a.cpp", "cudaMemcpy(to, from, 8, cudaMemcpyDeviceToHost);\ncudaMemsetAsync(to, 0, 8, stream);\n"
+     "cudaMemcpyAsync(to, from, 8, cudaMemcpyHostToDevice, stream);  // cudaMemset(\n", set()),
     # Checks that cannot fail.
     ("tests/a.cpp", "const std::uint64_t allocations = allocations;\n", {"self-initialised"}),
     ("tests/a.cpp", "const std::uint64_t before = allocations;\nint a = a_;\n", set()),
