@@ -87,13 +87,13 @@ class BlockConsumer {
                     fragment_address(half + atom * kAtomBytes, first_row, lane), lane);
       fence_async_proxy();
       __syncwarp();
-      if (elected_lane()) {
+      if (lane == 0) {
         store_box_of_matrix(&outputs, (group * kHalfAtoms + atom) * kAtomValues,
                             shared_.item[at()].first_head + first_row, shared_.item[at()].token,
                             half + atom * kAtomBytes + first_row * kAtomRowBytes);
       }
     }
-    if (!elected_lane()) return;
+    if (lane != 0) return;
     commit_stores();
     wait_stores_read<0>();
     release(slot);

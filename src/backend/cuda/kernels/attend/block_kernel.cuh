@@ -224,10 +224,10 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     } else {
       if (!Pass::kDecoded && n == 0) prefetch_window_rows(p, position, thread, places);
       // The first item's queries are asked for here: consumers may still rehearse.
-      std::int32_t row = n == 0 && thread < 32 ? first_query(p, pass, item) : -1;
+      std::int32_t row = n == 0 && thread == 0 ? first_query(p, pass, item) : -1;
       have_ready(row);
       rows = place_block_rows(p, pass, pass.token(item), position, thread, places, [&] {
-        if (row >= 0 && elected_lane()) copy_queries(queries, row, shared);
+        if (row >= 0) copy_queries(queries, row, shared);
       });
     }
     const ItemRows own = pass.rows(rows, item, kShifted);
