@@ -71,7 +71,8 @@ struct ParallelOptions {
   // a whole cache, whose bytes are the same on every rank; layers end with a sum over the ranks. Every rank makes the
   // same calls with the same x and gets the same outputs. The number of ranks divides num_attention_heads and o_groups,
   // and a rank's columns of wo_b are whole blocks of scales (kInvalidArgument and kUnsupported with the numbers). Null:
-  // one rank. The engine is the communicator's only user; "mpi" goes with backend "cpu", "nccl" with "cuda".
+  // one rank. The engine is the communicator's only user: while it lives another engine is refused it
+  // (kFailedPrecondition); "mpi" goes with backend "cpu", "nccl" with "cuda".
   std::shared_ptr<Communicator> tensor;
 
   // Context parallelism over the communicator's ranks, for long prompts: the rows of a step of context_min_tokens and

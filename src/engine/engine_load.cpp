@@ -139,6 +139,7 @@ Status Engine::Impl::load_with_ranks(const MemoryCheckpoint* memory_checkpoint) 
   }
   DSV4RT_RETURN_IF_ERROR(ranks->state());
   if (ranks->size() == 1) return load_rank(memory_checkpoint);
+  DSV4RT_ASSIGN_OR_RETURN(claim, CommunicatorClaim::take(*ranks));
   peers = ranks;
   if (parallel.tensor != nullptr) shard = {.rank = ranks->rank(), .size = ranks->size()};
   Status own;
@@ -486,7 +487,8 @@ Status Engine::Impl::plan_and_allocate() {
   DSV4RT_ASSIGN_OR_RETURN(plain_frequencies, upload_frequencies(*backend, settings.config, RopeChoice::kPlain));
   DSV4RT_ASSIGN_OR_RETURN(compressed_frequencies,
                           upload_frequencies(*backend, settings.config, RopeChoice::kCompressed));
-  return {};
+  // The caller may write input() from any stream: what fills it with zeros is not under way any more.
+  return backend->synchronize();
 }
 
 }  // namespace dsv4rt

@@ -1,5 +1,7 @@
 // What one device shows of engines that share a process: calls leave the caller's current device, two engines do not
 // touch each other, and refused calls leave nothing behind.
+#include <chrono>
+#include <cuda_runtime_api.h>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -55,6 +57,24 @@ TEST(CurrentDeviceGpu, EnginesShareWeights) {
   EXPECT_EQ(together[1], alone[1]);
   owner.reset();
   EXPECT_EQ(RunOfEngine(*sharing, 1).finish(), alone[0]);
+}
+
+// What a caller's stream has to do before is done when an engine is there, and so are the zeros of its memory: input()
+// may be written from any other stream.
+TEST(CurrentDeviceGpu, NothingIsUnderWayWhenAnEngineIsMade) {
+  const auto owner = make_engine(tiny_engine_options(0));
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const auto late = [](void*) { std::this_thread::sleep_for(std::chrono::seconds(1)); };
+  EngineOptions options = tiny_engine_options(0);
+  options.stream = stream;
+  for (const bool shares : {false, true}) {
+    ASSERT_EQ(cudaLaunchHostFunc(stream, late, nullptr), cudaSuccess);
+    const auto engine = shares ? owner->create_sharing(options) : Engine::create(options);
+    ASSERT_OK(engine);
+    EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess) << (shares ? "shares weights" : "has weights of its own");
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // The list of architectures as CMake names it holds 90a, and the device is a Hopper: its kernels serve.

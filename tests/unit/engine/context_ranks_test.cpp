@@ -390,6 +390,27 @@ TEST(ContextRanksOptions, RanksThatKeepOtherBoundariesAreRefused) {
   }
 }
 
+TEST(ContextRanksOptions, ACommunicatorIsOneEnginesAtATime) {
+  ThreadRanks::run(2, [](int, const std::shared_ptr<Communicator>& ranks) {
+    const EngineOptions options = divided(options_of_one_sequence(64), ranks);
+    const auto refused = [&] {
+      const Status status = Engine::create(options).status();
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.to_string();
+      EXPECT_NE(status.message().find("another engine's"), std::string::npos) << status.to_string();
+    };
+    {
+      const auto engine = make_engine(options);
+      refused();
+      refused();
+    }
+    // An engine that is gone has it no more, nor has one that could not be made.
+    EngineOptions impossible = options;
+    impossible.checkpoint = "no such directory";
+    EXPECT_FALSE(Engine::create(impossible).ok());
+    EXPECT_OK(Engine::create(options));
+  });
+}
+
 // ---- Failures --------------------------------------------------------------------------------------
 
 // A step that fails on every rank, before, while and after rows are exchanged, can be cancelled; then all is as it was,
