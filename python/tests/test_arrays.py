@@ -1,5 +1,6 @@
 """Arrays in and out: what is taken without a copy, what is refused, and how long memory lives."""
 
+import contextlib
 import gc
 import types
 import weakref
@@ -290,3 +291,48 @@ def test_hooks_get_arrays_like_x(engine, trace):
         with engine.create_sequence() as sequence, engine.prepare([(sequence, 4)]) as step:
             step.run(x, lambda layer, output, next_input: kinds.append(str(getattr(output, "dtype", type(output)))))
     assert kinds[::4] == ["bfloat16", "uint16", "torch.bfloat16", "<class 'dsv4rt._arrays.Rows'>"]
+
+
+class FakeStream:
+    """A stream of torch, that tells what waits for what."""
+    log: list = []
+
+    def __init__(self, number, device=None):
+        self.cuda_stream = number
+
+    def wait_stream(self, other):
+        self.log.append((self.cuda_stream, "waits for", other.cuda_stream))
+
+
+@pytest.mark.parametrize("whose", ["rows", "torch"])
+def test_torchs_stream_and_the_engines_are_ordered(engine, monkeypatch, whose):
+    import torch
+
+    @contextlib.contextmanager
+    def as_current(stream):
+        log.append(("current", stream.cuda_stream))
+        yield
+        log.append(("current", theirs))
+
+    ours, theirs = 9, 7
+    log = []
+    monkeypatch.setattr(FakeStream, "log", log)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(theirs))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", as_current)
+    with engine.create_sequence() as sequence:
+        x = engine.input() if whose == "rows" else torch.zeros(256, 128, dtype=torch.bfloat16)
+        step = engine.prepare([(sequence, x.shape[0])])
+        calls = []
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_cuda", True)
+            patch.setattr(engine, "stream", ours)
+            if whose == "torch":  # no GPU has it
+                patch.setattr("dsv4rt.step.locate", lambda x, *_: (x.data_ptr(), x))
+            step.run(x, lambda layer, output, next_input: calls.append((layer, log[-1])))
+        step.cancel()
+    layers = len(engine.layers)
+    assert calls == [(layer, ("current", ours)) for layer in range(layers)]
+    assert log[0] == (ours, "waits for", theirs) and log[-1] == (theirs, "waits for", ours)
+    assert log[1:-1] == [("current", ours), ("current", theirs)] * layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -138,6 +139,7 @@ class Engine:
         self.stream: int = int(ffi.cast("uintptr_t", stream[0]))
         """Backend "cuda": the cudaStream_t that work is enqueued on; 0 with "cpu"."""
         self._torch_stream: Any = None
+        self._torch_finds_gpu: bool | None = None
         self.prefix = PrefixCache(self)
         """Queries and changes of the prefix cache."""
 
@@ -409,24 +411,37 @@ class Engine:
         return view
 
     def _orders_streams(self, x: Any) -> tuple[Any, Any]:
-        """What makes the engine's stream wait for torch's current one, and the reverse; None where they are one."""
-        torch = sys.modules.get("torch")
-        if torch is None or not isinstance(x, torch.Tensor) or not x.is_cuda:
+        """What makes the engine's stream wait for torch's current one, and the reverse; None where they are one.
+
+        Of a torch tensor, and of the engine's own rows, which torch may have written.
+        """
+        torch = self._torch()
+        if torch is None or not isinstance(x, (torch.Tensor, _arrays.Rows)):
             return None, None
-        current = torch.cuda.current_stream(x.device)
+        current = torch.cuda.current_stream(self.options.device)
         if current.cuda_stream == self.stream:
             return None, None
-        if self._torch_stream is None:
-            self._torch_stream = torch.cuda.ExternalStream(self.stream, device=x.device)
-        own = self._torch_stream
+        own = self._external_stream(torch)
         return (lambda: own.wait_stream(current)), (lambda: current.wait_stream(own))
 
-    def _stream_context(self) -> Any:
-        """Makes the engine's stream torch's current one, for hooks of backend "cuda"."""
-        import torch
+    def _hook_context(self) -> Any:
+        """What a hook runs in: the engine's stream is torch's current one where torch may touch the engine's rows."""
+        torch = self._torch()
+        return contextlib.nullcontext() if torch is None else torch.cuda.stream(self._external_stream(torch))
+
+    def _torch(self) -> Any:
+        """torch, if it is loaded and may work on this engine's memory on a stream of its own: with backend "cuda"."""
+        torch = sys.modules.get("torch")
+        if torch is None or not self._cuda:
+            return None
+        if self._torch_finds_gpu is None:
+            self._torch_finds_gpu = torch.cuda.is_available()
+        return torch if self._torch_finds_gpu else None
+
+    def _external_stream(self, torch: Any) -> Any:
         if self._torch_stream is None:
             self._torch_stream = torch.cuda.ExternalStream(self.stream, device=self.options.device)
-        return torch.cuda.stream(self._torch_stream)
+        return self._torch_stream
 
 
 def _step_arguments(entries: Iterable[tuple[Sequence, Any]], pad_to_tokens: int, capture: bool, hook_key: int,

@@ -251,10 +251,7 @@ class _HookCall:
             if self.hook is None:
                 return _OK
             arrays = self.rows(output), None if next_input == ffi.NULL else self.rows(next_input)
-            if self._kind == "torch" and self._step.engine._cuda:
-                with self._step.engine._stream_context():
-                    self.hook(layer, *arrays)
-            else:
+            with self._step.engine._hook_context():
                 self.hook(layer, *arrays)
         except BaseException as error:  # nothing can be raised through C
             self.error = error
