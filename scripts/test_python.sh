@@ -1,23 +1,40 @@
 #!/usr/bin/env bash
-# Installs the Python package into a virtual environment of its own and runs its tests: scripts/test_python.sh [<pytest
-# argument>...]. The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only
-# making it needs the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3,
-# which gets an environment of its own: 3.10 and newer are supported.
+# Installs the Python package into a virtual environment of its own and runs its tests:
+# scripts/test_python.sh [--library FILE] [--pinned] [<pytest argument>...].
+#   --library FILE  a libdsv4rt.so of this tree that is built already; without it the library is built
+#   --pinned        what it takes from PyPI in the versions of python/tests/pinned.txt, not in the newest ones
+# The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only making it needs
+# the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3, which gets an
+# environment of its own: 3.10 and newer are supported.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+library=
+pinned=
+while (($# > 0)); do
+  case "$1" in
+    --library)
+      library=$(realpath -e -- "${2:-}") || { echo "scripts/test_python.sh: --library: no file '${2:-}'" >&2; exit 2; }
+      shift 2 ;;
+    --pinned) pinned=-pinned; shift ;;
+    *) break ;;
+  esac
+done
 
 python="${PYTHON:-python3}"
 version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
-environment="${XDG_CACHE_HOME:-$HOME/.cache}/dsv4rt/python-$version"
-packages=(pip scikit-build-core ninja "cffi>=1.15" "numpy>=1.24" "ml_dtypes>=0.3" "safetensors>=0.4" "torch>=2.6"
+environment="${XDG_CACHE_HOME:-$HOME/.cache}/dsv4rt/python-$version$pinned"
+packages=(scikit-build-core ninja "cffi>=1.15" "numpy>=1.24" "ml_dtypes>=0.3" "safetensors>=0.4" "torch>=2.6"
           "transformers>=5.20" "pytest>=7" "pyzmq>=25" "msgpack>=1.0" "prometheus-client>=0.20")
+[[ -z $pinned ]] || mapfile -t packages < <(grep -v '^#' python/tests/pinned.txt)
 if [[ ! -e $environment/complete || $(<"$environment/complete") != "${packages[*]}" ]]; then
   "$python" -m venv "$environment"
-  "$environment/bin/pip" install --quiet --upgrade "${packages[@]}"
+  "$environment/bin/pip" install --quiet --upgrade pip "${packages[@]}"
   printf %s "${packages[*]}" >"$environment/complete"
 fi
 # The compiler that CMake takes by itself, so that compiler caches know it from other builds.
 export CXX="${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
-"$environment/bin/pip" install --quiet --no-build-isolation --no-deps ./python
+"$environment/bin/pip" install --quiet --no-build-isolation --no-deps \
+  "--config-settings=cmake.define.DSV4RT_LIBRARY=$library" ./python
 
 cd python
 report="$(mktemp)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from typing import Any
 
@@ -44,6 +45,9 @@ class Attachment:
         self._batch: Batch | None = None
         self._wanted_columns = 0
         self._calls = (model.forward, model.model.forward, model._prepare_cache_for_generation)
+        # `cache` since transformers 5.24.
+        parameters = inspect.signature(model.model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         model.forward = _in_place_of(model.forward, self._causal_forward)
         model.model.forward = _in_place_of(model.model.forward, self._model_forward)
         model._prepare_cache_for_generation = self._prepare_cache
@@ -53,7 +57,7 @@ class Attachment:
         setattr(model, _REPLACED, self)
 
     def new_cache(self, salt: bytes | None = None) -> EngineCache:
-        """An empty cache for `past_key_values`; `salt` keeps its prefixes apart from those of others."""
+        """An empty cache for `cache`, `past_key_values` before transformers 5.24; `salt` keeps its prefixes apart from those of others."""
         return EngineCache(self, self.salt if salt is None else salt)
 
     def detach(self) -> None:
@@ -69,12 +73,12 @@ class Attachment:
     # ---- In the place of the model's own functions --------------------------------------------------
 
     def _prepare_cache(self, generation_config: GenerationConfig, model_kwargs: dict, *rest: Any, **named: Any) -> Any:
-        if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
+        if model_kwargs.get(self._cache_name) is not None or generation_config.use_cache is False:
             return self._calls[2](generation_config, model_kwargs, *rest, **named)
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise InvalidArgumentError(f"cache_implementation={generation_config.cache_implementation!r}: the cache of "
                                        "an attached model is the engine's; accepted: None")
-        model_kwargs["past_key_values"] = self.new_cache()
+        model_kwargs[self._cache_name] = self.new_cache()
         return None
 
     def _causal_forward(self, *arguments: Any, logits_to_keep: Any = 0, labels: Any = None, **named: Any) -> Any:
@@ -86,17 +90,20 @@ class Attachment:
             self._wanted_columns = 0
 
     def _model_forward(self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None,
-                       past_key_values: Any = None, inputs_embeds: Any = None, use_cache: bool | None = None,
-                       **named: Any) -> Any:
+                       cache: Any = None, inputs_embeds: Any = None, use_cache: bool | None = None,
+                       past_key_values: Any = None, **named: Any) -> Any:
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
-        if past_key_values is not None and not isinstance(past_key_values, EngineCache):
-            raise InvalidArgumentError(f"past_key_values is a {type(past_key_values).__name__}; accepted: what an "
+        if cache is not None and past_key_values is not None:
+            raise InvalidArgumentError("cache and past_key_values are both given; accepted: one of them")
+        given_cache = cache if cache is not None else past_key_values
+        if given_cache is not None and not isinstance(given_cache, EngineCache):
+            raise InvalidArgumentError(f"{self._cache_name} is a {type(given_cache).__name__}; accepted: what an "
                                        "attached model returned, Attachment.new_cache(), or None")
         if use_cache is None:
             use_cache = self.model.config.use_cache
-        cache = past_key_values if past_key_values is not None else self.new_cache()
+        cache = given_cache if given_cache is not None else self.new_cache()
         rows, columns = given.shape[:2]
         cache.check(rows)
         tokens = _token_mask(attention_mask, rows, columns, cache.get_seq_length())
@@ -108,9 +115,9 @@ class Attachment:
         try:
             output = self._run_chunks(cache, batch, given, inputs_embeds is not None, position_ids, named)
         finally:
-            if past_key_values is None and not use_cache:
+            if given_cache is None and not use_cache:
                 cache.reset()
-        output.past_key_values = cache if past_key_values is not None or use_cache else None
+        setattr(output, self._cache_name, cache if given_cache is not None or use_cache else None)
         return output
 
     def _run_chunks(self, cache: EngineCache, batch: Batch, given: Any, embedded: bool, position_ids: Any,
@@ -125,8 +132,9 @@ class Attachment:
             batch.begin(self.engine, begin, end)
             self._batch = batch
             try:
-                outputs.append(self._calls[1](**chunk, attention_mask=_NO_MASK, past_key_values=None, use_cache=False,
-                                              position_ids=position_ids[..., begin:end], **named))
+                outputs.append(self._calls[1](**chunk, attention_mask=_NO_MASK, use_cache=False,
+                                              position_ids=position_ids[..., begin:end], **named,
+                                              **{self._cache_name: None}))
                 batch.commit()
             except BaseException as error:
                 if batch.cancel() or batch.shares_sequences:

@@ -48,6 +48,11 @@ class EngineCache(Cache):
         return False
 
     @property
+    def is_linear(self) -> list[bool]:
+        """No layer's: `generate` cuts prompts that begin with what is cached."""
+        return [False] * len(self)
+
+    @property
     def is_initialized(self) -> bool:
         return bool(self.sequences)
 
