@@ -3,9 +3,9 @@
 # scripts/test_python.sh [--library FILE] [--pinned] [<pytest argument>...].
 #   --library FILE  a libdsv4rt.so of this tree that is built already; without it the library is built
 #   --pinned        what it takes from PyPI in the versions of python/tests/pinned.txt, not in the newest ones
-# The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only making it needs
-# the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3, which gets an
-# environment of its own: 3.10 and newer are supported.
+# The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only making it
+# needs the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3, which gets
+# an environment of its own: 3.10 and newer are supported.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 library=

@@ -168,7 +168,6 @@ def test_drafts_that_are_rejected_leave_no_trace(attached, prompts, own_text):
 
 
 def test_assisted_decoding_with_a_draft_model(attached, prompts, own_text):
-    from transformers import DeepseekV4ForCausalLM
     torch.manual_seed(2)
     draft = DeepseekV4ForCausalLM(models.config(["swa"])).eval()
     text = greedy(attached, prompts[:1], new=16, assistant_model=draft)

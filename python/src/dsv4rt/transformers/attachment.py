@@ -57,7 +57,10 @@ class Attachment:
         setattr(model, _REPLACED, self)
 
     def new_cache(self, salt: bytes | None = None) -> EngineCache:
-        """An empty cache for `cache`, `past_key_values` before transformers 5.24; `salt` keeps its prefixes apart from those of others."""
+        """An empty cache for `cache` (`past_key_values` before transformers 5.24).
+
+        `salt` keeps its prefixes apart from those of others.
+        """
         return EngineCache(self, self.salt if salt is None else salt)
 
     def detach(self) -> None:
