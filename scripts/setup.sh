@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need: scripts/setup.sh [--browser] [--dev] [--fuzz]
+# Installs the Debian packages that the build and the tests need: scripts/setup.sh [--browser] [--dev] [--fuzz] [--python]
 # With --browser also Chromium, for the tests that look at pages; with --dev the tools for formatting, static analysis
-# and coverage, with --fuzz those for fuzzing. Does nothing, quickly, when all are there.
+# and coverage, with --fuzz those for fuzzing, with --python what makes virtual environments, for the Python package's
+# tests and the disassembler from PyPI. Does nothing, quickly, when all are there.
 set -euo pipefail
 
 packages=(
@@ -15,7 +16,8 @@ for option in "$@"; do
     --browser) packages+=(chromium) ;;
     --dev) packages+=(gcovr clang-format clang-tidy) ;;
     --fuzz) packages+=(clang llvm libclang-rt-dev) ;;
-    *) echo "usage: $0 [--browser] [--dev] [--fuzz]" >&2; exit 2 ;;
+    --python) packages+=(python3-venv) ;;
+    *) echo "usage: $0 [--browser] [--dev] [--fuzz] [--python]" >&2; exit 2 ;;
   esac
 done
 
