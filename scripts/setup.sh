@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need: scripts/setup.sh [--browser] [--dev] [--fuzz] [--python]
+# Installs the Debian packages that the build and the tests need:
+# scripts/setup.sh [--browser] [--dev] [--fuzz] [--python].
 # With --browser also Chromium, for the tests that look at pages; with --dev the tools for formatting, static analysis
 # and coverage, with --fuzz those for fuzzing, with --python what makes virtual environments, for the Python package's
 # tests and the disassembler from PyPI. Does nothing, quickly, when all are there.
