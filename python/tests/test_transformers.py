@@ -249,6 +249,8 @@ def test_wrong_inputs_are_refused(attached, prompts):
                             (dict(past_key_values=cache, input_ids=ids[:1]), "rows")):
             with pytest.raises(dsv4rt.InvalidArgumentError, match=says):
                 model(**{"input_ids": ids, **named})
+        with pytest.raises(dsv4rt.InvalidArgumentError, match="both"):
+            model.model(ids, cache=cache, past_key_values=cache)
         with pytest.raises(dsv4rt.InvalidArgumentError, match="cache_implementation"):
             greedy(attached, ids, new=2, cache_implementation="static")
         cache.crop(-4)

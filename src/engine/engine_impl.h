@@ -15,7 +15,7 @@
 #include "cache/kv_cache_manager.h"
 #include "checkpoint/attention_weights.h"
 #include "checkpoint/tensor_source.h"
-#include "dist/communicator_claim.h"
+#include "dist/exclusive_use.h"
 #include "dsv4rt/engine.h"
 #include "engine/boundary_memory.h"
 #include "engine/cache_guard.h"
@@ -45,7 +45,7 @@ struct Engine::Impl {
   ModelConfig config;                  // the same as in `weights`, as the next four are
   TensorShard shard;                   // this engine among the ranks
   Communicator* peers = nullptr;       // the other ranks, whatever they share; null: one rank
-  CommunicatorClaim claim;             // on these
+  ExclusiveUse use_of_peers;
   AttentionSettings settings;          // what the operations of this rank see
   LayerSchedule schedule;              // layer 0 of it is options.first_layer of the model
   std::vector<LayerId> layer_ids;      // numbering of the model

@@ -139,7 +139,7 @@ Status Engine::Impl::load_with_ranks(const MemoryCheckpoint* memory_checkpoint) 
   }
   DSV4RT_RETURN_IF_ERROR(ranks->state());
   if (ranks->size() == 1) return load_rank(memory_checkpoint);
-  DSV4RT_ASSIGN_OR_RETURN(claim, CommunicatorClaim::take(*ranks));
+  DSV4RT_ASSIGN_OR_RETURN(use_of_peers, use_exclusively(*ranks));
   peers = ranks;
   if (parallel.tensor != nullptr) shard = {.rank = ranks->rank(), .size = ranks->size()};
   Status own;

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gpu/support/device_fill.h"
+#include "gpu/support/device_writes.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/step_recorder.h"
 #include "support/golden_case.h"

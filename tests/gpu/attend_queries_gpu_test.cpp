@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/attend/run_launch.h"
 #include "base/try.h"
 #include "gpu/support/attend_gpu.h"
-#include "gpu/support/device_fill.h"
+#include "gpu/support/device_writes.h"
 #include "support/attend_case.h"
 
 namespace dsv4rt::test {

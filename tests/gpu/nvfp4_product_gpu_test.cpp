@@ -14,7 +14,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/packing/nvfp4_scale_tiles.h"
-#include "gpu/support/device_fill.h"
+#include "gpu/support/device_writes.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
 #include "gpu/support/nvfp4_operand.h"

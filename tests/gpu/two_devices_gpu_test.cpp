@@ -9,7 +9,7 @@
 
 #include "backend/cuda/device/cuda_device.h"
 #include "gpu/support/callers_device.h"
-#include "gpu/support/device_fill.h"
+#include "gpu/support/device_writes.h"
 #include "gpu/support/require_gpu.h"
 
 namespace dsv4rt::test {

@@ -32,7 +32,7 @@ SELF_COMPARED = re.compile(r"\b(?:EXPECT|ASSERT)_(?:EQ|NE|LE|GE|LT|GT)\(\s*([\w.
 # These leave work under way on the default stream, which the engine's stream does not wait for.
 DEFAULT_STREAM = re.compile(r"\bcudaMemset\s*\(|\bcudaMemcpy\s*\([^;]*\bcudaMemcpyHostToDevice\b")
 # What waits for it: copy_to_device() and fill_on_device().
-DEFAULT_STREAM_HOMES = ("tests/gpu/support/device_fill.h", "tools/bench/gpu/graph_timing.h")
+DEFAULT_STREAM_HOMES = ("tests/gpu/support/device_writes.h", "tools/bench/gpu/graph_timing.h")
 # Such a comment goes on from the code before it and says nothing by itself.
 DANGLING = re.compile(r"///?<?\s*((?:of|by|as|than|that|which)\b.{0,40})", re.IGNORECASE)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)

@@ -96,7 +96,7 @@ CASES = [
     ("tests/gpu/a.cpp", "cudaMemcpy(to, from, 8,\n           cudaMemcpyHostToDevice);\n", {"default-stream"}),
     ("tools/bench/gpu/a.cpp", "require(cudaMemset(to, 0, 8));\n", {"default-stream"}),
     ("src/backend/a.cpp", "cudaMemcpy(to, from, 8, cudaMemcpyHostToDevice);\n", {"default-stream"}),
-    ("tests/gpu/support/device_fill.h", HEADER + "cudaMemset(to, 0, 8);\n", set()),
+    ("tests/gpu/support/device_writes.h", HEADER + "cudaMemset(to, 0, 8);\n", set()),
     ("tests/gpu/a.cpp", "cudaMemcpy(to, from, 8, cudaMemcpyDeviceToHost);\ncudaMemsetAsync(to, 0, 8, stream);\n"
      "cudaMemcpyAsync(to, from, 8, cudaMemcpyHostToDevice, stream);  // cudaMemset(\n", set()),
     # Checks that cannot fail.

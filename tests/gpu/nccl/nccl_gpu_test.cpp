@@ -18,7 +18,7 @@
 #include "base/bfloat16.h"
 #include "dist/sum_in_rank_order.h"
 #include "dsv4rt/communicator.h"
-#include "gpu/support/device_fill.h"
+#include "gpu/support/device_writes.h"
 #include "support/expect_ok.h"
 
 namespace dsv4rt::test {

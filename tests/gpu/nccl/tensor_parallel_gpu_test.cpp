@@ -12,7 +12,7 @@
 #include "base/sha256.h"
 #include "dsv4rt/communicator.h"
 #include "gpu/nccl/two_ranks.h"
-#include "gpu/support/device_fill.h"
+#include "gpu/support/device_writes.h"
 #include "support/golden_case.h"
 #include "support/sequence_feeder.h"
 #include "support/synthetic_model.h"

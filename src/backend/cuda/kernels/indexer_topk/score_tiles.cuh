@@ -483,7 +483,7 @@ __device__ inline void produce_tiles(const IndexerTopkParams& p, TileFinder& fin
 #pragma unroll 1
   for (std::int32_t first = 0; first < tiles; first += 32) {
     if (first > 0) mine = finder.find(min(first + lane, tiles - 1));
-    const std::byte* codes = mine.block + p.keys.shape.data_offset(mine.row);
+    const std::byte* codes = mine.block + p.keys.shape.data_offset(mine.row);  // a block's scales lie behind its codes
     const auto to_scales =
         static_cast<std::uint32_t>(p.keys.shape.scale_offset(mine.row) - p.keys.shape.data_offset(mine.row));
     const std::int32_t count = min(tiles - first, 32);
