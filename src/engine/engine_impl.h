@@ -42,9 +42,9 @@ struct StepCounts {
 
 struct Engine::Impl {
   EngineOptions options;
-  ModelConfig config;                  // the same as in `weights`, as the next four are
-  TensorShard shard;                   // this engine among the ranks
-  Communicator* peers = nullptr;       // the other ranks, whatever they share; null: one rank
+  ModelConfig config;             // the same as in `weights`, as the next four are
+  TensorShard shard;              // this engine among the ranks
+  Communicator* peers = nullptr;  // the other ranks, whatever they share; null: one rank
   ExclusiveUse use_of_peers;
   AttentionSettings settings;          // what the operations of this rank see
   LayerSchedule schedule;              // layer 0 of it is options.first_layer of the model
