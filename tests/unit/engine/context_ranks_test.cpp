@@ -391,8 +391,9 @@ TEST(ContextRanksOptions, RanksThatKeepOtherBoundariesAreRefused) {
 }
 
 TEST(ContextRanksOptions, ACommunicatorIsOneEnginesAtATime) {
-  ThreadRanks::run(2, [](int, const std::shared_ptr<Communicator>& ranks) {
-    const EngineOptions options = divided(options_of_one_sequence(64), ranks);
+  const EngineOptions one_rank = options_of_one_sequence(64);
+  ThreadRanks::run(2, [&](int, const std::shared_ptr<Communicator>& ranks) {
+    const EngineOptions options = divided(one_rank, ranks);
     const auto refused = [&] {
       const Status status = Engine::create(options).status();
       EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.to_string();
