@@ -93,6 +93,9 @@ class Backend {
 
   // Zero-filled memory. kResourceExhausted naming `purpose` and the bytes asked. Only at start.
   virtual Result<Buffer> allocate(std::size_t bytes, std::string_view purpose) = 0;
+  // Both wait for what was enqueued before and for the copy: the host's memory may be freed or reused on return, also
+  // where a device reads it by itself (page-locked memory, and platforms on which a device reads every page of the
+  // host).
   virtual Status upload(void* target, const void* host_source, std::size_t bytes) = 0;
   virtual Status download(void* host_target, const void* source, std::size_t bytes) = 0;
   // Copies within backend memory, in order; can be captured. The ranges do not overlap.

@@ -121,7 +121,6 @@ TEST_F(HandedOn, NothingOfTheStepBefore) {
     ASSERT_OK(device);
     for (int time = 0; time < 2; ++time) {
       ASSERT_OK(gpu().upload(memory.data(), poison.data(), poison.size()));
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // uploads have another stream
       ASSERT_OK(
           cuda::launch_even_blocks(**device, arrays.params, *plan.warpgroup, memory.data(), flags.data(), nullptr));
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);

@@ -121,6 +121,7 @@ class CudaBackend final : public Backend {
   Status upload(void* target, const void* host_source, std::size_t bytes) override {
     DSV4RT_ON_DEVICE(*device_);
     DSV4RT_CUDA_TRY(cudaMemcpyAsync(target, host_source, bytes, cudaMemcpyHostToDevice, stream_));
+    DSV4RT_CUDA_TRY(cudaStreamSynchronize(stream_));
     return {};
   }
 
