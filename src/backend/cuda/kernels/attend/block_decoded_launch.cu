@@ -1,13 +1,23 @@
+#include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_launch.h"
 #include "backend/cuda/kernels/attend/block_pass_launch.cuh"
 #include "backend/cuda/kernels/attend/decoded_rows.cuh"
+#include "backend/cuda/kernels/attend/prompt_kernel.cuh"
 
 namespace dsv4rt::cuda {
 
 Status launch_decoded_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
                              const DecodedRows& rows, cudaStream_t stream) {
-  const Decoded<BlockPass> pass{block_pass(plan), rows};
-  return launch_block_pass(device, params, pass, static_cast<unsigned>(plan.blocks), stream);
+  DSV4RT_RETURN_IF_ERROR(device.prepare(attend_prompt_kernel, sizeof(PromptShared)));
+  CUtensorMap queries;
+  DSV4RT_RETURN_IF_ERROR(encode_query_map(params, queries));
+  CUtensorMap outputs;
+  DSV4RT_RETURN_IF_ERROR(encode_output_map(params, outputs));
+  return launch_pdl(attend_prompt_kernel,
+                    {.grid = dim3(static_cast<unsigned>(plan.blocks)),
+                     .threads = kPromptThreads,
+                     .shared_bytes = sizeof(PromptShared)},
+                    stream, params, queries, outputs, block_pass(plan), rows);
 }
 
 }  // namespace dsv4rt::cuda

@@ -1,0 +1,126 @@
+// Sums of values and outputs of prompt_plan.cuh, by a warpgroup for each half of the columns.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/attend/half_sums.cuh"
+#include "backend/cuda/kernels/attend/prompt_plan.cuh"
+#include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
+
+namespace dsv4rt::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <bool kShifted>
+class PromptSummer {
+ public:
+  // `half`: of the columns, known to be the same for a warp.
+  __device__ PromptSummer(const AttendParams& params, const CUtensorMap& outputs, int half, PromptShared& shared)
+      : p_(params), outputs_(outputs), half_(half), shared_(shared) {}
+
+  // The `n`-th item that the block has had in both rounds.
+  __device__ void sum(int n) {
+    at_ = n % 2;
+    barrier_wait(shared_address(&shared_.item_full[at_]), n / 2 & 1);
+    const PromptItem& item = shared_.item[at_];
+    const int tiles = item.tiles();
+    if (item.rows > 0) {
+      int tile = item.first_tile;
+      if constexpr (kShifted) {
+        for (const int end = tile + tiles; tile < end; ++tile) {
+          wait_weights(tile);
+          release(tile);
+        }
+      }
+#pragma unroll
+      for (auto& part : o_) {
+#pragma unroll
+        for (float& value : part) value = 0.0f;
+      }
+      const int last = tile + tiles - 1;
+#pragma unroll 1
+      for (; true; ++tile) {
+        wait_weights(tile);
+        start_half_products(o_, atom_word(shared_address(shared_.weights[tile % 2]), 16),
+                            atom_word(shared_address(half_of_slot(tile)), kAtomBytes));
+        wgmma_wait<0>();
+        hold_half_sums(o_);
+        if (tile == last) break;
+        release(tile);
+      }
+      barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);
+      write(last);
+    } else if (item.rows == 0) {
+      write_zeros(item);
+    }
+    barrier_arrive(shared_address(&shared_.item_empty[at_]));  // every thread for itself, as the scorer's
+  }
+
+ private:
+  __device__ static int thread() {
+    int value;  // read where it is needed: what follows from it would otherwise be kept, or spilled
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(value));
+    return value % kRoleThreads;
+  }
+  [[nodiscard]] __device__ const std::byte* half_of_slot(int tile) const {
+    return shared_.slot[tile % 2] + half_ * kHalfBytes;
+  }
+  __device__ void wait_weights(int tile) const {
+    barrier_wait(shared_address(&shared_.weights_full[tile % 2]), tile / 2 & 1);
+    barrier_wait(shared_address(&shared_.full[tile % 2][half_]), tile / 2 & 1);
+    fence_async_proxy();
+  }
+  // This warp arrives, one of the four that free a half.
+  __device__ void release(int tile) const {
+    if (thread() % 32 == 0) barrier_arrive(shared_address(&shared_.empty[tile % 2][half_]));
+  }
+
+  // The sums, multiplied, rounded, turned, and out through the half of the last tile's slot, which is then free.
+  __device__ void write(int last) {
+    const int own = thread();
+    const int lane = own % 32;
+    const int first_row = own / 32 * 16;
+    const std::uint32_t staged = shared_address(half_of_slot(last));
+    const bool turns = half_ == 1 && p_.output_rope.inverse_frequency != nullptr;
+    const float factor[2] = {shared_.factor[at_][first_row + lane / 4], shared_.factor[at_][first_row + 8 + lane / 4]};
+#pragma unroll
+    for (int atom = 0; atom < kHalfAtoms; ++atom) {
+      stage_outputs(o_, factor, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at_],
+                    fragment_address(staged + atom * kAtomBytes, first_row, lane), lane);
+      fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) {
+        store_box_of_matrix(&outputs_, (half_ * kHalfAtoms + atom) * kAtomValues,
+                            shared_.item[at_].first_head + first_row, shared_.item[at_].token,
+                            staged + atom * kAtomBytes + first_row * kAtomRowBytes);
+      }
+    }
+    if (lane != 0) return;
+    commit_stores();
+    wait_stores_read<0>();
+    release(last);
+  }
+
+  // Of a token without rows.
+  __device__ void write_zeros(const PromptItem& item) const {
+    constexpr int kUnits = kHeadDim / kUnitValues;
+    const int heads = min(kTileHeads, p_.heads - item.first_head);
+    bf16* first = p_.o + (std::int64_t{item.token} * p_.heads + item.first_head) * kHeadDim;
+    for (int i = half_ * kRoleThreads + thread(); i < heads * kUnits; i += kHalves * kRoleThreads) {
+      reinterpret_cast<uint4*>(first)[i] = uint4{};
+    }
+  }
+
+  const AttendParams& p_;
+  const CUtensorMap& outputs_;
+  int half_;
+  PromptShared& shared_;
+  int at_ = 0;  // where the item is
+  HalfSums o_;
+};
+
+#endif
+
+}  // namespace dsv4rt::cuda
