@@ -47,20 +47,12 @@ __device__ inline void prefetch_window_rows(const AttendParams& p, const TokenPo
 }
 
 // place_compressed_rows() and, of rows that are not selected, the wait for the kernels in front and start_queries().
-template <class Pass, class StartQueries>
-__device__ inline TokenRows place_block_rows(const AttendParams& p, const Pass& pass, std::int64_t token,
-                                             const TokenPosition& position, int thread, RowSlot* places,
-                                             const StartQueries& start_queries) {
+template <class StartQueries>
+__device__ inline TokenRows place_block_rows(const AttendParams& p, std::int64_t token, const TokenPosition& position,
+                                             int thread, RowSlot* places, const StartQueries& start_queries) {
   const bool selected = p.topk_indices != nullptr;
-  const auto finder = [&] {
-    if constexpr (Pass::kDecoded) {
-      return DecodedRowFinder{pass.decoded, position.sequence};
-    } else {
-      return PackedRowFinder(p, position.slot);
-    }
-  }();
-  const TokenRows rows = place_compressed_rows<kBlockProducers>(p, finder, token, selected, position, thread,
-                                                                places + kMappedWindow, start_queries);
+  const TokenRows rows = place_compressed_rows<kBlockProducers>(
+      p, PackedRowFinder(p, position.slot), token, selected, position, thread, places + kMappedWindow, start_queries);
   if (!selected) {
     wait_for_predecessors();
     start_queries();
@@ -222,11 +214,11 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     if constexpr (Pass::kSplits) {
       rows = token_rows(p, pass.token(item), [&] { return position; });
     } else {
-      if (!Pass::kDecoded && n == 0) prefetch_window_rows(p, position, thread, places);
+      if (n == 0) prefetch_window_rows(p, position, thread, places);
       // The first item's queries are asked for here: consumers may still rehearse.
       std::int32_t row = n == 0 && thread == 0 ? first_query(p, pass, item) : -1;
       have_ready(row);
-      rows = place_block_rows(p, pass, pass.token(item), position, thread, places, [&] {
+      rows = place_block_rows(p, pass.token(item), position, thread, places, [&] {
         if (row >= 0) copy_queries(queries, row, shared);
       });
     }
@@ -260,7 +252,7 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
     if (own.count <= 0) continue;
     auto producer = [&] {
       if constexpr (Pass::kDecoded) {
-        return DecodedProducer<Pass::kSplits>(pass.decoded, rows, own, places, shared);
+        return DecodedProducer(pass.decoded, rows, own, places, shared);
       } else {
         return BlockProducer<Pass::kSplits, (Pass::kSplits || Pass::kHands)>(p, rows, own, places, shared);
       }
@@ -291,7 +283,7 @@ __device__ inline bool any_item(const AttendParams& p, const Pass& pass, const B
 
 // Grid: any number of blocks; of EvenPass as many as divide the items. `queries`, `outputs`: encode_query_map()'s and
 // encode_output_map()'s. Pass: BlockPass for tokens of up to kMaximumRows rows or selected ones, EvenPass for the same,
-// DensePass or DenseRunsPass for the others; Decoded<..> of BlockPass and of DenseRunsPass.
+// DensePass, DenseRunsPass or Decoded<DenseRunsPass> for the others.
 template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,

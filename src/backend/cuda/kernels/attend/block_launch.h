@@ -8,14 +8,9 @@
 
 namespace dsv4rt::cuda {
 
-struct DecodedRows;  // decoded_rows.cuh
-
 // Leaves tokens of the dense kernels alone. Precondition: the device has code for sm_90a.
 Status launch_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
                      cudaStream_t stream);
-// The same with rows that lie decoded.
-Status launch_decoded_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
-                             const DecodedRows& rows, cudaStream_t stream);
 // Where plan.even says how tokens are handed on. `memory`, `zeros`: scratch of plan.even->bytes(), and of zero_bytes()
 // that are zero before and after.
 Status launch_even_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,

@@ -13,11 +13,6 @@
 
 namespace dsv4rt::cuda {
 
-inline BlockPass block_pass(const WarpgroupPlan& plan) {
-  return {
-      .item_count = static_cast<std::int32_t>(plan.tokens * plan.groups), .groups = plan.groups, .dense = plan.dense};
-}
-
 // Precondition: the device has code for sm_90a.
 template <class Pass>
 Status launch_block_pass(const CudaDevice& device, const AttendParams& params, const Pass& pass, unsigned blocks,

@@ -2,8 +2,8 @@
 // (dense_plan.cuh), on Hopper.
 //
 //   warps 0..7   two consumer warpgroups: matrix instructions, weights, outputs
-//   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory, or in prompts rows that
-//                were decoded before (decoded_rows.cuh)
+//   warps 8..15  producers: packed rows from global memory to BF16 atoms in shared memory, or, of splits in prompts,
+//                rows that were decoded before (decoded_rows.cuh)
 //
 // Rows come in tiles of 64, in two slots; tile t is in slot t % 2. Warpgroup t % 2 scores a tile and weighs its rows.
 // Both sum its values, each for half of the 512 columns, tile after tile: an output is one chain over the rows, in
@@ -28,6 +28,7 @@
 
 #include "backend/cuda/kernels/attend/even_plan.h"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
+#include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/rope.cuh"
@@ -89,6 +90,11 @@ struct BlockPass {
   [[nodiscard]] __device__ bool takes_all() const { return !dense; }
   [[nodiscard]] __device__ static bool takes(const TokenRows& token_rows) { return !token_rows.is_dense(); }
 };
+
+inline BlockPass block_pass(const WarpgroupPlan& plan) {
+  return {
+      .item_count = static_cast<std::int32_t>(plan.tokens * plan.groups), .groups = plan.groups, .dense = plan.dense};
+}
 
 // Where the rehearsal has its item: in layers whose rows are selected, consumers take one of whatever lies in shared
 // memory before the first one, while they would wait, and leave nothing of it. The instructions of scores, weights and

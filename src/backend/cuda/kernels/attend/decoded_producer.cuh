@@ -1,5 +1,5 @@
-// The producers of block_plan.cuh where rows lie decoded (decoded_rows.cuh): by asynchronous copies to the atoms in the
-// slots, eight threads for each 128 bytes of a row.
+// The producers of block_plan.cuh where the rows of splits lie decoded (decoded_rows.cuh): by asynchronous copies to
+// the atoms in the slots, eight threads for each 128 bytes of a row.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace dsv4rt::cuda {
 
-// kSplits: of a split only the window's rows have places, compressed ones lie in their order.
-template <bool kSplits>
+// Only the window's rows have places, compressed ones lie in their order.
 class DecodedProducer {
  public:
   // `own`: rows of the item. `place`: of the token's rows in `decoded`.
@@ -70,8 +69,8 @@ class DecodedProducer {
   }
   // Of the item's row.
   [[nodiscard]] __device__ RowSlot place_of(std::int32_t row) const {
-    if (kSplits) row += begin_;
-    if (!kSplits || row < window_) return place_of_row(place_, window_, row);
+    row += begin_;
+    if (row < window_) return place_of_row(place_, window_, row);
     return decoded_.compressed_row(sequence_, row - window_);
   }
 

@@ -28,18 +28,7 @@ struct DecodedRows {
   [[nodiscard]] __device__ const bf16* at(RowSlot row) const { return rows + std::int64_t{row} * kHeadDim; }
 };
 
-// As PackedRowFinder (place_rows.cuh), without a table.
-struct DecodedRowFinder {
-  const DecodedRows& decoded;
-  std::int32_t sequence;
-
-  __device__ void look_up(bool /*is*/, std::int32_t /*row*/, std::uint32_t& /*block*/) const {}
-  [[nodiscard]] __device__ RowSlot place(std::uint32_t /*block*/, std::int32_t row) const {
-    return decoded.compressed_row(sequence, row);
-  }
-};
-
-// A pass of block_plan.cuh or dense_plan.cuh whose rows lie decoded.
+// A pass of dense_plan.cuh whose rows lie decoded.
 template <class Pass>
 struct Decoded : Pass {
   static constexpr bool kDecoded = true;

@@ -14,6 +14,7 @@
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
 #include "backend/cuda/kernels/attend/kernel.cuh"
 #include "backend/cuda/kernels/attend/plan.h"
+#include "backend/cuda/kernels/attend/prompt_launch.h"
 #include "backend/cuda/kernels/attend/run_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
@@ -90,7 +91,7 @@ Status launch_portable(const CudaDevice& device, const AttendParams& p, const Po
 // Tokens by themselves. decoded: null, or the step's rows.
 Status launch_tokens(const CudaDevice& device, const AttendParams& p, const WarpgroupPlan& plan,
                      const DecodedRows* decoded, cudaStream_t stream) {
-  if (decoded != nullptr && plan.cluster_blocks == 1) return launch_decoded_blocks(device, p, plan, *decoded, stream);
+  if (decoded != nullptr && plan.cluster_blocks == 1) return launch_prompt(device, p, plan, *decoded, stream);
   return launch_warpgroup(device, p, plan, stream);
 }
 

@@ -71,8 +71,7 @@ class CompressedPlaces {
     return token_rows(p, token, place, count_, most_);
   }
   // Of `count` rows.
-  template <class Finder>
-  __device__ void look_up(const Finder& finder, int count, RowSlot* slots) const {
+  __device__ void look_up(const PackedRowFinder& finder, int count, RowSlot* slots) const {
     std::uint32_t block[kPerThread] = {};
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) finder.look_up(index(i) < count, row(i), block[i]);
@@ -103,10 +102,10 @@ class CompressedPlaces {
 // Places of a token's compressed rows to `slots`, by kThreads threads. `selected`: whether rows are. Those are known
 // when the kernels in front have ended: these are waited for then, and start_queries() comes behind loads that all
 // threads wait for. What is not selected is looked up before a wait, which is left to the caller.
-template <int kThreads, class Finder, class StartQueries>
-__device__ inline TokenRows place_compressed_rows(const AttendParams& p, const Finder& finder, std::int64_t token,
-                                                  bool selected, const TokenPosition& position, int thread,
-                                                  RowSlot* slots, const StartQueries& start_queries) {
+template <int kThreads, class StartQueries>
+__device__ inline TokenRows place_compressed_rows(const AttendParams& p, const PackedRowFinder& finder,
+                                                  std::int64_t token, bool selected, const TokenPosition& position,
+                                                  int thread, RowSlot* slots, const StartQueries& start_queries) {
   CompressedPlaces<kThreads> compressed(p, token, thread);
   if (selected) {
     wait_for_predecessors();

@@ -64,6 +64,7 @@ struct PromptShared {
   RowSlot place[2][kPlaces];
   // Of [item, the next one].
   float sum[2][4][kTileHeads];  // sums of weights, over every fourth step of 32 rows
+  float sink[2][kTileHeads];
   float factor[2][kTileHeads];  // what outputs are multiplied by
   Rotation rotation[2][kRotatedPairs];
   PromptItem item[2];
@@ -72,7 +73,7 @@ struct PromptShared {
   std::uint64_t q_full[kHalves];  // once an item
   std::uint64_t weights_full[2];
   std::uint64_t factor_full[2];
-  std::uint64_t item_full[2];  // item and rotation
+  std::uint64_t item_full[2];  // item, sinks and rotation
   std::uint64_t item_empty[2];
   std::uint64_t first_round;   // all threads: the scorer knows which items have a head with a shift
   std::int32_t first_shifted;  // the item from which on there is a second round, or kNoItem

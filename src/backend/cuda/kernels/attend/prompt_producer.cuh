@@ -93,6 +93,11 @@ class PromptProducer {
                           .reference_rows = rows.window,
                           .first_tile = filled_};
     }
+#pragma unroll
+    for (int h = pair; h < kTileHeads; h += 32) {
+      const int head = pass_.first_head(item) + h;
+      shared_.sink[at][h] = head < p_.heads ? p_.sink[head] : 0.0f;
+    }
     if (count > 0 && p_.output_rope.inverse_frequency != nullptr) {
       shared_.rotation[at][pair] = rotation_of(p_.output_rope, rows.place.position, pair);
     }

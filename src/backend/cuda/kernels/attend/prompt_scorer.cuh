@@ -26,12 +26,13 @@ class PromptScorer {
                           PromptShared& shared)
       : p_(params), queries_(queries), pass_(pass), shared_(shared) {}
 
-  // Starts the copies of the queries of the block's `i`-th item, if there is one, by one thread. Half 0 or 1.
+  // Starts the copies of a half of the queries of the block's `i`-th item, if there is one: one warp does.
   __device__ void copy_queries(int i, int half) const {
     const std::int32_t item = pass_.item_of(block(), blocks(), i);
-    if (item >= pass_.items()) return;
+    if (first_row() != 0 || item >= pass_.items()) return;
     const std::int32_t row = pass_.token(item) * p_.heads + pass_.first_head(item);
     const std::uint32_t full = shared_address(&shared_.q_full[half]);
+    if (!elected_lane()) return;
     barrier_arrive_expect(full, kHalfBytes);
 #pragma unroll 1
     for (int atom = 0; atom < kAtomsOfHalf; ++atom) {
@@ -91,7 +92,7 @@ class PromptScorer {
   // When all have used them the next item's may come.
   __device__ void leave_queries(int i, int half) const {
     named_sync(kScorerBarrier, kRoleThreads);
-    if (threadIdx.x == 0) copy_queries(i + 1, half);
+    copy_queries(i + 1, half);
   }
   [[nodiscard]] __device__ std::uint32_t query_address(int half, int step) const {
     const std::uint32_t first = fragment_address(shared_address(shared_.q[half]), first_row(), lane());
@@ -129,18 +130,23 @@ class PromptScorer {
     }
     const bool turns = p_.output_rope.inverse_frequency != nullptr;
 #pragma unroll 1
-    for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t words[4];
-      load_matrix_x4(words, query_address(1, step));
+    for (int begin = 0; begin < kSteps; begin += 4) {  // atoms, of which the last one is turned
+      std::uint32_t words[4][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = multiply_pairs(words[i], scale[i % 2]);
-      if (turns && step >= kSteps - 4) {
+      for (int i = 0; i < 4; ++i) load_matrix_x4(words[i], query_address(1, begin) ^ (i * 2 * kUnitBytes));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          turn_query(shared_.rotation[at_][(step % 4 * 2 + i / 2) * 4 + lane() % 4], words[i]);
+      for (int i = 0; i < 16; ++i) words[i / 4][i % 4] = multiply_pairs(words[i / 4][i % 4], scale[i % 2]);
+      if (turns && begin == kSteps - 4) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          turn_query(shared_.rotation[at_][(i / 4 * 2 + i % 4 / 2) * 4 + lane() % 4], words[i / 4][i % 4]);
         }
       }
-      store_fragments(query_address(1, step), words[0], words[1], words[2], words[3]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        store_fragments(query_address(1, begin) ^ (i * 2 * kUnitBytes), words[i][0], words[i][1], words[i][2],
+                        words[i][3]);
+      }
     }
     fence_async_proxy();
     named_sync(kScorerBarrier, kRoleThreads);
@@ -261,19 +267,17 @@ class PromptScorer {
       const auto& sum = shared_.sum[at_];
       const float all = (sum[0][own] + sum[1][own]) + (sum[2][own] + sum[3][own]);
       uncertain = uncertain || !(all <= 0x1p59f);
-      const int h = shared_.item[at_].first_head + own;
-      const float sink = h < p_.heads ? p_.sink[h] : 0.0f;
       const WeightReference& reference = reference_[half];
-      const float sink_weight = kShifted ? reference.weight(sink) : reference.sink_weight(sink);
-      shared_.factor[at_][own] = reciprocal(all + sink_weight);
+      shared_.factor[at_][own] = reciprocal(all + reference.sink_weight(shared_.sink[at_][own]));
     }
     barrier_arrive(shared_address(&shared_.factor_full[at_]));
     if (!kShifted && uncertain) atomicMin(&shared_.first_shifted, i);
   }
 
   __device__ void score_rows(int i) {
-    const int tiles = shared_.item[at_].tiles();
-    int tile = shared_.item[at_].first_tile;
+    // Known to be the same for a warp.
+    const int tiles = __shfl_sync(0xffffffffu, shared_.item[at_].tiles(), 0);
+    int tile = __shfl_sync(0xffffffffu, shared_.item[at_].first_tile, 0);
     float greatest[2];
     if constexpr (kShifted) find_greatest(tiles, tile, greatest);
     TileScores first;

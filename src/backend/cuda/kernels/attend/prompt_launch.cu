@@ -1,13 +1,15 @@
 #include "backend/cuda/device/cuda_error.h"
-#include "backend/cuda/kernels/attend/block_launch.h"
-#include "backend/cuda/kernels/attend/block_pass_launch.cuh"
 #include "backend/cuda/kernels/attend/decoded_rows.cuh"
 #include "backend/cuda/kernels/attend/prompt_kernel.cuh"
+#include "backend/cuda/kernels/attend/prompt_launch.h"
+#include "backend/cuda/kernels/attend/query_map.cuh"
+#include "backend/cuda/kernels/common/launch_pdl.h"
+#include "base/try.h"
 
 namespace dsv4rt::cuda {
 
-Status launch_decoded_blocks(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
-                             const DecodedRows& rows, cudaStream_t stream) {
+Status launch_prompt(const CudaDevice& device, const AttendParams& params, const WarpgroupPlan& plan,
+                     const DecodedRows& rows, cudaStream_t stream) {
   DSV4RT_RETURN_IF_ERROR(device.prepare(attend_prompt_kernel, sizeof(PromptShared)));
   CUtensorMap queries;
   DSV4RT_RETURN_IF_ERROR(encode_query_map(params, queries));
