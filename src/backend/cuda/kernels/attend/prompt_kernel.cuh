@@ -39,8 +39,10 @@ template <bool kShifted>
 __device__ inline void score_items(const AttendParams& p, const CUtensorMap& queries, const BlockPass& pass, int begin,
                                    int& n, PromptShared& shared) {
   PromptScorer<kShifted> scorer(p, queries, pass, shared);
-  scorer.copy_queries(begin, 0);
-  scorer.copy_queries(begin, 1);
+  if (threadIdx.x == 0) {
+    scorer.copy_queries(begin, 0);
+    scorer.copy_queries(begin, 1);
+  }
 #pragma unroll 1
   for (int i = begin; has_prompt_item(pass, i); ++i, ++n) scorer.score(i, n);
 }

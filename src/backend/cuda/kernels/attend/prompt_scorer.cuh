@@ -29,10 +29,9 @@ class PromptScorer {
   // Starts the copies of a half of the queries of the block's `i`-th item, if there is one: one warp does.
   __device__ void copy_queries(int i, int half) const {
     const std::int32_t item = pass_.item_of(block(), blocks(), i);
-    if (first_row() != 0 || item >= pass_.items()) return;
+    if (item >= pass_.items()) return;
     const std::int32_t row = pass_.token(item) * p_.heads + pass_.first_head(item);
     const std::uint32_t full = shared_address(&shared_.q_full[half]);
-    if (!elected_lane()) return;
     barrier_arrive_expect(full, kHalfBytes);
 #pragma unroll 1
     for (int atom = 0; atom < kAtomsOfHalf; ++atom) {
@@ -92,7 +91,7 @@ class PromptScorer {
   // When all have used them the next item's may come.
   __device__ void leave_queries(int i, int half) const {
     named_sync(kScorerBarrier, kRoleThreads);
-    copy_queries(i + 1, half);
+    if (threadIdx.x == 0) copy_queries(i + 1, half);
   }
   [[nodiscard]] __device__ std::uint32_t query_address(int half, int step) const {
     const std::uint32_t first = fragment_address(shared_address(shared_.q[half]), first_row(), lane());
@@ -276,8 +275,8 @@ class PromptScorer {
 
   __device__ void score_rows(int i) {
     // Known to be the same for a warp.
-    const int tiles = __shfl_sync(0xffffffffu, shared_.item[at_].tiles(), 0);
-    int tile = __shfl_sync(0xffffffffu, shared_.item[at_].first_tile, 0);
+    const int tiles = shared_.item[at_].tiles();
+    int tile = shared_.item[at_].first_tile;
     float greatest[2];
     if constexpr (kShifted) find_greatest(tiles, tile, greatest);
     TileScores first;

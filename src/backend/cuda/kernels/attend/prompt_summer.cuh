@@ -25,8 +25,8 @@ class PromptSummer {
     at_ = n % 2;
     barrier_wait(shared_address(&shared_.item_full[at_]), n / 2 & 1);
     const PromptItem& item = shared_.item[at_];
-    const int tiles = item.tiles();
     if (item.rows > 0) {
+      const int tiles = item.tiles();
       int tile = item.first_tile;
       if constexpr (kShifted) {
         for (const int end = tile + tiles; tile < end; ++tile) {
@@ -52,8 +52,9 @@ class PromptSummer {
       }
       barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);
       write(last);
-    } else if (item.rows == 0) {
-      write_zeros(item);
+    } else {
+      barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);
+      if (item.rows == 0) write_zeros(item);
     }
     barrier_arrive(shared_address(&shared_.item_empty[at_]));  // every thread for itself, as the scorer's
   }
