@@ -28,7 +28,7 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kRoleThreads = 128;  // of the scorer, of each half of the values, of the producers
+inline constexpr int kRoleThreads = 128;  // a warpgroup's
 inline constexpr int kPromptThreads = 4 * kRoleThreads;
 inline constexpr int kScorerRegisters = 160;
 inline constexpr int kSummerRegisters = 160;  // fewer, and the compiler runs products one by one
@@ -39,7 +39,7 @@ static_assert(kScorerRegisters + 2 * kSummerRegisters + kPromptProducerRegisters
 inline constexpr int kScorerBarrier = 1;
 inline constexpr int kPromptProducersBarrier = 2;
 
-inline constexpr int kHalves = 2;  // of values, queries and rows: 256 values each
+inline constexpr int kHalves = 2;  // 256 of the 512 values each, of queries, rows and outputs
 inline constexpr int kAtomsOfHalf = kAtoms / kHalves;
 inline constexpr int kHalfBytes = kAtomsOfHalf * kAtomBytes;
 

@@ -62,7 +62,8 @@ class PromptScorer {
   }
 
  private:
-  static constexpr int kSteps = kHalfBytes / kAtomBytes * (kAtomValues / 16);  // of 16 values, in a half
+  static constexpr int kSteps =
+      kHalfBytes / kAtomBytes * (kAtomValues / 16);  // products, of 16 values each, for a half
 
   __device__ static int block() {
     return static_cast<int>(blockIdx.x);
@@ -311,7 +312,7 @@ class PromptScorer {
   const BlockPass& pass_;
   PromptShared& shared_;
   int at_ = 0;     // where the item is
-  int phase_ = 0;  // of its queries
+  int phase_ = 0;  // its queries' barriers have this parity
   std::uint32_t q_[kSteps][4];
   WeightReference reference_[2];
 };
