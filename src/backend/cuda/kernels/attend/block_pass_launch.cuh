@@ -2,11 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_kernel.cuh"
-#include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "base/try.h"

@@ -13,7 +13,7 @@ namespace dsv4rt::cuda {
 // Only the window's rows have places, compressed ones lie in their order.
 class DecodedProducer {
  public:
-  // `own`: rows of the item. `place`: of the token's rows in `decoded`.
+  // `own`: rows of the item. `place`: of the window's rows in `decoded`.
   __device__ DecodedProducer(const DecodedRows& decoded, const TokenRows& rows, const ItemRows& own,
                              const RowSlot* place, BlockShared& shared)
       : decoded_(decoded),
@@ -70,7 +70,7 @@ class DecodedProducer {
   // Of the item's row.
   [[nodiscard]] __device__ RowSlot place_of(std::int32_t row) const {
     row += begin_;
-    if (row < window_) return place_of_row(place_, window_, row);
+    if (row < window_) return place_[row];
     return decoded_.compressed_row(sequence_, row - window_);
   }
 

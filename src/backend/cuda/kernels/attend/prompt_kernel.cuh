@@ -3,12 +3,16 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/decoded_rows.cuh"
 #include "backend/cuda/kernels/attend/prompt_plan.cuh"
 #include "backend/cuda/kernels/attend/prompt_producer.cuh"
 #include "backend/cuda/kernels/attend/prompt_scorer.cuh"
 #include "backend/cuda/kernels/attend/prompt_summer.cuh"
+#include "backend/cuda/kernels/attend/token_rows.cuh"
+#include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/registers.cuh"
+#include "backend/cuda/kernels/common/shared_address.cuh"
 
 namespace dsv4rt::cuda {
 
@@ -70,20 +74,21 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
         barrier_init(shared_address(&shared.full[i][half]), kRoleThreads);
         barrier_init(shared_address(&shared.empty[i][half]), kRoleThreads / 32);
       }
-      barrier_init(shared_address(&shared.q_full[i]), 1);
       barrier_init(shared_address(&shared.weights_full[i]), kRoleThreads);
       barrier_init(shared_address(&shared.factor_full[i]), kRoleThreads);
       barrier_init(shared_address(&shared.item_full[i]), 32);
       barrier_init(shared_address(&shared.item_empty[i]), 3 * kRoleThreads);
     }
+    for (auto& half : shared.q_full) barrier_init(shared_address(&half), 1);
     barrier_init(shared_address(&shared.first_round), kPromptThreads);
     barrier_init_fence();
     shared.first_shifted = kNoItem;
   }
   allow_dependents();
+  const bool any = any_prompt_item(p, pass);  // the step's positions alone are read
   __syncthreads();
   wait_for_predecessors();
-  if (!any_prompt_item(p, pass)) return;
+  if (!any) return;
   const int role = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kRoleThreads, 0);
   int n = 0;
   if (role == 0) {

@@ -10,8 +10,8 @@
 // takes two tiles at a time, the second one's products under way while it weighs the first, and goes on with the next
 // token while the values of the last one are still summed: between tokens matrix units have work.
 //
-// Of the queries half of the values are in the scorer's registers, so that scores read 192 bytes of shared memory for
-// 256, and there is room for that half of the next token's.
+// Of the queries half of the values are in the scorer's registers, so that the scores of a tile read 96 KB of shared
+// memory for 128, and there is room for that half of the next token's.
 //
 // Orders of sums, weights and what they are relative to are block_plan.cuh's, and so are items (BlockPass) and the
 // second round of those that have a head with a shift. The bytes are the same.
@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_plan.cuh"
+#include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/packed_row.cuh"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
@@ -38,10 +39,11 @@ static_assert(kScorerRegisters + 2 * kSummerRegisters + kPromptProducerRegisters
 // Barriers by name, of the threads of a role.
 inline constexpr int kScorerBarrier = 1;
 inline constexpr int kPromptProducersBarrier = 2;
+inline constexpr int kSummersBarrier = 3;  // and 4, of the second half
 
 inline constexpr int kHalves = 2;  // 256 of the 512 values each, of queries, rows and outputs
-inline constexpr int kAtomsOfHalf = kAtoms / kHalves;
-inline constexpr int kHalfBytes = kAtomsOfHalf * kAtomBytes;
+inline constexpr int kHalfBytes = kHalfAtoms * kAtomBytes;
+static_assert(kHalves * kHalfAtoms == kAtoms);
 
 struct PromptItem {
   std::int32_t token;
@@ -62,8 +64,8 @@ struct PromptShared {
   alignas(1024) std::byte weights[2][kAtomBytes];
   // [item, the next one]: where rows lie, those of the window from the first entry on, compressed rows after them.
   RowSlot place[2][kPlaces];
+  float sum[4][kTileHeads];  // the scorer's sums of weights, over every fourth step of 32 rows
   // Of [item, the next one].
-  float sum[2][4][kTileHeads];  // sums of weights, over every fourth step of 32 rows
   float sink[2][kTileHeads];
   float factor[2][kTileHeads];  // what outputs are multiplied by
   Rotation rotation[2][kRotatedPairs];

@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attend/prompt_plan.cuh"
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/mma_tile.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 
 namespace dsv4rt::cuda {
@@ -50,6 +51,8 @@ class PromptProducer {
   }
 
   __device__ void place_rows(const TokenRows& rows, RowSlot* places) const {
+    static_assert(kMappedWindow <= kRoleThreads, "one window row a thread");
+    static_assert(kMaximumRows <= kMappedRows, "so are rows that are not selected; attend_slow_path() bounds others");
     const int own = thread();
     if (own < rows.window) {
       places[own] = decoded_.window_row(rows.place, rows.place.position - rows.window + 1 + own);
@@ -124,7 +127,7 @@ class PromptProducer {
       for (int half = 0; half < kHalves; ++half) {
         if (filled_ >= 2) barrier_wait(shared_address(&shared_.empty[slot][half]), (filled_ / 2 - 1) & 1);
 #pragma unroll
-        for (int atom = half * kAtomsOfHalf; atom < (half + 1) * kAtomsOfHalf; ++atom) {
+        for (int atom = half * kHalfAtoms; atom < (half + 1) * kHalfAtoms; ++atom) {
 #pragma unroll
           for (int i = 0; i < kRows; ++i) {
             static_assert(kRowsAtOnce % 8 == 0, "swizzled alike");

@@ -26,7 +26,7 @@ class PromptScorer {
                           PromptShared& shared)
       : p_(params), queries_(queries), pass_(pass), shared_(shared) {}
 
-  // Starts the copies of a half of the queries of the block's `i`-th item, if there is one: one warp does.
+  // Starts the copies of a half of the queries' values of the block's `i`-th item, if there is one, by one thread.
   __device__ void copy_queries(int i, int half) const {
     const std::int32_t item = pass_.item_of(block(), blocks(), i);
     if (item >= pass_.items()) return;
@@ -34,9 +34,9 @@ class PromptScorer {
     const std::uint32_t full = shared_address(&shared_.q_full[half]);
     barrier_arrive_expect(full, kHalfBytes);
 #pragma unroll 1
-    for (int atom = 0; atom < kAtomsOfHalf; ++atom) {
-      copy_box(shared_address(shared_.q[half]) + atom * kAtomBytes, &queries_,
-               (half * kAtomsOfHalf + atom) * kAtomValues, row, full);
+    for (int atom = 0; atom < kHalfAtoms; ++atom) {
+      copy_box(shared_address(shared_.q[half]) + atom * kAtomBytes, &queries_, (half * kHalfAtoms + atom) * kAtomValues,
+               row, full);
     }
   }
 
@@ -62,8 +62,7 @@ class PromptScorer {
   }
 
  private:
-  static constexpr int kSteps =
-      kHalfBytes / kAtomBytes * (kAtomValues / 16);  // products, of 16 values each, for a half
+  static constexpr int kSteps = kHalfAtoms * kAtomValues / 16;  // products, of 16 values each, for a half
 
   __device__ static int block() {
     return static_cast<int>(blockIdx.x);
@@ -102,6 +101,7 @@ class PromptScorer {
     __syncwarp();  // lanes load together, and may have waited for queries each for itself
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) load_matrix_x4(q_[step], query_address(0, step));
+    fence_async_proxy();  // the loads have ended when the next ones are asked for
   }
   // Norms and turns them: what is in registers there, the rest where it lies.
   __device__ void norm_queries(float eps) {
@@ -214,7 +214,7 @@ class PromptScorer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float sum = head_sum(sums[step][half]);
-        if (lane() % 4 == 0) shared_.sum[at_][2 * (t % 2) + step][head(half)] += sum;
+        if (lane() % 4 == 0) shared_.sum[2 * (t % 2) + step][head(half)] += sum;
       }
     }
   }
@@ -237,7 +237,7 @@ class PromptScorer {
   }
 
   // What weights are relative to, from the scores of the item's first two tiles; sums begin.
-  __device__ void begin(const TileScores& first, const TileScores& second, const float (&greatest)[2]) {
+  __device__ void begin_sums(const TileScores& first, const TileScores& second, const float (&greatest)[2]) {
     float window_max[2] = {-INFINITY, -INFINITY};
     const int window = shared_.item[at_].reference_rows;
     raise_maxima(first, window, window_max);
@@ -252,19 +252,19 @@ class PromptScorer {
       }
       if (lane() % 4 != 0) continue;
 #pragma unroll
-      for (int chain = 0; chain < 4; ++chain) shared_.sum[at_][chain][head(half)] = 0.0f;
+      for (int chain = 0; chain < 4; ++chain) shared_.sum[chain][head(half)] = 0.0f;
     }
   }
 
   // What outputs are multiplied by. Heads without a shift whose sums are so great that they may need one call for a
   // second round from the block's item `i` on.
-  __device__ void end(int i) const {
+  __device__ void publish_factors(int i) const {
     bool uncertain = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane() % 4 != 0) continue;
       const int own = head(half);
-      const auto& sum = shared_.sum[at_];
+      const auto& sum = shared_.sum;
       const float all = (sum[0][own] + sum[1][own]) + (sum[2][own] + sum[3][own]);
       uncertain = uncertain || !(all <= 0x1p59f);
       const WeightReference& reference = reference_[half];
@@ -293,7 +293,7 @@ class PromptScorer {
         wgmma_wait<0>();
         wgmma_hold(second);
         finish(1, second);
-        begin(first, second, greatest);
+        begin_sums(first, second, greatest);
       }
       weigh(t, tile, first);
       wgmma_wait<0>();
@@ -304,7 +304,7 @@ class PromptScorer {
       if (t > 0) finish(t + 1, second);
       weigh(t + 1, tile + 1, second);
     }
-    end(i);
+    publish_factors(i);
   }
 
   const AttendParams& p_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/prompt_plan.cuh"
 #include "backend/cuda/kernels/common/async_copy.cuh"
@@ -31,6 +32,7 @@ class PromptSummer {
       if constexpr (kShifted) {
         for (const int end = tile + tiles; tile < end; ++tile) {
           wait_weights(tile);
+          __syncwarp();  // no lane still waits when the tile is gone
           release(tile);
         }
       }
@@ -51,6 +53,8 @@ class PromptSummer {
         release(tile);
       }
       barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);
+      // Other warps' products have read the rows in whose place outputs are staged.
+      named_sync(kSummersBarrier + half_, kRoleThreads);
       write(last);
     } else {
       barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);

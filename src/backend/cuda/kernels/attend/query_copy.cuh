@@ -10,15 +10,14 @@
 
 namespace dsv4rt::cuda {
 
-// Starts the copy of 64 query heads to atoms, of them [begin, end), by one thread at a time and in their order. Rows
-// beyond the token's heads are other tokens' or zero; nobody looks at what becomes of them.
+// Starts the copy of 64 query heads to atoms, by one thread. Rows beyond the token's heads are other tokens' or zero;
+// nobody looks at what becomes of them.
 template <class Shared>
-__device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared& shared, int begin = 0,
-                                    int end = kAtoms) {
+__device__ inline void copy_queries(const CUtensorMap& queries, int row, Shared& shared) {
   const std::uint32_t full = shared_address(&shared.q_full);
-  if (begin == 0 && end > 0) barrier_arrive_expect(full, sizeof(shared.q));
+  barrier_arrive_expect(full, sizeof(shared.q));
 #pragma unroll 1
-  for (int atom = begin; atom < end; ++atom) {
+  for (int atom = 0; atom < kAtoms; ++atom) {
     copy_box(shared_address(shared.q) + atom * kAtomBytes, &queries, atom * kAtomValues, row, full);
   }
 }
