@@ -57,6 +57,17 @@ TEST_F(DecodedRows, OfOneSequence) {
   }
 }
 
+// Not many more than rows are decoded for, and one launch: for tools that follow every access to shared memory.
+TEST_F(DecodedRows, OfFewTokens) {
+  const std::vector<AttendPart> parts = {{0, 4300, 85}, {1, 0, 5}};
+  const Setup setup = setup_for({.heads = 128, .ratio = 4, .top_k = 1024}, parts);
+  const cuda::AttendPlan plan = plan_of(setup, parts, 2);
+  ASSERT_TRUE(plan.decoded) << "another kernel serves this step";
+  const auto decoded = run(gpu(), setup, parts, 2);
+  ASSERT_OK(gpu().reserve_scratch(static_cast<std::size_t>(plan.decoded->bytes()) - 1));
+  expect_same(run(gpu(), setup, parts, 2), decoded, 0, "packed rows");
+}
+
 // Of sequences that begin, go on and end anywhere, with slots in another order.
 TEST_F(DecodedRows, OfSeveralSequences) {
   for (const std::int32_t ratio : {4, 128}) {
