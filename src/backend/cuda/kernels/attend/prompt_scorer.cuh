@@ -76,9 +76,9 @@ class PromptScorer {
   __device__ static int first_row() {
     return static_cast<int>(threadIdx.x) / 32 * 16;
   }
-  // The head that this thread's accumulators in the half given belong to.
-  __device__ static int head(int half) {
-    return first_row() + half * 8 + lane() / 4;
+  // The head that this thread's accumulators belong to: of each four two are one head's, two the other's, eight behind.
+  __device__ static int head(int which) {
+    return first_row() + which * 8 + lane() / 4;
   }
   [[nodiscard]] __device__ int rows() const {
     int value;  // read where it is needed: registers are full of scores and queries
@@ -275,7 +275,6 @@ class PromptScorer {
   }
 
   __device__ void score_rows(int i) {
-    // Known to be the same for a warp.
     const int tiles = shared_.item[at_].tiles();
     int tile = shared_.item[at_].first_tile;
     float greatest[2];
