@@ -74,8 +74,8 @@ TEST(ReplaySoak, AThousandLongRequestsAreReplayedFarFasterThanTheyTake) {
   EXPECT_GT(summary->metrics.requests().hit_tokens, 100'000);
   EXPECT_GT(summary->duration_ms(), 300'000);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
-  // Some 200 times where the processor has nothing else to do. Half of that beside other programs, which take caches and
-  // the core's other thread: so the bound is far below, where only work that grows too fast would end.
+  // Some 200 times where the processor has nothing else to do, half of that beside other programs, which take caches
+  // and the core's other thread. The bound lies far below, where only work that grows too fast would end.
   EXPECT_GE(summary->duration_ms() / cpu_ms, 10);
 #endif
   RecordProperty("cpu_ms", std::to_string(cpu_ms));
