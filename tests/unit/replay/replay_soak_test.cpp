@@ -49,7 +49,7 @@ TEST(ReplaySoak, AHundredThousandRequestsTakeNoMoreMemoryThanAFew) {
 }
 
 // As many requests, tokens and arrivals as the first 1,000 of Mooncake's conversation log, on V4-Flash.
-TEST(ReplaySoak, AThousandLongRequestsAreReplayedFarFasterThanTheyTake) {
+TEST(ReplaySoak, AThousandLongRequestsAreReplayedAHundredTimesFasterThanTheyTake) {
   ModelReplayOptions options;
   const auto config = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/deepseek-v4-flash.json");
   ASSERT_OK(config);
@@ -74,9 +74,7 @@ TEST(ReplaySoak, AThousandLongRequestsAreReplayedFarFasterThanTheyTake) {
   EXPECT_GT(summary->metrics.requests().hit_tokens, 100'000);
   EXPECT_GT(summary->duration_ms(), 300'000);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
-  // Some 200 times where the processor has nothing else to do, half of that beside other programs, which take caches
-  // and the core's other thread. The bound lies far below, where only work that grows too fast would end.
-  EXPECT_GE(summary->duration_ms() / cpu_ms, 10);
+  EXPECT_GE(summary->duration_ms() / cpu_ms, 100);
 #endif
   RecordProperty("cpu_ms", std::to_string(cpu_ms));
   RecordProperty("duration_ms", std::to_string(summary->duration_ms()));
