@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_heads.cuh"
+#include "backend/cuda/kernels/attend/block_items.cuh"
 #include "backend/cuda/kernels/attend/block_rows.cuh"
 #include "backend/cuda/kernels/attend/decoded_producer.cuh"
 #include "backend/cuda/kernels/attend/dense_plan.cuh"
@@ -67,16 +68,6 @@ __device__ inline void norm_item_queries(const AttendParams& p, float eps, int a
                    turns ? shared.rotation[at] : nullptr);
   fence_async_proxy();
   named_sync(kQueriesBarrier, kBlockConsumers);
-}
-
-// Zeros for the outputs of a token without rows, by the consumers.
-__device__ inline void write_block_zeros(const AttendParams& p, const BlockItem& item) {
-  constexpr int kUnits = kHeadDim / kUnitValues;
-  const int heads = min(kTileHeads, p.heads - item.first_head);
-  bf16* first = p.o + (std::int64_t{item.token} * p.heads + item.first_head) * kHeadDim;
-  for (int i = static_cast<int>(threadIdx.x); i < heads * kUnits; i += kBlockConsumers) {
-    reinterpret_cast<uint4*>(first)[i] = uint4{};
-  }
 }
 
 // The block's `i`-th item of a pass, by whole warps. Read anew: a register, or a spilled one, would hold it through the
@@ -183,7 +174,7 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
         }
       }
     } else {
-      if (shared.item[at].rows == 0) write_block_zeros(p, shared.item[at]);
+      if (shared.item[at].rows == 0) write_item_zeros(p, shared.item[at], static_cast<int>(threadIdx.x));
       meet_consumers(shared, 0);
       next();
       meet_consumers(shared, 1);
@@ -260,14 +251,6 @@ __device__ inline void produce_items(const AttendParams& p, const CUtensorMap& q
 #pragma unroll 1
     for (int round = 0; round < (kShifted ? 2 : 1); ++round) producer.run(filled);
   }
-}
-
-// Where all threads meet when the first round is over: the item from which on there is another one, or kNoItem. As
-// meet_consumers(): synccheck takes a barrier by name that the block's threads reach at two places for a mistake.
-__device__ inline int end_first_round(BlockShared& shared) {
-  barrier_arrive(shared_address(&shared.first_round));
-  barrier_wait(shared_address(&shared.first_round), 0);
-  return shared.first_shifted;
 }
 
 // Whether this block has anything to do.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/block_items.cuh"
 #include "backend/cuda/kernels/attend/decoded_rows.cuh"
 #include "backend/cuda/kernels/attend/prompt_plan.cuh"
 #include "backend/cuda/kernels/attend/prompt_producer.cuh"
@@ -29,13 +30,6 @@ __device__ inline bool any_prompt_item(const AttendParams& p, const BlockPass& p
     if (pass.takes(token_rows(p, pass.token(item)))) return true;
   }
   return false;
-}
-
-// Where all threads meet when the first round is over: the item from which on there is another one, or kNoItem.
-__device__ inline int end_first_round(PromptShared& shared) {
-  barrier_arrive(shared_address(&shared.first_round));
-  barrier_wait(shared_address(&shared.first_round), 0);
-  return shared.first_shifted;
 }
 
 // The block's items from the `begin`-th on; `n` counts those of both rounds.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/block_items.cuh"
 #include "backend/cuda/kernels/attend/block_sync.cuh"
 #include "backend/cuda/kernels/attend/half_sums.cuh"
 #include "backend/cuda/kernels/attend/prompt_plan.cuh"
@@ -58,7 +59,7 @@ class PromptSummer {
       write(last);
     } else {
       barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);
-      if (item.rows == 0) write_zeros(item);
+      if (item.rows == 0) write_item_zeros(p_, item, half_ * kRoleThreads + thread());
     }
     barrier_arrive(shared_address(&shared_.item_empty[at_]));  // every thread for itself, as the scorer's
   }
@@ -106,16 +107,6 @@ class PromptSummer {
     commit_stores();
     wait_stores_read<0>();
     release(last);
-  }
-
-  // Of a token without rows.
-  __device__ void write_zeros(const PromptItem& item) const {
-    constexpr int kUnits = kHeadDim / kUnitValues;
-    const int heads = min(kTileHeads, p_.heads - item.first_head);
-    bf16* first = p_.o + (std::int64_t{item.token} * p_.heads + item.first_head) * kHeadDim;
-    for (int i = half_ * kRoleThreads + thread(); i < heads * kUnits; i += kHalves * kRoleThreads) {
-      reinterpret_cast<uint4*>(first)[i] = uint4{};
-    }
   }
 
   const AttendParams& p_;
