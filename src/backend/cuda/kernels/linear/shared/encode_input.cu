@@ -8,19 +8,24 @@ namespace {
 
 constexpr int kBlockInputs = 128;
 
-// kItems: most items that a thread has.
+// kItems: most items that a thread has. `blocks`: p.blocks.
 template <int kItems>
-__global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const EncodeInputParams p) {
+__global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const EncodeInputParams p,
+                                                                        const FixedDivisor blocks) {
   allow_dependents();
   const auto [first, lane, members] = RoundingPlace{};
-  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
-  const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
+  const auto items = static_cast<std::uint32_t>(p.tokens * p.blocks);
+  const std::uint32_t step = gridDim.x * kRoundingBlocks;
+  std::uint32_t token[kItems];
+  std::uint32_t block[kItems];
   const bf16* from[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const std::int64_t item = first + i * step;
+    const std::uint32_t item = first + i * step;
     if (item >= items) break;
-    from[i] = p.x + item / p.blocks * p.x_stride + item % p.blocks * kBlockInputs + lane * 8;
+    token[i] = blocks.quotient(item);
+    block[i] = item - token[i] * p.blocks;
+    from[i] = p.x + token[i] * p.x_stride + block[i] * kBlockInputs + lane * 8;
     have_ready(from[i]);
   }
   wait_for_predecessors();
@@ -32,22 +37,23 @@ __global__ __launch_bounds__(kRoundingThreads) void encode_input_kernel(const En
   }
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const std::int64_t item = first + i * step;
+    const std::uint32_t item = first + i * step;
     if (item >= items) break;  // whole half-warps
     const EncodedInputs encoded = encode_block(values[i], members);
-    *reinterpret_cast<uint2*>(p.codes + item * kBlockInputs + lane * 8) = encoded.codes;
-    if (lane == 0) p.scales[item % p.blocks * p.scale_stride + item / p.blocks] = encoded.scale();
+    *reinterpret_cast<uint2*>(p.codes + std::int64_t{item} * kBlockInputs + lane * 8) = encoded.codes;
+    if (lane == 0) p.scales[std::int64_t{block[i]} * p.scale_stride + token[i]] = encoded.scale();
   }
 }
 
 }  // namespace
 
 Status encode_input(const EncodeInputParams& p, int most_blocks, cudaStream_t stream) {
-  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t items, rounding_items(p.tokens, p.blocks));
   const std::int64_t grid = rounding_grid(items, most_blocks);
   const auto kernel =
       grid * kRoundingBlocks >= items ? encode_input_kernel<1> : encode_input_kernel<kMostRoundingItems>;
-  return launch_pdl(kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p);
+  return launch_pdl(kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p,
+                    FixedDivisor(p.blocks));
 }
 
 }  // namespace dsv4rt::cuda

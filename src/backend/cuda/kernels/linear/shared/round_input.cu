@@ -26,21 +26,22 @@ __device__ __forceinline__ void store_inputs(bf16* row, int first, int inputs, u
   }
 }
 
-// kWide: whole blocks of 16-byte aligned rows. kItems: most items that a thread has.
+// kWide: whole blocks of 16-byte aligned rows. kItems: most items that a thread has. `blocks`: p.blocks.
 template <bool kWide, int kItems>
-__global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const RoundInputParams p) {
+__global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const RoundInputParams p,
+                                                                       const FixedDivisor blocks) {
   allow_dependents();
   const auto [first, lane, members] = RoundingPlace{};
-  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
-  const std::int64_t step = std::int64_t{gridDim.x} * kRoundingBlocks;
+  const auto items = static_cast<std::uint32_t>(p.tokens * p.blocks);
+  const std::uint32_t step = gridDim.x * kRoundingBlocks;
   const bf16* rows[kItems];
   std::int32_t inputs[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const std::int64_t item = first + i * step;
+    const std::uint32_t item = first + i * step;
     if (item >= items) break;
-    rows[i] = p.x + item / p.blocks * p.x_stride;
-    inputs[i] = static_cast<std::int32_t>(item % p.blocks) * kScaleBlockInputs + lane * kLaneInputs;
+    rows[i] = p.x + blocks.quotient(item) * p.x_stride;
+    inputs[i] = static_cast<std::int32_t>(blocks.remainder(item)) * kScaleBlockInputs + lane * kLaneInputs;
     if constexpr (kWide) rows[i] += inputs[i];
     have_ready(rows[i]);
   }
@@ -57,14 +58,13 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
   }
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const std::int64_t item = first + i * step;
+    const std::uint32_t item = first + i * step;
     if (item >= items) break;  // whole half-warps
     const uint4 rounded = round_block(values[i], members);
     if constexpr (kWide) {
-      *reinterpret_cast<uint4*>(p.rounded + item * kScaleBlockInputs + lane * kLaneInputs) = rounded;
+      *reinterpret_cast<uint4*>(p.rounded + std::int64_t{item} * kScaleBlockInputs + lane * kLaneInputs) = rounded;
     } else {
-      store_inputs(p.rounded + item / p.blocks * p.inputs,
-                   static_cast<int>(item % p.blocks) * kScaleBlockInputs + lane * kLaneInputs, p.inputs, rounded);
+      store_inputs(p.rounded + std::int64_t{blocks.quotient(item)} * p.inputs, inputs[i], p.inputs, rounded);
     }
   }
 }
@@ -73,14 +73,15 @@ __global__ __launch_bounds__(kRoundingThreads) void round_input_kernel(const Rou
 
 Status round_input(RoundInputParams p, int most_blocks, cudaStream_t stream) {
   p.blocks = ceil_div(p.inputs, kScaleBlockInputs);
-  const std::int64_t items = std::int64_t{p.tokens} * p.blocks;
+  DSV4RT_ASSIGN_OR_RETURN(const std::int64_t items, rounding_items(p.tokens, p.blocks));
   const std::int64_t grid = rounding_grid(items, most_blocks);
   const auto low = reinterpret_cast<std::uintptr_t>(p.x) | reinterpret_cast<std::uintptr_t>(p.rounded);
   const bool wide = p.inputs % kScaleBlockInputs == 0 && p.x_stride % kLaneInputs == 0 && low % sizeof(uint4) == 0;
   const bool one = grid * kRoundingBlocks >= items;
   const auto kernel = wide ? (one ? round_input_kernel<true, 1> : round_input_kernel<true, kMostRoundingItems>)
                            : round_input_kernel<false, kMostRoundingItems>;
-  return launch_pdl(kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p);
+  return launch_pdl(kernel, {.grid = dim3(static_cast<unsigned>(grid)), .threads = kRoundingThreads}, stream, p,
+                    FixedDivisor(p.blocks));
 }
 
 }  // namespace dsv4rt::cuda

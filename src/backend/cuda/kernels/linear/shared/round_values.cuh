@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <cuda_fp16.h>
 
+#include "backend/cuda/kernels/common/launch_check.h"
+#include "base/fixed_divisor.h"
+#include "base/try.h"
 #include "layout/codec_e8m0.h"
 
 namespace dsv4rt::cuda {
@@ -14,6 +17,13 @@ inline constexpr int kRoundingBlocks = kRoundingThreads / kRoundingLanes;  // bl
 
 // Blocks of 128 inputs that a thread loads together where the grid is to be small.
 inline constexpr int kMostRoundingItems = 4;
+// Blocks of 128 inputs of all tokens: kernels count them in 32 bits.
+inline Result<std::int64_t> rounding_items(std::int32_t tokens, std::int32_t blocks) {
+  const std::int64_t items = std::int64_t{tokens} * blocks;
+  DSV4RT_RETURN_IF_ERROR(require_supported(items < FixedDivisor::kMostValues, "linear", "tokens * inputs / 128", items,
+                                           "less than 2147483648"));
+  return items;
+}
 // Thread blocks for so many blocks of inputs: most_blocks, if they can do it; 0: as many as there are.
 inline std::int64_t rounding_grid(std::int64_t items, int most_blocks) {
   const auto blocks_of = [items](int each) { return (items + std::int64_t{each} - 1) / each; };
@@ -30,7 +40,7 @@ __device__ __forceinline__ unsigned block_members() {
 
 // A thread's share of x [tokens, 128 blocks]: eight inputs from 128 block + 8 lane on.
 struct RoundingPlace {
-  std::int64_t item = (std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x) / kRoundingLanes;  // token, block
+  std::uint32_t item = blockIdx.x * kRoundingBlocks + threadIdx.x / kRoundingLanes;  // token, block
   int lane = static_cast<int>(threadIdx.x) % kRoundingLanes;
   unsigned members = block_members();  // lanes of the same block
 };
