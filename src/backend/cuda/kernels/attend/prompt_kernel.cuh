@@ -54,11 +54,12 @@ __device__ inline void sum_items(const AttendParams& p, const CUtensorMap& outpu
 
 #endif
 
-// Grid: any number of blocks. `queries`, `outputs`: encode_query_map()'s and encode_output_map()'s.
+// Grid: any number of blocks. `queries`, `outputs`, `boxes`: of encode_query_map(), encode_output_map() and
+// encode_decoded_rows_map().
 __global__ void __launch_bounds__(kPromptThreads, 1)
     attend_prompt_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
-                         const __grid_constant__ CUtensorMap outputs, const __grid_constant__ BlockPass pass,
-                         const __grid_constant__ DecodedRows decoded) {
+                         const __grid_constant__ CUtensorMap outputs, const __grid_constant__ CUtensorMap boxes,
+                         const __grid_constant__ BlockPass pass, const __grid_constant__ DecodedRows decoded) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte prompt_shared[];
   auto& shared = *reinterpret_cast<PromptShared*>(prompt_shared);
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
     }
   } else {
     give_registers<kPromptProducerRegisters>();
-    PromptProducer producer(p, pass, decoded, shared);
+    PromptProducer producer(p, pass, decoded, boxes, shared);
     for (; has_prompt_item(pass, n); ++n) producer.produce(n, n, 1);
     const int again = end_first_round(shared);
     if (again != kNoItem) {

@@ -1,5 +1,5 @@
-// The producers of prompt_plan.cuh: where a token's rows lie, and asynchronous copies of them to the slots, eight
-// threads for each 128 bytes of a row.
+// The producers of prompt_plan.cuh: where a token's rows lie, and copies of them to the slots. Tiles whose rows lie one
+// behind the other come as boxes, others by asynchronous copies, eight threads for each 128 bytes of a row.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ namespace dsv4rt::cuda {
 
 class PromptProducer {
  public:
+  // `boxes`: encode_decoded_rows_map()'s.
   __device__ PromptProducer(const AttendParams& params, const BlockPass& pass, const DecodedRows& decoded,
-                            PromptShared& shared)
-      : p_(params), pass_(pass), decoded_(decoded), shared_(shared) {}
+                            const CUtensorMap& boxes, PromptShared& shared)
+      : p_(params), pass_(pass), decoded_(decoded), boxes_(boxes), shared_(shared) {}
 
   // The block's `i`-th item, `n`-th of those that it has had in both rounds: looks its rows up, publishes it and brings
   // them, `times` times.
@@ -36,7 +37,7 @@ class PromptProducer {
     named_sync(kPromptProducersBarrier, kRoleThreads);
     if (own.count <= 0) return;
 #pragma unroll 1
-    for (int time = 0; time < times; ++time) bring(own.count, rows.window, places);
+    for (int time = 0; time < times; ++time) bring(rows, own.count, places);
   }
 
  private:
@@ -107,42 +108,81 @@ class PromptProducer {
     barrier_arrive(shared_address(&shared_.item_full[at]));  // every lane for itself, as the scorer's
   }
 
-  __device__ void bring(std::int32_t count, std::int32_t window, const RowSlot* places) {
+  __device__ void bring(const TokenRows& rows, std::int32_t count, const RowSlot* places) {
     const int tiles = (count + kTileRows - 1) / kTileRows;
+    // Rows of the step lie by their tokens; of those before it, a ring may end amid the window.
+    const std::int32_t window_boxes = rows.place.position - rows.window + 1 >= rows.place.start ? rows.window : 0;
+    const std::int32_t compressed_boxes = rows.topk_indices == nullptr ? rows.window : count;  // from there on
 #pragma unroll 1
     for (int t = 0; t < tiles; ++t, ++filled_) {
-      const int own = thread();
-      const int unit = own % kUnitsOfAtom;
-      const bf16* from[kRows];
-      bool exists[kRows];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const std::int32_t row = t * kTileRows + i * kRowsAtOnce + own / kUnitsOfAtom;
-        exists[i] = row < count;
-        from[i] = decoded_.at(place_of_row(places, window, min(row, count - 1))) + unit * kUnitValues;
+      const std::int32_t first = t * kTileRows;
+      const std::int32_t end = first + kTileRows;
+      if (end <= window_boxes || (first >= compressed_boxes && end <= count)) {
+        bring_boxes(place_of_row(places, rows.window, first));
+      } else {
+        bring_rows(first, count, rows.window, places);
       }
-      const int slot = filled_ % 2;
-      const std::uint32_t to = shared_address(shared_.slot[slot]) + atom_offset(own / kUnitsOfAtom, unit);
+    }
+  }
+
+  // The slot's half is free.
+  __device__ void wait_empty(int slot, int half) const {
+    if (filled_ >= 2) barrier_wait(shared_address(&shared_.empty[slot][half]), (filled_ / 2 - 1) & 1);
+  }
+
+  // A tile of rows that lie one behind the other.
+  __device__ void bring_boxes(RowSlot row) const {
+    const int slot = filled_ % 2;
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      wait_empty(slot, half);
+      const std::uint32_t full = shared_address(&shared_.full[slot][half]);
+      if (thread() != 0) {
+        barrier_arrive(full);
+        continue;
+      }
+      barrier_arrive_expect(full, kHalfBytes);
+      const std::uint32_t to = shared_address(shared_.slot[slot]) + half * kHalfBytes;
+#pragma unroll 1
+      for (int atom = 0; atom < kHalfAtoms; ++atom) {
+        copy_box(to + atom * kAtomBytes, &boxes_, (half * kHalfAtoms + atom) * kAtomValues, static_cast<int>(row),
+                 full);
+      }
+    }
+  }
+
+  __device__ void bring_rows(std::int32_t first, std::int32_t count, std::int32_t window, const RowSlot* places) const {
+    const int own = thread();
+    const int unit = own % kUnitsOfAtom;
+    const bf16* from[kRows];
+    bool exists[kRows];
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        if (filled_ >= 2) barrier_wait(shared_address(&shared_.empty[slot][half]), (filled_ / 2 - 1) & 1);
+    for (int i = 0; i < kRows; ++i) {
+      const std::int32_t row = first + i * kRowsAtOnce + own / kUnitsOfAtom;
+      exists[i] = row < count;
+      from[i] = decoded_.at(place_of_row(places, window, min(row, count - 1))) + unit * kUnitValues;
+    }
+    const int slot = filled_ % 2;
+    const std::uint32_t to = shared_address(shared_.slot[slot]) + atom_offset(own / kUnitsOfAtom, unit);
 #pragma unroll
-        for (int atom = half * kHalfAtoms; atom < (half + 1) * kHalfAtoms; ++atom) {
+    for (int half = 0; half < kHalves; ++half) {
+      wait_empty(slot, half);
 #pragma unroll
-          for (int i = 0; i < kRows; ++i) {
-            static_assert(kRowsAtOnce % 8 == 0, "swizzled alike");
-            copy_unit(to + atom * kAtomBytes + i * kRowsAtOnce * kAtomRowBytes, from[i] + atom * kAtomValues,
-                      exists[i]);
-          }
+      for (int atom = half * kHalfAtoms; atom < (half + 1) * kHalfAtoms; ++atom) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          static_assert(kRowsAtOnce % 8 == 0, "swizzled alike");
+          copy_unit(to + atom * kAtomBytes + i * kRowsAtOnce * kAtomRowBytes, from[i] + atom * kAtomValues, exists[i]);
         }
-        arrive_after_copies(shared_address(&shared_.full[slot][half]));
       }
+      arrive_after_copies(shared_address(&shared_.full[slot][half]));
     }
   }
 
   const AttendParams& p_;
   const BlockPass& pass_;
   const DecodedRows& decoded_;
+  const CUtensorMap& boxes_;
   PromptShared& shared_;
   int filled_ = 0;  // tiles of the items before
 };

@@ -161,15 +161,15 @@ class PromptScorer {
       for (std::uint32_t& word : four) asm volatile("" : "+r"(word)::"memory");
     }
   }
-  // Starts the scores of a tile; of one that is not `there`, of whatever lies in its slot.
-  __device__ void start(int tile, TileScores& s, bool there = true) {
+  // Starts the scores of a tile.
+  __device__ void start(int tile, TileScores& s) {
     const std::uint32_t k = atom_word(shared_address(shared_.slot[tile % 2]), 16);
     const std::uint32_t q = atom_word(shared_address(shared_.q[1]), 16);
     wgmma_hold(s);
     hold_queries();
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      if (there) barrier_wait(shared_address(&shared_.full[tile % 2][half]), tile / 2 & 1);
+      barrier_wait(shared_address(&shared_.full[tile % 2][half]), tile / 2 & 1);
       if (half == 1) barrier_wait(shared_address(&shared_.q_full[1]), phase_);
       fence_async_proxy();
       wgmma_fence();
@@ -236,12 +236,12 @@ class PromptScorer {
     for (float& value : greatest) value = head_maximum(value);
   }
 
-  // What weights are relative to, from the scores of the item's first two tiles; sums begin.
-  __device__ void begin_sums(const TileScores& first, const TileScores& second, const float (&greatest)[2]) {
+  // What weights are relative to, from the scores of the item's first tiles, of two at the most; sums begin.
+  template <class... Tiles>
+  __device__ void begin_sums(const float (&greatest)[2], const Tiles&... tiles) {
     float window_max[2] = {-INFINITY, -INFINITY};
-    const int window = shared_.item[at_].reference_rows;
-    raise_maxima(first, window, window_max);
-    raise_maxima(second, window - kTileRows, window_max);
+    int window = shared_.item[at_].reference_rows;
+    ((raise_maxima(tiles, window, window_max), window -= kTileRows), ...);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       window_max[half] = head_maximum(window_max[half]);
@@ -280,28 +280,36 @@ class PromptScorer {
     float greatest[2];
     if constexpr (kShifted) find_greatest(tiles, tile, greatest);
     TileScores first;
-    TileScores second;
+    int t = 0;
 #pragma unroll 1
-    for (int t = 0; t < tiles; t += 2, tile += 2) {
-      const bool two = t + 1 < tiles;
+    for (; t + 1 < tiles; t += 2, tile += 2) {
+      TileScores second;
       start(tile, first);
-      start(tile + 1, second, two);
+      start(tile + 1, second);
       wgmma_wait<1>();
       finish(t, first);
       if (t == 0) {
         wgmma_wait<0>();
         wgmma_hold(second);
         finish(1, second);
-        begin_sums(first, second, greatest);
+        begin_sums(greatest, first, second);
       }
       weigh(t, tile, first);
       wgmma_wait<0>();
       hold_queries();
       wgmma_hold(second);
       if (t + 2 >= tiles) leave_queries(i, 1);
-      if (!two) break;
       if (t > 0) finish(t + 1, second);
       weigh(t + 1, tile + 1, second);
+    }
+    if (t < tiles) {
+      start(tile, first);
+      wgmma_wait<0>();
+      hold_queries();
+      leave_queries(i, 1);
+      finish(t, first);
+      if (t == 0) begin_sums(greatest, first);
+      weigh(t, tile, first);
     }
     publish_factors(i);
   }
