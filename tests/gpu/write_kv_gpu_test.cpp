@@ -1,7 +1,9 @@
 // write_kv and the single operations it is made of: the GPU leaves the bytes that the CPU leaves, however the
 // step is cut, launched or batched.
 #include <array>
+#include <cmath>
 #include <cuda_runtime_api.h>
+#include <iterator>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -250,6 +252,58 @@ TEST_F(WriteKvGpuTest, ExtremeQueries) {
   const Memory expected = on_cpu(before, step);
   const Memory actual = on_gpu(before, step, [](Ops& ops, const auto& p) { return ops.write_kv(p); });
   EXPECT_EQ(actual.difference(expected), "");
+}
+
+// From 1,024 tokens on a warp takes up to sixteen heads of a token.
+TEST_F(WriteKvGpuTest, IndexQueriesOfManyTokens) {
+  for (const std::int32_t heads : {1, 5, 18, 64}) {
+    for (int format = 0; format < 4; ++format) {
+      const Layer layer{
+          .kind = Kind::kCsa, .heads = 1, .index_heads = heads, .key_format = static_cast<IndexKeyFormat>(format)};
+      expect_same(layer, {{0, 5, 1021}, {1, 70, 6}}, 3, static_cast<std::uint64_t>(heads),
+                  std::to_string(heads) + " heads, format " + std::to_string(format));
+    }
+  }
+}
+
+// Values of all magnitudes and none, halfway between codes, and such as are not finite.
+TEST_F(WriteKvGpuTest, ExtremeIndexQueries) {
+  constexpr std::int32_t kHeads = 8;
+  const float scales[kHeads] = {0.0F, 0x1p-133F, 0x1p-127F, 0x1p-60F, 0.25F, 0x1p20F, 0x1p100F, 0x1p124F};
+  const float odd_ones[] = {NAN, -NAN, INFINITY, -INFINITY, -0.0F, 0x1p-133F};
+  for (const bool hadamard : {false, true}) {
+    for (int format = 0; format < 4; ++format) {
+      Layer layer{
+          .kind = Kind::kCsa, .heads = 1, .index_heads = kHeads, .key_format = static_cast<IndexKeyFormat>(format)};
+      layer.profile.index_hadamard = hadamard;
+      layer.profile.index_rope = hadamard;
+      const TestStep step({{0, 5, 8}}, 0, layer.ratios());
+      Memory before(layer, step.tokens(), 1, step.view().counts.context_end, 34);
+      bf16* const q = before.params(step.view(), before.bytes().data()).index_query->q;
+      Random random(35);
+      for (int i = 0; i < step.tokens() * kHeads * kIndexHeadDim; ++i) {
+        const float scale = scales[i / kIndexHeadDim % kHeads];
+        const bool halfway = i / kIndexHeadDim / kHeads % 2 == 0;
+        const float value = halfway ? static_cast<float>(random.bits() % 49) - 24 : static_cast<float>(random.normal());
+        q[i] = to_bf16(value * scale);
+        const bool any = i / kIndexHeadDim / kHeads >= 4;  // in the last tokens alone
+        if (any && random.bits() % 200 == 0) q[i] = to_bf16(odd_ones[random.bits() % std::size(odd_ones)]);
+      }
+      Memory expected = on_cpu(before, step);
+      Memory actual = on_gpu(before, step, [](Ops& ops, const auto& p) { return ops.write_kv(p); });
+      int not_numbers = 0;
+      for (Memory* memory : {&expected, &actual}) {  // one NaN is as good as another
+        bf16* const values = memory->params(step.view(), memory->bytes().data()).index_query->q;
+        for (int i = 0; i < step.tokens() * kHeads * kIndexHeadDim; ++i) {
+          if (!std::isnan(to_float(values[i]))) continue;
+          values[i] = to_bf16(NAN);
+          ++not_numbers;
+        }
+      }
+      EXPECT_EQ(actual.difference(expected), "") << "format " << format << (hadamard ? ", Hadamard" : "");
+      EXPECT_EQ(not_numbers > 0, format >= 2) << "E2M1 has no NaN, other formats do";
+    }
+  }
 }
 
 TEST_F(WriteKvGpuTest, CapturedEqualsEager) {

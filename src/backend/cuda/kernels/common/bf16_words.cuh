@@ -19,6 +19,18 @@ __device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b)
   return product;
 }
 
+// Both sums, and both differences, rounded to BF16.
+__device__ inline std::uint32_t add_pairs(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t sum;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+__device__ inline std::uint32_t subtract_pairs(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t difference;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
+
 // Both values rounded to BF16; NaN becomes the canonical one.
 __device__ inline std::uint32_t round_pair(float low, float high) {
   std::uint32_t word;

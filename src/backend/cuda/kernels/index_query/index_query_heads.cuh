@@ -1,5 +1,8 @@
-// Indexer queries: RoPE, Hadamard, and the rounding that the stored keys went through, for a warp and four
-// heads of one token.
+// Indexer queries: RoPE, Hadamard, and the rounding that the stored keys went through, for a warp and heads of one
+// token, four at a time.
+//
+// Eight lanes share a head: lane l of them has the values 8 l .. 8 l + 7 of either half of 64, so that all lanes have
+// as many values of the half that is rotated.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +20,37 @@
 
 namespace dsv4rt::cuda {
 
-inline constexpr int kWarpIndexHeads = 4;
+inline constexpr int kWarpIndexHeads = 4;  // at a time
 inline constexpr int kIndexHeadLanes = 32 / kWarpIndexHeads;
-inline constexpr int kLaneValues = kIndexHeadDim / kIndexHeadLanes;
-static_assert(kLaneValues == 16 && kNvfp4GroupValues == kLaneValues && kMxfp4GroupValues == 2 * kLaneValues);
+inline constexpr int kLaneUnits = 2;  // one of each half
+inline constexpr int kUnitPairs = 4;  // pairs of values in 16 bytes
+inline constexpr int kLaneValues = kLaneUnits * kUnitPairs * 2;
+inline constexpr int kHalfHead = kIndexHeadDim / kLaneUnits;
+static_assert(kLaneValues * kIndexHeadLanes == kIndexHeadDim && kHalfHead == kRopeDim);
+static_assert(kNvfp4GroupValues == 16 && kMxfp4GroupValues == 32, "two lanes' and four lanes' of a half");
 
-// hadamard_bf16 of common/hadamard.cuh with a vector on eight lanes, sixteen consecutive values each.
-__device__ inline void hadamard_of_eighth(float (&v)[kLaneValues], int part) {
-  constexpr float kScale = 0x1.6a09e6p-4F;  // 128^-0.5
+// A lane's values as pairs of BF16, those of the first half in front.
+using IndexWords = std::uint32_t[kLaneUnits * kUnitPairs];
+using IndexValues = float[kLaneValues];
+
+__device__ inline void unpack_values(const IndexWords& words, IndexValues& v) {
 #pragma unroll
-  for (int stride = 1; stride < kLaneValues; stride *= 2) {
+  for (int i = 0; i < kLaneValues; i += 2) {
+    v[i] = low_value(words[i / 2]);
+    v[i + 1] = high_value(words[i / 2]);
+  }
+}
+__device__ inline void round_values(const IndexValues& v, IndexWords& words) {
+#pragma unroll
+  for (int i = 0; i < kLaneValues; i += 2) words[i / 2] = round_pair(v[i], v[i + 1]);
+}
+
+// hadamard_bf16 of common/hadamard.cuh. `part`: of the head's eight lanes.
+__device__ inline void hadamard_of_lane(IndexWords& words, int part) {
+  constexpr float kScale = 0x1.6a09e6p-4F;  // 128^-0.5
+  IndexValues v;
+  unpack_values(words, v);
+  const auto add_in_lane = [&](int stride) {
 #pragma unroll
     for (int i = 0; i < kLaneValues; ++i) {
       if ((i & stride) != 0) continue;
@@ -35,7 +59,9 @@ __device__ inline void hadamard_of_eighth(float (&v)[kLaneValues], int part) {
       v[i] = __fadd_rn(a, b);
       v[i + stride] = __fsub_rn(a, b);
     }
-  }
+  };
+#pragma unroll
+  for (int stride = 1; stride < 2 * kUnitPairs; stride *= 2) add_in_lane(stride);
 #pragma unroll
   for (int distance = 1; distance < kIndexHeadLanes; distance *= 2) {
     const float sign = (part & distance) != 0 ? -1.0F : 1.0F;
@@ -45,124 +71,164 @@ __device__ inline void hadamard_of_eighth(float (&v)[kLaneValues], int part) {
       v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(kFullWarp, v[i], distance));
     }
   }
+  add_in_lane(2 * kUnitPairs);
 #pragma unroll
-  for (int i = 0; i < kLaneValues; i += 2) {
-    const std::uint32_t word = round_pair(__fmul_rn(v[i], kScale), __fmul_rn(v[i + 1], kScale));
-    v[i] = low_value(word);
-    v[i + 1] = high_value(word);
+  for (float& value : v) value = __fmul_rn(value, kScale);
+  round_values(v, words);
+}
+
+// --- MXFP4: in pairs of BF16, where every step but the rounding is exact -----------------------------------------
+
+// Magnitudes of the greatest of a unit's values with even and odd numbers, in halves of a word; NaN counts as the
+// greatest.
+__device__ inline std::uint32_t greatest_magnitudes(const std::uint32_t* unit) {
+  std::uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < kUnitPairs; ++i) most = __vmaxu2(most, unit[i] & 0x7fff7fffU);
+  return most;
+}
+// round_e2m1 for pairs with magnitudes up to 6, what a group's scale makes of finite values: 64 powers of two of a
+// value leave it two significant bits, ties to even.
+__device__ inline std::uint32_t round_e2m1_pair(std::uint32_t pair) {
+  constexpr std::uint32_t kOnes = 0x3f803f80U;
+  constexpr std::uint32_t kSixExponents = 0x03000300U;
+  const std::uint32_t grid = __vmaxu2(pair & 0x7f807f80U, kOnes) + kSixExponents;
+  const std::uint32_t rounded = subtract_pairs(add_pairs(pair & 0x7fff7fffU, grid), grid);
+  return rounded | (pair & 0x80008000U);
+}
+// What a reader of a key with these values, all finite, would see. Two groups a lane, shared by four.
+__device__ inline void round_through_mxfp4(IndexWords& words, const std::uint32_t (&most)[kLaneUnits]) {
+#pragma unroll
+  for (int unit = 0; unit < kLaneUnits; ++unit) {
+    const std::uint32_t bits = max(most[unit] << 16, most[unit] & 0xffff0000U);
+    const std::uint32_t code = e8m0_scale_for_e2m1(__uint_as_float(group_max<4>(bits)));  // 1 .. 253
+    const std::uint32_t scale = code * 0x00800080U;
+    const std::uint32_t reciprocal = (254U - code) * 0x00800080U;
+#pragma unroll
+    for (int i = unit * kUnitPairs; i < (unit + 1) * kUnitPairs; ++i) {
+      words[i] = multiply_pairs(round_e2m1_pair(multiply_pairs(words[i], reciprocal)), scale);
+    }
   }
 }
 
-// The largest magnitude of a lane's values; NaN if there is one.
-__device__ inline float amax_of_lane(const float (&v)[kLaneValues]) {
-  float amax = 0.0F;
-#pragma unroll
-  for (int i = 0; i < kLaneValues; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(amax) : "f"(fabsf(v[i])));
-  return amax;
-}
-// The like of finite_amax_bits of common/reduce.cuh: infinities and NaN do not take part.
-__device__ inline float finite_amax_of_lane(const float (&v)[kLaneValues]) {
+// --- any values, any format ---------------------------------------------------------------------------------------
+
+// The like of finite_amax_bits of common/reduce.cuh for eight values: infinities and NaN do not take part.
+__device__ inline std::uint32_t finite_amax_of_unit(const float* v) {
   std::uint32_t amax = 0;
 #pragma unroll
-  for (int i = 0; i < kLaneValues; ++i) {
+  for (int i = 0; i < 2 * kUnitPairs; ++i) {
     const std::uint32_t magnitude = __float_as_uint(v[i]) & 0x7fffffffU;
     amax = max(amax, magnitude < 0x7f800000U ? magnitude : 0U);
   }
-  return __uint_as_float(amax);
+  return amax;
 }
 
-// round_e2m1 for magnitudes up to 6: what a group's scale makes of finite values.
-__device__ inline float round_e2m1_in_range(float value) {
-  const std::uint32_t bits = __float_as_uint(value);
-  const float grid = __uint_as_float(max((bits & 0x7f800000U) + (22U << 23U), 0x3f800000U + (22U << 23U)));
-  const float rounded = __fsub_rn(__fadd_rn(fabsf(value), grid), grid);
-  return __uint_as_float(__float_as_uint(rounded) | (bits & 0x80000000U));
-}
-
-// What a reader of a key with these values would see, not yet rounded to BF16. `amax` is the lane's.
+// A unit of a group with this E8M0 scale.
 template <class Round>
-__device__ inline void round_mxfp4_key(float (&v)[kLaneValues], float amax, const Round& round) {
-  const std::uint8_t code = e8m0_scale_for_e2m1(__uint_as_float(group_max<2>(__float_as_uint(amax))));
+__device__ inline void round_scaled(float* v, std::uint8_t code, const Round& round) {
   const float scale = decode_e8m0(code);
   const float reciprocal = __uint_as_float((254U - code) << 23U);  // codes from 1 to 253: exact
 #pragma unroll
-  for (int i = 0; i < kLaneValues; ++i) v[i] = __fmul_rn(round(__fmul_rn(v[i], reciprocal)), scale);
+  for (int i = 0; i < 2 * kUnitPairs; ++i) v[i] = __fmul_rn(round(__fmul_rn(v[i], reciprocal)), scale);
 }
 
-__device__ inline void round_through_key(IndexKeyFormat format, float (&v)[kLaneValues]) {
-  if (format == IndexKeyFormat::kBf16) return;
+__device__ inline void round_through_key(IndexKeyFormat format, IndexWords& words) {
   if (format == IndexKeyFormat::kMxfp4) {
-    const float amax = amax_of_lane(v);
-    if (__all_sync(kFullWarp, amax < __int_as_float(0x7f800000))) {
-      round_mxfp4_key(v, amax, [](float value) { return round_e2m1_in_range(value); });
-    } else {
-      round_mxfp4_key(v, finite_amax_of_lane(v), [](float value) { return round_e2m1(value); });
+    const std::uint32_t most[kLaneUnits] = {greatest_magnitudes(words), greatest_magnitudes(words + kUnitPairs)};
+    const std::uint32_t both = __vmaxu2(most[0], most[1]);
+    if (__all_sync(kFullWarp, max(both & 0xffffU, both >> 16) < 0x7f80U)) {
+      round_through_mxfp4(words, most);
+      return;
     }
+  }
+  IndexValues v;
+  unpack_values(words, v);
+  if (format == IndexKeyFormat::kBf16) {
+    round_values(v, words);  // NaN as all others have it
     return;
   }
-  const float lane_amax = finite_amax_of_lane(v);
-  if (format == IndexKeyFormat::kNvfp4) {
-    const float scale = decode_e4m3(nvfp4_group_scale(lane_amax));
-#pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) {
-      v[i] = __fmul_rn(scale > 0.0F ? round_e2m1(__fdiv_rn(v[i], scale)) : 0.0F, scale);
-    }
-  } else {
-    const std::uint32_t amax = group_max<kIndexHeadLanes>(__float_as_uint(lane_amax));
-    const std::uint8_t code = e8m0_scale_for_e4m3(__uint_as_float(amax));
-    const float scale = decode_e8m0(code);
-    const float reciprocal = __uint_as_float((254U - code) << 23U);
-#pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) v[i] = __fmul_rn(round_e4m3(__fmul_rn(v[i], reciprocal)), scale);
+  std::uint32_t amax[kLaneUnits] = {finite_amax_of_unit(v), finite_amax_of_unit(v + 2 * kUnitPairs)};
+  if (format == IndexKeyFormat::kFp8) {
+    amax[0] = amax[1] = group_max<kIndexHeadLanes>(max(amax[0], amax[1]));
   }
+#pragma unroll
+  for (int unit = 0; unit < kLaneUnits; ++unit) {
+    float* own = v + unit * 2 * kUnitPairs;
+    if (format == IndexKeyFormat::kMxfp4) {
+      round_scaled(own, e8m0_scale_for_e2m1(__uint_as_float(group_max<4>(amax[unit]))),
+                   [](float value) { return round_e2m1(value); });
+    } else if (format == IndexKeyFormat::kNvfp4) {
+      const float scale = decode_e4m3(nvfp4_group_scale(__uint_as_float(group_max<2>(amax[unit]))));
+#pragma unroll
+      for (int i = 0; i < 2 * kUnitPairs; ++i) {
+        own[i] = __fmul_rn(scale > 0.0F ? round_e2m1(__fdiv_rn(own[i], scale)) : 0.0F, scale);
+      }
+    } else {
+      round_scaled(own, e8m0_scale_for_e4m3(__uint_as_float(amax[unit])),
+                   [](float value) { return round_e4m3(value); });
+    }
+  }
+  round_values(v, words);
 }
 
-// Heads first_head .. first_head + 3 of `token`, as far as there are so many. Called by a whole warp. Padding
+// Heads first_head .. first_head + heads - 1 of `token`, as far as there are so many. Called by a whole warp. Padding
 // gets zeros.
-__device__ inline void index_query_heads(const IndexQueryParams& p, std::int64_t token, int first_head) {
-  constexpr int kFirstRotatedPart = (kIndexHeadDim - kRopeDim) / kLaneValues;
-  constexpr int kLanePairs = kLaneValues / 2;
+__device__ inline void index_query_heads(const IndexQueryParams& p, std::int64_t token, int first_head, int heads) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int part = lane % kIndexHeadLanes;
-  const int head = first_head + lane / kIndexHeadLanes;
-  const bool present = head < p.heads;
-  auto* at = reinterpret_cast<uint4*>(p.q + (token * p.heads + head) * kIndexHeadDim + part * kLaneValues);
+  int head = first_head + lane / kIndexHeadLanes;
+  const int end = min(first_head + heads, p.heads);
+  auto* at = reinterpret_cast<uint4*>(p.q + (token * p.heads + head) * kIndexHeadDim) + part;
+  constexpr int kHalfUnits = kHalfHead / (2 * kUnitPairs);
+  constexpr int kTurnUnits = kWarpIndexHeads * kIndexHeadDim / (2 * kUnitPairs);
   const bool real = p.step.token_sequence[token] >= 0;
-  Rotation own;
   const bool rotates = p.rope.inverse_frequency != nullptr;
-  if (rotates) own = rotation_of(p.rope, p.step.token_position[token], lane);
+  Rotation rotation[kUnitPairs];
+  if (rotates) {
+    const Rotation own = rotation_of(p.rope, p.step.token_position[token], lane);
+#pragma unroll
+    for (int i = 0; i < kUnitPairs; ++i) {
+      rotation[i] = {.cosine = __shfl_sync(kFullWarp, own.cosine, kUnitPairs * part + i),
+                     .sine = __shfl_sync(kFullWarp, own.sine, kUnitPairs * part + i)};
+    }
+  }
   wait_for_predecessors();
 
-  uint4 units[2] = {};
-  if (real && present) {
-    units[0] = at[0];
-    units[1] = at[1];
-  }
-  const std::uint32_t words[kLanePairs] = {units[0].x, units[0].y, units[0].z, units[0].w,
-                                           units[1].x, units[1].y, units[1].z, units[1].w};
-  float v[kLaneValues];
+  const auto load = [&](const uint4* from, int of_head, uint4(&units)[kLaneUnits]) {
+    units[0] = units[1] = uint4{};
+    if (!real || of_head >= end) return;
+    units[0] = from[0];
+    units[1] = from[kHalfUnits];
+  };
+  uint4 units[kLaneUnits];
+  load(at, head, units);
+#pragma unroll 1
+  for (int first = first_head; first < end; first += kWarpIndexHeads) {
+    uint4 next[kLaneUnits];
+    load(at + kTurnUnits, head + kWarpIndexHeads, next);
+    IndexWords words = {units[0].x, units[0].y, units[0].z, units[0].w, units[1].x, units[1].y, units[1].z, units[1].w};
+    if (rotates) {
 #pragma unroll
-  for (int i = 0; i < kLanePairs; ++i) {
-    v[2 * i] = low_value(words[i]);
-    v[2 * i + 1] = high_value(words[i]);
-  }
-  if (rotates) {
-#pragma unroll
-    for (int i = 0; i < kLanePairs; ++i) {
-      const Rotation rotation{.cosine = __shfl_sync(kFullWarp, own.cosine, (kLanePairs * part + i) % 32),
-                              .sine = __shfl_sync(kFullWarp, own.sine, (kLanePairs * part + i) % 32)};
-      if (part >= kFirstRotatedPart) rotate_pair(rotation, v[2 * i], v[2 * i + 1]);
+      for (int i = 0; i < kUnitPairs; ++i) {
+        std::uint32_t& word = words[kUnitPairs + i];
+        float even = low_value(word);
+        float odd = high_value(word);
+        rotate_pair(rotation[i], even, odd);
+        word = round_pair(even, odd);
+      }
     }
-    static_assert(kLanePairs * kFirstRotatedPart % 32 == 0);
+    if (p.hadamard) hadamard_of_lane(words, part);
+    round_through_key(p.key_format, words);
+    if (head < end) {
+      at[0] = make_uint4(words[0], words[1], words[2], words[3]);
+      at[kHalfUnits] = make_uint4(words[4], words[5], words[6], words[7]);
+    }
+    units[0] = next[0];
+    units[1] = next[1];
+    at += kTurnUnits;
+    head += kWarpIndexHeads;
   }
-  if (p.hadamard) hadamard_of_eighth(v, part);
-  round_through_key(p.key_format, v);
-  if (!present) return;
-  std::uint32_t out[kLanePairs];
-#pragma unroll
-  for (int i = 0; i < kLanePairs; ++i) out[i] = round_pair(v[2 * i], v[2 * i + 1]);
-  at[0] = make_uint4(out[0], out[1], out[2], out[3]);
-  at[1] = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
 }  // namespace dsv4rt::cuda

@@ -121,23 +121,28 @@ __global__ __launch_bounds__(kRowThreads,
     index_compress_part<kPooling>(p, block - p.end[kCompress], shared);
   } else if (block < p.end[kWindow]) {
     const auto group = RowGroup<kRowQuads>::own();
-    const std::int64_t token = std::int64_t{block - p.end[kIndexCompress]} * kBlockWindowRows + group.index;
-    if (token < p.window.step.counts.tokens) {
-      window_row(p.window, p.swa_ring, token, group, shared.window[group.index]);
+    const std::int64_t first =
+        (std::int64_t{block - p.end[kIndexCompress]} * kBlockWindowRows + group.index) * p.window_tokens;
+    const std::int64_t tokens = p.window.step.counts.tokens;
+    if (first < tokens) {
+      WindowRowShared& own = shared.window[group.index];
+      if (kPooling == Pooling::kNone && p.window_tokens > 1) {
+        window_rows(p.window, p.swa_ring, first, min(first + p.window_tokens, tokens), group, own);
+      } else {
+        window_row(p.window, p.swa_ring, first, group, own);
+      }
     }
   } else if (block < p.end[kState]) {
     const std::int64_t first = std::int64_t{block - p.end[kWindow]} * p.state_tokens;
-    for (std::int64_t token = first; token < first + p.state_tokens; ++token) {
-      if (p.stores_state) store_state_row(p.compress, token, static_cast<int>(threadIdx.x), kRowThreads);
-      if (p.stores_index_state) store_state_row(p.index_compress, token, static_cast<int>(threadIdx.x), kRowThreads);
-    }
+    if (p.stores_state) store_state_rows(p.compress, first, p.state_tokens);
+    if (p.stores_index_state) store_state_rows(p.index_compress, first, p.state_tokens);
   } else if (block < p.end[kIndexQuery]) {
     const QueryTurn turn(p, block - p.end[kState]);
     const std::int64_t first_warp = std::int64_t{turn.number} * kRowWarps;
     if (turn.of_index) {
-      const HeadGroup group = head_group(first_warp + warp, p.index_query.heads, kWarpIndexHeads);
+      const HeadGroup group = head_group(first_warp + warp, p.index_query.heads, p.index_query_heads);
       if (group.token < p.index_query.step.counts.tokens) {
-        index_query_heads(p.index_query, group.token, group.first_head);
+        index_query_heads(p.index_query, group.token, group.first_head, p.index_query_heads);
       }
     } else {
       const HeadGroup group = head_group(first_warp + warp, p.query.heads, kWarpQueryHeads);

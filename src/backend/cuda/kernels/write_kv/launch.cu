@@ -30,14 +30,15 @@ class RowPlan {
     if (parts.window != nullptr) {
       launch_.window = *parts.window;
       if (parts.swa_ring != nullptr) launch_.swa_ring = *parts.swa_ring;
-      blocks[kWindow] = groups_of(tokens, kBlockWindowRows);
+      launch_.window_tokens = tokens < kManyTokens || pooling_ != Pooling::kNone ? 1 : 4;
+      blocks[kWindow] = groups_of(tokens, std::int64_t{launch_.window_tokens} * kBlockWindowRows);
     }
     if (parts.state != nullptr || parts.index_state != nullptr) {
       if (parts.state != nullptr) launch_.compress = *parts.state;
       if (parts.index_state != nullptr) launch_.index_compress = *parts.index_state;
       launch_.stores_state = parts.state != nullptr;
       launch_.stores_index_state = parts.index_state != nullptr;
-      launch_.state_tokens = tokens < kManyTokens ? 1 : 4;
+      launch_.state_tokens = tokens < kManyTokens ? 1 : 8;
       blocks[kState] = groups_of(tokens, launch_.state_tokens);
     }
     if (parts.query != nullptr) {
@@ -46,7 +47,9 @@ class RowPlan {
     }
     if (parts.index_query != nullptr) {
       launch_.index_query = *parts.index_query;
-      blocks[kIndexQuery] = head_blocks(parts.index_query->heads, kWarpIndexHeads);
+      // A warp of more heads finds their rotation once.
+      launch_.index_query_heads = kWarpIndexHeads * (tokens < kManyTokens ? 1 : 4);
+      blocks[kIndexQuery] = head_blocks(parts.index_query->heads, launch_.index_query_heads);
     }
     std::int64_t end = 0;
     for (int part = 0; part < kRowParts; ++part) {
