@@ -44,6 +44,8 @@ def problems(hidden, rank, heads, groups, prefix):
     return {prefix + name: parts for name, parts in {
         "x CSA": low + plain(1024, 1024, 256, 256, 64),
         "x HCA": low + plain(512, 512),
+        "bf16 of x CSA": plain(1024, 1024, 256, 256, 64),
+        "bf16 of x HCA": plain(512, 512),
         "x SWA": low,
         "wq_b": [(heads * 512, rank, FP8, True)],
         "wq_b + index": [(heads * 512, rank, FP8, True), (8192, rank, FP8, True)],

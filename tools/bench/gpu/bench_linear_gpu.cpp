@@ -74,12 +74,19 @@ std::vector<Problem> problems_of(const Shape& shape) {
   const Part wkv{kHead, hidden, kFp8, kRounded, OutputType::kBf16, 0};
   const auto plain = [&](std::int64_t out, OutputType output) { return Part{out, hidden, kBf16, kPlain, output, 0}; };
   const auto from_rank = [&](std::int64_t out) { return Part{out, shape.rank, kFp8, kRounded, OutputType::kBf16, 0}; };
-  problems.push_back({prefix + "x CSA",
-                      hidden,
-                      {wq_a, wkv, plain(1024, OutputType::kF32), plain(1024, OutputType::kF32),
-                       plain(256, OutputType::kF32), plain(256, OutputType::kF32), plain(64, OutputType::kBf16)}});
-  problems.push_back(
-      {prefix + "x HCA", hidden, {wq_a, wkv, plain(kHead, OutputType::kF32), plain(kHead, OutputType::kF32)}});
+  // Weights of compressors, beside the others or, where products are of E4M3, in a launch of their own.
+  const std::vector<Part> csa{plain(1024, OutputType::kF32), plain(1024, OutputType::kF32),
+                              plain(256, OutputType::kF32), plain(256, OutputType::kF32), plain(64, OutputType::kBf16)};
+  const std::vector<Part> hca(2, plain(kHead, OutputType::kF32));
+  const auto beside = [&](const std::vector<Part>& plain_parts) {
+    std::vector<Part> parts{wq_a, wkv};
+    parts.insert(parts.end(), plain_parts.begin(), plain_parts.end());
+    return parts;
+  };
+  problems.push_back({prefix + "x CSA", hidden, beside(csa)});
+  problems.push_back({prefix + "x HCA", hidden, beside(hca)});
+  problems.push_back({prefix + "bf16 of x CSA", hidden, csa});
+  problems.push_back({prefix + "bf16 of x HCA", hidden, hca});
   problems.push_back({prefix + "x SWA", hidden, {wq_a, wkv}});
   problems.push_back({prefix + "wq_b", shape.rank, {from_rank(shape.heads * kHead)}});
   problems.push_back({prefix + "wq_b + index", shape.rank, {from_rank(shape.heads * kHead), from_rank(kIndex)}});
