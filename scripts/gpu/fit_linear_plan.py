@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Fits the constants of src/backend/cuda/kernels/linear/linear_costs.h to measured times.
 
-scripts/gpu/fit_linear_plan.py [--fp8] [FILE...]     default: scripts/gpu/linear_plan_h200.csv
+scripts/gpu/fit_linear_plan.py [--fp8] [--term NAME] [FILE...]     default: scripts/gpu/linear_plan_h200.csv
                                                      with --fp8: scripts/gpu/linear_plan_fp8_h200.csv
+
+--term: constants begin as linear_costs.h has them, and this one alone is moved: bf16_stage changes no choice where some
+weights are FP8.
 
 FILE: what `bench_linear_gpu [--fp8] --family ... --csv FILE` writes, with and without --pro; families that no constant
 belongs to do not matter. Prints the table for linear_costs.h, residuals, and how the choices that follow compare with
@@ -10,6 +13,7 @@ the fastest variant of each problem. The estimate is that of linear_costs.cpp; c
 relative errors, none negative, and are then moved to where the choices lose least, since what counts is differences
 between variants near their crossings. Takes NumPy and some minutes.
 """
+import argparse
 import collections
 import csv
 import math
@@ -222,9 +226,9 @@ class Choices:
         return (losses.mean() + 10 * np.maximum(0, losses - 0.01).mean() + 60 * np.maximum(0, losses - 0.06).mean()
                 + 8 * (errors**2).mean())
 
-    def refined(self, constants, tries, variants=None):
-        """The constants after small random changes of those of `variants`, or of all, of which those that lessen the
-        score are kept, and for a while some that do not (simulated annealing)."""
+    def refined(self, constants, tries, variants=None, only=None):
+        """The constants after small random changes of those of `variants`, or of all, and of the term `only`, or of all,
+        of which those that lessen the score are kept, and for a while some that do not (simulated annealing)."""
         generator = np.random.default_rng(1)
         variants = np.arange(len(constants)) if variants is None else variants
         current, least = constants, self.score(constants)
@@ -233,10 +237,10 @@ class Choices:
             tried = current.copy()
             for _ in range(generator.integers(1, 4)):
                 values = tried[generator.choice(variants)]
-                if generator.random() < 0.15:
+                if only is None and generator.random() < 0.15:
                     values[0] = max(0.0, values[0] + generator.normal())
                     continue
-                term = generator.choice(np.nonzero(values > 1e-6)[0])
+                term = generator.choice(np.nonzero(values > 1e-6)[0]) if only is None else only
                 values[term] *= math.exp(generator.normal(0, 0.12))
             found = self.score(tried)
             if found < least or generator.random() < math.exp((least - found) / (5e-4 * (1 - number / tries))):
@@ -275,34 +279,57 @@ def with_codes():
             if all(p[3] for p in parts)}
 
 
+def in_table(variant):
+    """A variant as linear_costs.h names it."""
+    family, shape = variant.split()
+    numbers = shape.replace("c", ", ")
+    if family == "tile":
+        rows, cluster, sharers, tokens = tile_shape(shape)
+        numbers = [rows, cluster] + ([sharers] if sharers > 1 or tokens > 128 else []) + ([tokens] if tokens > 128 else [])
+        numbers = ", ".join(map(str, numbers))
+    if family == "splitk":
+        tokens, rows, groups = splitk_shape(shape)
+        numbers = f"{tokens}, {groups}, {rows}"
+    return f"{family}_of({numbers})"
+
+
+def constants_in_force(variants, fp8):
+    """Those of linear_costs.h: its second table is of FP8 products."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                        "../../src/backend/cuda/kernels/linear/linear_costs.h")
+    with open(path, encoding="utf-8") as file:
+        table = file.read().split("std::array kLinearCosts = {")[1].split("};")[1 if fp8 else 0]
+    known = {name: [float(value) for value in values.split(",")]
+             for name, values in re.findall(r"LinearCost\{(\w+\([^)]*\)), ([^}]*)\}", table)}
+    return np.array([known[in_table(variant)] for variant in variants])
+
+
 def main():
-    fp8 = "--fp8" in sys.argv[1:]
-    variants = FP8_VARIANTS if fp8 else EXACT_VARIANTS
-    problems_of = with_codes() if fp8 else PROBLEMS
-    default = "linear_plan_fp8_h200.csv" if fp8 else "linear_plan_h200.csv"
-    paths = [path for path in sys.argv[1:] if path != "--fp8"] or [
-        os.path.join(os.path.dirname(os.path.abspath(__file__)), default)]
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--fp8", action="store_true")
+    arguments.add_argument("--term", choices=TERMS)
+    arguments.add_argument("paths", nargs="*", metavar="FILE")
+    options = arguments.parse_args()
+    variants = FP8_VARIANTS if options.fp8 else EXACT_VARIANTS
+    problems_of = with_codes() if options.fp8 else PROBLEMS
+    default = "linear_plan_fp8_h200.csv" if options.fp8 else "linear_plan_h200.csv"
+    paths = options.paths or [os.path.join(os.path.dirname(os.path.abspath(__file__)), default)]
     times = read(paths, variants, problems_of)
     if not times:
         sys.exit("fit_linear_plan.py: no times of " + ", ".join(variants))
     choices = Choices(times, variants, problems_of)
-    fits = []
-    for j in range(len(variants)):
-        runs = choices.runs[:, j]
-        fits.append(fit((choices.features[runs, j] / choices.measured[runs, j, None]).tolist()))
-    constants = choices.mended(choices.refined(np.array(fits), TRIES), TRIES // 20)
-    divide_rounds(choices, constants)
-    for variant in variants:
-        values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in constants[variants.index(variant)])
-        family, shape = variant.split()
-        numbers = shape.replace("c", ", ")
-        if family == "tile":
-            rows, cluster, sharers, tokens = tile_shape(shape)
-            numbers = f"{rows}, {cluster}" + (f", {sharers}, {tokens}" if sharers > 1 or tokens > 128 else "")
-        if family == "splitk":
-            tokens, rows, groups = splitk_shape(shape)
-            numbers = f"{tokens}, {groups}, {rows}"
-        print(f"    LinearCost{{{family}_of({numbers}), {values}}},")
+    if options.term:
+        constants = choices.refined(constants_in_force(variants, options.fp8), TRIES // 10, only=TERMS.index(options.term))
+    else:
+        fits = []
+        for j in range(len(variants)):
+            runs = choices.runs[:, j]
+            fits.append(fit((choices.features[runs, j] / choices.measured[runs, j, None]).tolist()))
+        constants = choices.mended(choices.refined(np.array(fits), TRIES), TRIES // 20)
+        divide_rounds(choices, constants)
+    for variant, constant in zip(variants, constants):
+        values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in constant)
+        print(f"    LinearCost{{{in_table(variant)}, {values}}},")
     print("\nvariant       root mean square and largest relative residual, points, chosen")
     numbers, losses = choices.chosen(constants)
     for j, variant in enumerate(variants):
