@@ -227,8 +227,8 @@ class Choices:
                 + 8 * (errors**2).mean())
 
     def refined(self, constants, tries, variants=None, only=None):
-        """The constants after small random changes of those of `variants`, or of all, and of the term `only`, or of all,
-        of which those that lessen the score are kept, and for a while some that do not (simulated annealing)."""
+        """The constants after small random changes of those of `variants`, or of all, and of the term `only`, or of
+        all, of which those that lessen the score are kept, and for a while some that do not (simulated annealing)."""
         generator = np.random.default_rng(1)
         variants = np.arange(len(constants)) if variants is None else variants
         current, least = constants, self.score(constants)
@@ -285,8 +285,8 @@ def in_table(variant):
     numbers = shape.replace("c", ", ")
     if family == "tile":
         rows, cluster, sharers, tokens = tile_shape(shape)
-        numbers = [rows, cluster] + ([sharers] if sharers > 1 or tokens > 128 else []) + ([tokens] if tokens > 128 else [])
-        numbers = ", ".join(map(str, numbers))
+        more = [sharers, tokens] if tokens > 128 else [sharers] if sharers > 1 else []
+        numbers = ", ".join(map(str, [rows, cluster, *more]))
     if family == "splitk":
         tokens, rows, groups = splitk_shape(shape)
         numbers = f"{tokens}, {groups}, {rows}"
@@ -319,7 +319,8 @@ def main():
         sys.exit("fit_linear_plan.py: no times of " + ", ".join(variants))
     choices = Choices(times, variants, problems_of)
     if options.term:
-        constants = choices.refined(constants_in_force(variants, options.fp8), TRIES // 10, only=TERMS.index(options.term))
+        term = TERMS.index(options.term)
+        constants = choices.refined(constants_in_force(variants, options.fp8), TRIES // 10, only=term)
     else:
         fits = []
         for j in range(len(variants)):

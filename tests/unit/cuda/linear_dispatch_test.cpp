@@ -73,15 +73,16 @@ std::string served(const LinearDevice& device, std::int32_t tokens, const std::v
 std::map<std::string, std::vector<LinearShape>> layer(std::int64_t hidden, std::int64_t rank, std::int64_t heads,
                                                       std::int64_t groups, const std::string& prefix) {
   const std::vector<LinearShape> low{fp8(rank, hidden), fp8(512, hidden)};
-  const auto with = [&](std::initializer_list<std::int64_t> outputs) {
-    std::vector<LinearShape> all = low;
+  const auto with = [&](std::vector<LinearShape> all, std::initializer_list<std::int64_t> outputs) {
     for (const std::int64_t out : outputs) all.push_back(bf16_shape(out, hidden));
     return all;
   };
   LinearShape wo_a = fp8(1024, heads * 512 / groups);
   wo_a.rounds = false;
-  return {{prefix + "x CSA", with({1024, 1024, 256, 256, 64})},
-          {prefix + "x HCA", with({512, 512})},
+  return {{prefix + "x CSA", with(low, {1024, 1024, 256, 256, 64})},
+          {prefix + "x HCA", with(low, {512, 512})},
+          {prefix + "bf16 of x CSA", with({}, {1024, 1024, 256, 256, 64})},
+          {prefix + "bf16 of x HCA", with({}, {512, 512})},
           {prefix + "x SWA", low},
           {prefix + "wq_b", {fp8(heads * 512, rank)}},
           {prefix + "wq_b + index", {fp8(heads * 512, rank), fp8(8192, rank)}},
