@@ -31,11 +31,4 @@ __device__ inline void take_registers() {
 
 #endif
 
-// A value whose origin the compiler does not see: addresses made of it are computed where they are used, and do not
-// occupy registers all along the products.
-__device__ __forceinline__ int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 }  // namespace dsv4rt::cuda

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
-#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
 #include "backend/cuda/kernels/linear/fp8/fp8_store.cuh"
 #include "backend/cuda/kernels/linear/shared/items.cuh"
@@ -46,61 +45,51 @@ struct Fp8Consumer {
     return q.scales + std::int64_t{min(row_tile, q.row_tiles - 1)} * q.scale_blocks;
   }
 
-  // An item as its consumer needs it.
-  struct Place {
-    int problem;
-    int row_tile;
-    int first_token;
-  };
-  __device__ __forceinline__ Place place_of(int index) const {
-    const LinearItem item = linear_item(p, index);
-    return {.problem = item.problem,
-            .row_tile = item.row_group * kFp8RowTiles + row_group() * kTiles,
-            .first_token = item.token_tile * Shape::kTokens + token_group() * kFp8GroupTokens};
-  }
-  // Scales of the weights' block `block` of 128 inputs.
-  __device__ __forceinline__ void load_weight_scales(const Place& at, int block, float (&weight)[kTiles]) const {
-    const LinearProblem& q = p.problems[at.problem];
+  // Blocks first .. end - 1 of 128 inputs, a segment.
+  __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const float* const (&scales)[kTiles], int first,
+                                              int end) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales_of(q, at.row_tile + tile) + block);
-  }
-
-  // Starts the products of the ring's next stage, 128 inputs.
-  __device__ __forceinline__ void start_products(float (&product)[kValues]) const {
-    barrier_wait(m.full + ring.stage * 8, ring.parity);
-    const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
-    const std::uint32_t a = inputs + token_group() * (kFp8GroupTokens * kStageBytesOfInput);
-    const std::uint32_t b = inputs + Shape::kInputBytes + row_group() * (kTiles * kFp8TileBytes);
-    wgmma_fence();
+    for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
+    float weight[kTiles];
 #pragma unroll
-    for (int step = 0; step < kE4m3Steps; ++step) {
-      WgmmaE4m3<Shape::kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
-    }
-    wgmma_commit();
-  }
-  // Scales them, when they have ended, by the tokens' scales and these, and adds them. Frees the stage.
-  __device__ __forceinline__ void add_products(float (&product)[kValues], const float (&weight)[kTiles],
-                                               float (&sum)[kValues]) {
-    // Scales of tokens l / 4 and l / 4 + 8.
-    const std::uint32_t at =
-        m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
-    float token[2];
+    for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + first);
+    for (int block = first; block < end; ++block) {
+      barrier_wait(m.full + ring.stage * 8, ring.parity);
+      const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
+      const std::uint32_t a = inputs + token_group() * (kFp8GroupTokens * kStageBytesOfInput);
+      const std::uint32_t b = inputs + Shape::kInputBytes + row_group() * (kTiles * kFp8TileBytes);
+      float product[kValues];
+      wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(token[i]) : "r"(at + i * 32) : "memory");
-    }
-    float factors[kTiles][2];
+      for (int step = 0; step < kE4m3Steps; ++step) {
+        WgmmaE4m3<Shape::kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
+      }
+      wgmma_commit();
+      // While they run: the scales of tokens l / 4 and l / 4 + 8.
+      const std::uint32_t at =
+          m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
+      float token[2];
 #pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) factors[i / 2][i % 2] = weight[i / 2] * token[i % 2];
-    wgmma_wait<0>();
-    wgmma_hold(product);
-    fence_async_proxy();  // loads of the scales end before the copy engine writes the next ones
-    __syncwarp();
-    if (lane == 0) barrier_arrive(m.empty + ring.stage * 8);  // 32 arrivals of a warp would take turns
-    ring.advance(p.stages);
+      for (int i = 0; i < 2; ++i) {
+        asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(token[i]) : "r"(at + i * 32) : "memory");
+      }
+      float factors[kTiles][2];
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      sum[i] = __fmaf_rn(product[i], factors[i / (kValues / kTiles)][i % 4 / 2], sum[i]);
+      for (int i = 0; i < 2 * kTiles; ++i) factors[i / 2][i % 2] = weight[i / 2] * token[i % 2];
+      wgmma_wait<0>();
+      wgmma_hold(product);
+      fence_async_proxy();  // loads of the scales end before the copy engine writes the next ones
+      __syncwarp();
+      if (lane == 0) barrier_arrive(m.empty + ring.stage * 8);  // 32 arrivals of a warp would take turns
+      ring.advance(p.stages);
+      // The weights' next scales: not before the fence, which would wait for them.
+      const int next = min(block + 1, end - 1);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + next);
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        sum[i] = __fmaf_rn(product[i], factors[i / (kValues / kTiles)][i % 4 / 2], sum[i]);
+      }
     }
   }
 
@@ -126,77 +115,36 @@ struct Fp8Consumer {
     }
   }
 
-  __device__ __forceinline__ Fp8Store<kTiles> store_of(const Place& at) const {
-    return {p.problems[at.problem],
-            &p.outputs[at.problem],
-            p.tokens,
-            m.buffers + group * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes),
-            1 + group,
-            opaque(warp),
-            opaque(lane)};
-  }
-  // What becomes of the sums of an item's segment: a total, or outputs. Returns whether these are packed and still have
-  // to leave in boxes.
-  __device__ __forceinline__ bool end_segment(const Place& at, int segment, float (&sum)[kValues]) const {
-    const Fp8Store<kTiles> store = store_of(at);
-    if (segment == 0) store.wait_for_buffer();
-    if (segment > 0) add_totals(sum);
-    if (segment + 1 < p.segments) {
-      store_totals(sum);
-      return false;
+  __device__ __forceinline__ void run_item(int index) {
+    const LinearItem item = linear_item(p, index);
+    const LinearProblem& q = p.problems[item.problem];
+    const int row_tile = item.row_group * kFp8RowTiles + row_group() * kTiles;
+    const float* scales[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) scales[tile] = scales_of(q, row_tile + tile);
+    const Fp8Store<kTiles> store{
+        q,         &p.outputs[item.problem],
+        p.tokens,  m.buffers + group * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes),
+        1 + group, warp,
+        lane};
+    float sum[kValues];
+    for (int segment = 0; segment < p.segments; ++segment) {
+      sum_segment(sum, scales, q.scale_blocks * segment / p.segments, q.scale_blocks * (segment + 1) / p.segments);
+      if (segment == 0) store.wait_for_buffer();
+      if (segment > 0) add_totals(sum);
+      if (segment + 1 < p.segments) store_totals(sum);
     }
     if (p.segments > 1) store.sync_warpgroup();  // all have read their totals
-    if (!store.takes_boxes()) {
-      store.direct(at.row_tile, at.first_token, sum);
-      return false;
-    }
-    store.pack(sum);
-    return true;
+    store.run(row_tile, item.token_tile * Shape::kTokens + token_group() * kFp8GroupTokens, sum);
   }
 
-  // The next 128 inputs, `block` of an item, added to the sums, which meanwhile() may still need. `weight`: scales of
-  // the block's weights, then of the next one's.
-  template <class Meanwhile>
-  __device__ __forceinline__ void add_block(const Place& at, int block, float (&weight)[kTiles], float (&sum)[kValues],
-                                            const Meanwhile& meanwhile) {
-    float product[kValues];
-    start_products(product);
-    meanwhile();
-    add_products(product, weight, sum);
-    // Not before add_products()'s fence, which would wait for them.
-    load_weight_scales(at, min(block + 1, p.problems[at.problem].scale_blocks - 1), weight);
-  }
-  __device__ __forceinline__ static void clear(float (&sum)[kValues]) {
-#pragma unroll
-    for (float& value : sum) value = 0.0F;
-  }
-
-  // An item's outputs leave while the first products of the next one run.
   __device__ __forceinline__ void run() {
     const int blocks = static_cast<int>(gridDim.x);
-    float sum[kValues];
-    float weight[kTiles];
-    Place last{};         // the item before
-    bool packed = false;  // its outputs are, and have not left
     for (int round = 0;; ++round) {
       const int index = item_of_round(round, static_cast<int>(blockIdx.x), blocks);
       if (index >= p.items) break;
-      const Place at = place_of(index);
-      load_weight_scales(at, 0, weight);
-      add_block(at, 0, weight, sum, [&] {
-        if (packed) store_of(last).boxes(last.row_tile, last.first_token, sum);
-        clear(sum);
-      });
-      for (int block = 1, segment = 0;; ++segment) {
-        const int end = p.problems[at.problem].scale_blocks * (segment + 1) / p.segments;
-        for (; block < end; ++block) add_block(at, block, weight, sum, [] {});
-        packed = end_segment(at, segment, sum);
-        if (segment + 1 == p.segments) break;
-        clear(sum);
-      }
-      last = at;
+      run_item(index);
     }
-    if (packed) store_of(last).boxes(last.row_tile, last.first_token, sum);
     if (warp == 0 && elected_lane()) wait_stores_read<0>();  // shared memory ends with the block
   }
 };

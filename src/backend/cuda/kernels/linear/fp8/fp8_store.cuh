@@ -60,17 +60,12 @@ struct Fp8Store {
     }
   }
 
-  // Outputs as the boxes have them, pairs of BF16, in the first half of what were the sums.
-  __device__ __forceinline__ static void pack(float (&sum)[kValues]) {
-#pragma unroll
-    for (int i = 0; i < kValues / 2; ++i) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
-      sum[i] = __uint_as_float(*reinterpret_cast<const std::uint32_t*>(&pair));
-    }
-  }
-  // Through shared memory, a box for each row tile: 64 tokens of 128 bytes in the 128-byte swizzle. Precondition:
-  // pack(), wait_for_buffer().
-  __device__ __forceinline__ void boxes(int first_row_tile, int first_token, const float (&packed)[kValues]) const {
+  // Through shared memory, a box for each row tile: 64 tokens of 128 bytes in the 128-byte swizzle.
+  __device__ __forceinline__ void boxes(int first_row_tile, int first_token, const float (&sum)[kValues]) const {
+    const auto pack = [](float low, float high) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+      return *reinterpret_cast<const std::uint32_t*>(&pair);
+    };
     constexpr int kTokenBytes = kRowTile * 2;
     constexpr int kBoxBytes = kFp8GroupTokens * kTokenBytes;
     // Lane l names row l % 8 of matrix l / 8: tokens 0 .. 7 and 8 .. 15 of eight outputs, then of the next eight.
@@ -78,12 +73,11 @@ struct Fp8Store {
     const std::uint32_t own = buffer + token * kTokenBytes;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
-      const float* v = packed + j * 2;
+      const float* v = sum + j * 4;
       const int unit = j % 8 + lane / 16;
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
                        own + j / 8 * kBoxBytes + ((unit ^ token % 8) << 4)),
-                   "r"(__float_as_uint(v[0])), "r"(__float_as_uint(v[1])), "r"(__float_as_uint(v[2])),
-                   "r"(__float_as_uint(v[3]))
+                   "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])), "r"(pack(v[6], v[7]))
                    : "memory");
     }
     fence_async_proxy();
@@ -95,6 +89,15 @@ struct Fp8Store {
       store_box(map, (first_row_tile + tile) * kRowTile, first_token, buffer + tile * kBoxBytes);
     }
     commit_stores();
+  }
+
+  // Precondition: wait_for_buffer().
+  __device__ __forceinline__ void run(int first_row_tile, int first_token, const float (&sum)[kValues]) const {
+    if (takes_boxes()) {
+      boxes(first_row_tile, first_token, sum);
+    } else {
+      direct(first_row_tile, first_token, sum);
+    }
   }
 };
 

@@ -5,12 +5,18 @@
 #include <cuda_bf16.h>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
-#include "backend/cuda/kernels/common/registers.cuh"
 #include "backend/cuda/kernels/linear/prefill/prefill_shape.cuh"
 
 namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A value whose origin the compiler does not see: addresses made of it are computed where they are used, and do not
+// occupy registers all along the products.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 template <int kTokens>
 struct PrefillStore {
