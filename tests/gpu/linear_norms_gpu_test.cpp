@@ -29,34 +29,35 @@ class NormedLinearGpuTest : public GpuTest {
   }
 };
 
-// Rows of any width and place, also those that wide accesses cannot take: the CPU's bytes.
+// Rows of any width and place, also those that wide accesses cannot take, few of them and many: the CPU's bytes.
 TEST_F(NormedLinearGpuTest, NormsEqualTheCpus) {
-  constexpr std::int32_t kTokens = 3;
   const auto cpu = create_cpu_test_backend();
   ASSERT_OK(cpu);
-  for (const std::int32_t width : {1, 7, 100, 128, 1537, 24576}) {
-    for (const std::int64_t offset : {0, 1}) {  // offset of the arrays, in values
-      const auto x = random_inputs(kTokens * width + offset, 54);
-      const auto weight = random_inputs(width + offset, 55, -1, 1);
-      std::vector<bf16> expected(x.size(), bf16{kPoisonBits});
-      const DeviceArray<bf16> device_x(gpu(), x);
-      const DeviceArray<bf16> device_weight(gpu(), weight);
-      const DeviceArray<bf16> device_y(gpu(), expected);
-      RmsNormParams norm{.tokens = kTokens,
-                         .width = width,
-                         .x = x.data() + offset,
-                         .weight = weight.data() + offset,
-                         .eps = 1e-6F,
-                         .y = expected.data() + offset};
-      ASSERT_OK((*cpu)->row_ops().rms_norm(norm));
-      norm.x = device_x.data() + offset;
-      norm.weight = device_weight.data() + offset;
-      norm.y = device_y.data() + offset;
-      ASSERT_OK(gpu().row_ops().rms_norm(norm));
-      const auto y = device_y.download();
-      EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(bf16)), 0)
-          << "width " << width << " offset " << offset;
-    }
+  const auto expect_same = [&](std::int32_t tokens, std::int32_t width, std::int64_t offset) {
+    const auto x = random_inputs(std::int64_t{tokens} * width + offset, 54);
+    const auto weight = random_inputs(width + offset, 55, -1, 1);
+    std::vector<bf16> expected(x.size(), bf16{kPoisonBits});
+    const DeviceArray<bf16> device_x(gpu(), x);
+    const DeviceArray<bf16> device_weight(gpu(), weight);
+    const DeviceArray<bf16> device_y(gpu(), expected);
+    RmsNormParams norm{.tokens = tokens,
+                       .width = width,
+                       .x = x.data() + offset,
+                       .weight = weight.data() + offset,
+                       .eps = 1e-6F,
+                       .y = expected.data() + offset};
+    ASSERT_OK((*cpu)->row_ops().rms_norm(norm));
+    norm.x = device_x.data() + offset;
+    norm.weight = device_weight.data() + offset;
+    norm.y = device_y.data() + offset;
+    ASSERT_OK(gpu().row_ops().rms_norm(norm));
+    const auto y = device_y.download();
+    EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(bf16)), 0)
+        << tokens << " tokens, width " << width << ", offset " << offset;
+  };
+  for (const std::int64_t offset : {0, 1}) {  // of the arrays, in values
+    for (const std::int32_t width : {1, 7, 100, 128, 1537, 24576}) expect_same(3, width, offset);
+    for (const std::int32_t width : {7, 100, 1024, 1536}) expect_same(1024, width, offset);
   }
 }
 
