@@ -55,7 +55,7 @@ TEST_F(NormedLinearGpuTest, NormsEqualTheCpus) {
     EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(bf16)), 0)
         << tokens << " tokens, width " << width << ", offset " << offset;
   };
-  for (const std::int64_t offset : {0, 1}) {  // of the arrays, in values
+  for (const std::int64_t offset : {0, 1}) {  // values before the arrays
     for (const std::int32_t width : {1, 7, 100, 128, 1537, 24576}) expect_same(3, width, offset);
     for (const std::int32_t width : {7, 100, 1024, 1536}) expect_same(1024, width, offset);
   }
