@@ -167,6 +167,14 @@ TEST_F(WriteKvGpuTest, MoreCompletingTokensThanAClusterHasBlocks) {
 }
 
 // Verified drafts: with a ring that holds them all stores run beside their readers, one token more and they follow.
+// A cluster looks at more tokens than a word has bits, and at words without any that complete a row.
+TEST_F(WriteKvGpuTest, ClustersOfManyTokens) {
+  for (const std::int32_t ratio : {12, 128}) {
+    const Layer layer{.kind = Kind::kHca, .heads = 1, .hca_ratio = ratio};
+    expect_same(layer, {{0, 5, 6000}, {1, 300, 40}}, 2, 17, "ratio " + std::to_string(ratio));
+  }
+}
+
 TEST_F(WriteKvGpuTest, VerifyWidthsUpToTheRingAndOneBeyond) {
   for (const Kind kind : kKinds) {
     for (const std::int32_t draft : {0, 1, 3, 7}) {
