@@ -17,7 +17,7 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kMostClusterRows = 128;
-inline constexpr int kMostClusterTokens = 512;  // that a cluster looks at
+inline constexpr int kMostClusterTokens = 512;  // tokens of which a cluster finds those that complete a row
 inline constexpr int kClusterPoolWarps = kBlockThreads / 32;
 inline constexpr int kWarpRows = kMostClusterRows / kClusterPoolWarps;
 // Channels of one block: a row of 512 takes 8 blocks, what every device allows. With 16, which the H200 allows too,
