@@ -208,8 +208,8 @@ TEST(SelectionPlan, FailuresOfTheDriverAreReturned) {
 
 // An H200 runs 30 clusters that pool many rows; 28 of them were measured to be fastest.
 TEST(RowPlan, ClustersOfAnH200AreAsMeasured) {
-  for (std::int32_t tokens = 1; tokens < 20'000; ++tokens) {
-    EXPECT_EQ(cuda::pool_cluster_tokens(tokens, 30), std::clamp((tokens + 27) / 28, 1, 512)) << tokens;
+  for (std::int32_t tokens = 1; tokens < 2000; ++tokens) {
+    EXPECT_EQ(cuda::pool_cluster_tokens(tokens, 30), std::clamp((tokens + 27) / 28, 1, 32)) << tokens;
   }
   EXPECT_EQ(cuda::pool_cluster_tokens(5, 0), 5);  // a device without a place for two
 }

@@ -17,7 +17,6 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kMostClusterRows = 128;
-inline constexpr int kMostClusterTokens = 512;  // tokens of which a cluster finds those that complete a row
 inline constexpr int kClusterPoolWarps = kBlockThreads / 32;
 inline constexpr int kWarpRows = kMostClusterRows / kClusterPoolWarps;
 // Channels of one block: a row of 512 takes 8 blocks, what every device allows. With 16, which the H200 allows too,
@@ -29,8 +28,7 @@ struct ClusterPoolShared {
   float2 weighed[kMostClusterRows][kClusterChannels];  // a row's weight and weighted value
   float2 largest[kClusterPoolWarps][32];               // largest score of each warp's rows
   float pooled[kHeadDim];                              // gathered, where the block finishes the row
-  unsigned completing[kMostClusterTokens / 32];        // a bit for each token that completes a row
-  TokenPosition places[kMostClusterTokens];
+  TokenPosition places[32];
   std::uint64_t gathered;  // barrier: `pooled` is complete
   std::uint32_t warp_amax[kRowQuads / 32];
 };
@@ -46,37 +44,22 @@ class ClusterPool {
         rank_(static_cast<int>(cluster_rank())),
         blocks_(params.input.dim / kClusterChannels) {}
 
-  // Pools the rows that the tokens first .. first + tokens - 1 complete. The count-th is finished by block
+  // Pools the rows of the tokens in `left`, bit i standing for token first + i. The count-th is finished by block
   // count % blocks_.
-  __device__ void run(std::int64_t first, int tokens) {
+  __device__ void run(std::int64_t first, unsigned left) {
     if (threadIdx.x == 0) init_gather_barrier(&shared_.gathered);
     // A lane looks up a token, so that rows do not wait for it one after the other.
-    const int words = (tokens + 31) / 32;
-    for (int word = warp_; word < words; word += kClusterPoolWarps) {
-      const int begin = 32 * word;
-      const unsigned completing = completing_tokens(p_, first + begin, tokens - begin);
-      if (lane_ == 0) shared_.completing[word] = completing;
-      if ((completing >> lane_ & 1U) != 0) {
-        shared_.places[begin + lane_] = token_position(p_.step, first + begin + lane_);
-      }
-    }
+    if (warp_ == 0 && (left >> lane_ & 1U) != 0) shared_.places[lane_] = token_position(p_.step, first + lane_);
     __syncthreads();
-    int word = 0;
-    unsigned left = shared_.completing[0];
-    const auto find = [&] {  // the next word with a token
-      while (left == 0 && ++word < words) left = shared_.completing[word];
-      return left != 0;
-    };
-    if (!find()) return;  // none of the cluster's blocks has any
     const int channel = rank_ * kClusterChannels + 2 * lane_;
     float2 score[kWarpRows];
     float2 value[kWarpRows];
     CompletedRow row;
     for (int count = 0;; ++count) {
-      const bool more = find();
+      const bool more = left != 0;
       const bool turn_begins = count % blocks_ == 0;
       if (more) {
-        const int index = 32 * word + __ffs(static_cast<int>(left)) - 1;
+        const int index = __ffs(static_cast<int>(left)) - 1;
         left &= left - 1;
         const TokenPosition place = shared_.places[index];
         if (finishes(count)) {

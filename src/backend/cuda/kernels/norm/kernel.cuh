@@ -12,8 +12,6 @@
 namespace dsv4rt::cuda {
 
 inline constexpr int kNormThreads = 128;
-// Tokens from which on instructions count more than what passes from a row's arrival to its end.
-inline constexpr int kManyNormTokens = 1024;
 // Units of eight values that a thread asks for at once: all of a row of up to 2,048.
 inline constexpr int kUnitsAhead = 2;
 
@@ -59,25 +57,11 @@ __global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(const __grid_con
   }
   __syncthreads();
 
-  const auto sum_of_row = [&] {
-    return sum_in_chains(width, [row](int i) {
-      const float value = to_float(row[i]);
-      return __fmul_rn(value, value);
-    });
-  };
-  // Every warp sums the whole row, which spares a second barrier; of many rows one of them, which spares instructions.
-  float sum;
-  if (p.tokens < kManyNormTokens) {
-    sum = sum_of_row();
-  } else {
-    __shared__ float shared_sum;
-    if (thread < 32) {
-      sum = sum_of_row();
-      if (thread == 0) shared_sum = sum;
-    }
-    __syncthreads();
-    sum = shared_sum;
-  }
+  // Every warp sums the whole row, which spares a second barrier.
+  const float sum = sum_in_chains(width, [row](int i) {
+    const float value = to_float(row[i]);
+    return __fmul_rn(value, value);
+  });
   const float scale = rms_scale(sum, width, p.eps);
   if constexpr (kWide) {
     const auto* weight = reinterpret_cast<const uint4*>(p.weight);

@@ -80,7 +80,8 @@ __device__ inline void compress_part(const RowLaunch& p, std::uint32_t block, Ro
   if constexpr (kPooling == Pooling::kInCluster) {
     const std::uint32_t cluster = block / static_cast<std::uint32_t>(p.compress.input.dim / kClusterChannels);
     const std::int64_t first = std::int64_t{cluster} * p.compress_tokens;
-    ClusterPool(p.compress, shared.cluster_pool).run(first, p.compress_tokens);
+    const unsigned tokens = completing_tokens(p.compress, first, p.compress_tokens);
+    if (tokens != 0) ClusterPool(p.compress, shared.cluster_pool).run(first, tokens);
   } else if constexpr (kPooling == Pooling::kInRegisters) {
     compress_tokens(p.compress, std::int64_t{block} * p.compress_tokens, p.compress_tokens,
                     RowGroup<kRowThreads>::own(), shared.register_pool);

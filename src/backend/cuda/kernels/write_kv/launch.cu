@@ -9,6 +9,8 @@
 namespace dsv4rt::cuda {
 namespace {
 
+constexpr std::int64_t kMaxTokensPerCluster = 32;
+
 std::int64_t groups_of(std::int64_t items, std::int64_t size) {
   return (items + size - 1) / size;
 }
@@ -119,7 +121,7 @@ bool pools_in_registers(const CompressParams& params) {
 std::int32_t pool_cluster_tokens(std::int32_t tokens, int clusters_at_once) {
   // Places for two clusters stay free for the launch's other parts.
   const std::int64_t clusters = std::max(clusters_at_once - 2, 1);
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(groups_of(tokens, clusters), 1, kMostClusterTokens));
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(groups_of(tokens, clusters), 1, kMaxTokensPerCluster));
 }
 
 Result<int> pool_clusters(const CudaDevice& device, std::int32_t dim) {
