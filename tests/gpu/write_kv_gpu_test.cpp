@@ -166,8 +166,7 @@ TEST_F(WriteKvGpuTest, MoreCompletingTokensThanAClusterHasBlocks) {
   expect_same(layer, parts, 0, 63, "650 completing rows");
 }
 
-// Verified drafts: with a ring that holds them all stores run beside their readers, one token more and they follow.
-// A cluster looks at more tokens than a word has bits, and at words without any that complete a row.
+// Clusters look at as many tokens as a word has bits, and some have none that completes a row.
 TEST_F(WriteKvGpuTest, ClustersOfManyTokens) {
   for (const std::int32_t ratio : {12, 128}) {
     const Layer layer{.kind = Kind::kHca, .heads = 1, .hca_ratio = ratio};
@@ -175,6 +174,7 @@ TEST_F(WriteKvGpuTest, ClustersOfManyTokens) {
   }
 }
 
+// Verified drafts: with a ring that holds them all stores run beside their readers, one token more and they follow.
 TEST_F(WriteKvGpuTest, VerifyWidthsUpToTheRingAndOneBeyond) {
   for (const Kind kind : kKinds) {
     for (const std::int32_t draft : {0, 1, 3, 7}) {
@@ -262,12 +262,15 @@ TEST_F(WriteKvGpuTest, ExtremeQueries) {
   EXPECT_EQ(actual.difference(expected), "");
 }
 
-// From 1,024 tokens on a warp takes up to sixteen heads of a token.
-TEST_F(WriteKvGpuTest, IndexQueriesOfManyTokens) {
+// From 1,024 tokens on a warp takes up to sixteen heads of a token, and threads make window rows one after the other.
+TEST_F(WriteKvGpuTest, ManyTokensOfEveryFormat) {
   for (const std::int32_t heads : {1, 5, 18, 64}) {
     for (int format = 0; format < 4; ++format) {
-      const Layer layer{
-          .kind = Kind::kCsa, .heads = 1, .index_heads = heads, .key_format = static_cast<IndexKeyFormat>(format)};
+      const Layer layer{.kind = Kind::kCsa,
+                        .heads = 1,
+                        .index_heads = heads,
+                        .row_format = static_cast<RowFormat>(format),
+                        .key_format = static_cast<IndexKeyFormat>(format)};
       expect_same(layer, {{0, 5, 1021}, {1, 70, 6}}, 3, static_cast<std::uint64_t>(heads),
                   std::to_string(heads) + " heads, format " + std::to_string(format));
     }

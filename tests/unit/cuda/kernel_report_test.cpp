@@ -112,7 +112,7 @@ TEST(KernelReport, ProductsOfCodesNameEveryLaunch) {
       EXPECT_EQ(kernels.find("fp8", end), std::string::npos) << operation << " T " << tokens << ": " << kernels;
     }
   }
-  // Which items the BF16 launch has is for the measured costs to say.
+  // As the costs have it that were measured.
   EXPECT_EQ(serves("linear x csa", 8192), "fp8 192; prefill 192");
   EXPECT_EQ(serves("linear x hca", 8192).substr(0, 16), "fp8 192; tile 2c");
   EXPECT_EQ(serves("linear wq_b", 8192), "fp8 192");

@@ -435,7 +435,7 @@ void expect_fast_choices(const std::string& path, std::size_t least_points, std:
 }
 
 TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
-  expect_fast_choices("linear_plan_h200.csv", 240, cuda::kLinearCosts, all_layers());
+  expect_fast_choices("linear_plan_h200.csv", 264, cuda::kLinearCosts, all_layers());
 }
 
 TEST(LinearDispatch, ChoicesForProductsOfCodesAreThoseThatMeasuredFast) {

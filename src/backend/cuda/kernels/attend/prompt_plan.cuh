@@ -7,8 +7,8 @@
 //
 // Rows come in tiles of 64, in two slots, each in two halves of 256 values that are filled and freed by themselves.
 // Tiles are counted over all items of the block: tile t is in slot t % 2, and its weights lie beside that. The scorer
-// takes two tiles at a time, the second one's products under way while it weighs the first, and goes on with the next
-// token while the values of the last one are still summed: between tokens matrix units have work.
+// takes two tiles at a time, an odd last one alone, the second one's products under way while it weighs the first, and
+// goes on with the next token while the values of the last one are still summed: between tokens matrix units have work.
 //
 // Of the queries half of the values are in the scorer's registers, so that the scores of a tile read 96 KB of shared
 // memory for 128, and there is room for that half of the next token's.

@@ -22,8 +22,8 @@ __device__ inline unsigned stored_tokens(const CompressParams& p, std::int64_t f
   return __ballot_sync(kFullWarp, stored);
 }
 
-// kv and score + ape of `token`, one of stored_tokens(), by `threads` threads.
-__device__ inline void store_state_row(const CompressParams& p, std::int64_t token, int thread, int threads) {
+// kv and score + ape of `token`, one of stored_tokens(), by a block.
+__device__ inline void store_state_row(const CompressParams& p, std::int64_t token) {
   const TokenPosition place = token_position(p.step, token);
   const CompressorInput& input = p.input;
   const StateRing& state = p.state;
@@ -38,7 +38,7 @@ __device__ inline void store_state_row(const CompressParams& p, std::int64_t tok
   have_ready(ape);
   wait_for_predecessors();
 #pragma unroll 2
-  for (int i = 4 * thread; i < width; i += 4 * threads) {
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < width; i += 4 * kBlockThreads) {
     const float4 values = load_quad(kv + i);
     const float4 sum = add_quads(load_quad(score + i), load_quad(ape + i));
     *reinterpret_cast<float4*>(row + i) = values;
@@ -49,7 +49,7 @@ __device__ inline void store_state_row(const CompressParams& p, std::int64_t tok
 // All of them, by a block.
 __device__ inline void store_state_rows(const CompressParams& p, std::int64_t first, int count) {
   for (unsigned left = stored_tokens(p, first, count); left != 0; left &= left - 1) {
-    store_state_row(p, first + __ffs(static_cast<int>(left)) - 1, static_cast<int>(threadIdx.x), kBlockThreads);
+    store_state_row(p, first + __ffs(static_cast<int>(left)) - 1);
   }
 }
 

@@ -77,7 +77,9 @@ __device__ inline void hadamard_of_lane(IndexWords& words, int part) {
   round_values(v, words);
 }
 
-// --- MXFP4: in pairs of BF16, where every step but the rounding is exact -----------------------------------------
+// --- MXFP4: in pairs of BF16 ---------------------------------------------------------------------------------------
+// Products with powers of two are exact but where they underflow, far below what rounds to zero, or overflow, as FP32
+// products do that are rounded to BF16.
 
 // Magnitudes of the greatest of a unit's values with even and odd numbers, in halves of a word; NaN counts as the
 // greatest.
@@ -87,8 +89,8 @@ __device__ inline std::uint32_t greatest_magnitudes(const std::uint32_t* unit) {
   for (int i = 0; i < kUnitPairs; ++i) most = __vmaxu2(most, unit[i] & 0x7fff7fffU);
   return most;
 }
-// round_e2m1 for pairs with magnitudes up to 6, what a group's scale makes of finite values: 64 powers of two of a
-// value leave it two significant bits, ties to even.
+// round_e2m1 for pairs with magnitudes up to 6, what a group's scale makes of finite values: 64 times the power of two
+// at or below a value, added and subtracted, leaves it two significant bits, ties to even.
 __device__ inline std::uint32_t round_e2m1_pair(std::uint32_t pair) {
   constexpr std::uint32_t kOnes = 0x3f803f80U;
   constexpr std::uint32_t kSixExponents = 0x03000300U;

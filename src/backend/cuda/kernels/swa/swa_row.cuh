@@ -57,16 +57,16 @@ class WindowRow {
   std::int64_t ring_row_;
 };
 
-__device__ inline void window_row(const SwaKvParams& p, const SwaRing& ring, std::int64_t token,
-                                  const RowGroup<kRowQuads>& group, WindowRowShared& shared) {
+__device__ inline void write_window_row(const SwaKvParams& p, const SwaRing& ring, std::int64_t token,
+                                        const RowGroup<kRowQuads>& group, WindowRowShared& shared) {
   const WindowRow row(p, ring, token, group.thread);
   wait_for_predecessors();
   row.write(row.values(group.thread), group, shared);
 }
 
 // Of the tokens [first, end), one after the other: a token's values come while the row before is written.
-__device__ inline void window_rows(const SwaKvParams& p, const SwaRing& ring, std::int64_t first, std::int64_t end,
-                                   const RowGroup<kRowQuads>& group, WindowRowShared& shared) {
+__device__ inline void write_window_rows(const SwaKvParams& p, const SwaRing& ring, std::int64_t first,
+                                         std::int64_t end, const RowGroup<kRowQuads>& group, WindowRowShared& shared) {
   wait_for_predecessors();
   uint2 values = WindowRow(p, ring, first, group.thread).values(group.thread);
 #pragma unroll 1

@@ -127,9 +127,9 @@ __global__ __launch_bounds__(kRowThreads,
     if (first < tokens) {
       WindowRowShared& own = shared.window[group.index];
       if (kPooling == Pooling::kNone && p.window_tokens > 1) {
-        window_rows(p.window, p.swa_ring, first, min(first + p.window_tokens, tokens), group, own);
+        write_window_rows(p.window, p.swa_ring, first, min(first + p.window_tokens, tokens), group, own);
       } else {
-        window_row(p.window, p.swa_ring, first, group, own);
+        write_window_row(p.window, p.swa_ring, first, group, own);
       }
     }
   } else if (block < p.end[kState]) {
@@ -140,9 +140,9 @@ __global__ __launch_bounds__(kRowThreads,
     const QueryTurn turn(p, block - p.end[kState]);
     const std::int64_t first_warp = std::int64_t{turn.number} * kRowWarps;
     if (turn.of_index) {
-      const HeadGroup group = head_group(first_warp + warp, p.index_query.heads, p.index_query_heads);
+      const HeadGroup group = head_group(first_warp + warp, p.index_query.heads, p.warp_index_heads);
       if (group.token < p.index_query.step.counts.tokens) {
-        index_query_heads(p.index_query, group.token, group.first_head, p.index_query_heads);
+        index_query_heads(p.index_query, group.token, group.first_head, p.warp_index_heads);
       }
     } else {
       const HeadGroup group = head_group(first_warp + warp, p.query.heads, kWarpQueryHeads);

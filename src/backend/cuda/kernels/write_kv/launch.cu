@@ -48,8 +48,8 @@ class RowPlan {
     if (parts.index_query != nullptr) {
       launch_.index_query = *parts.index_query;
       // A warp of more heads finds their rotation once.
-      launch_.index_query_heads = kWarpIndexHeads * (tokens < kManyTokens ? 1 : 4);
-      blocks[kIndexQuery] = head_blocks(parts.index_query->heads, launch_.index_query_heads);
+      launch_.warp_index_heads = kWarpIndexHeads * (tokens < kManyTokens ? 1 : 4);
+      blocks[kIndexQuery] = head_blocks(parts.index_query->heads, launch_.warp_index_heads);
     }
     std::int64_t end = 0;
     for (int part = 0; part < kRowParts; ++part) {

@@ -34,10 +34,10 @@ struct RowLaunch {
   std::int32_t index_compress_tokens = 1;
   // Tokens whose window rows a group of threads makes, one after the other; 1 where the launch pools.
   std::int32_t window_tokens = 1;
-  std::int32_t index_query_heads = 4;  // heads of a token that a warp takes
-  std::int32_t state_tokens = 1;       // tokens whose projections a block stores in state rings
-  bool stores_state = false;        // the state ring of `compress` is written
-  bool stores_index_state = false;  // the state ring of `index_compress` is written
+  std::int32_t warp_index_heads = 4;  // heads of a token whose index queries a warp takes
+  std::int32_t state_tokens = 1;      // tokens whose projections a block stores in state rings
+  bool stores_state = false;          // the state ring of `compress` is written
+  bool stores_index_state = false;    // the state ring of `index_compress` is written
 };
 
 }  // namespace dsv4rt::cuda
