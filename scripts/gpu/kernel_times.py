@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Time by kernel of captured steps: kernel_times.py TRACE [--json FILE]
+"""Time by kernel of captured steps, or of prompts: kernel_times.py TRACE [--eager] [--json FILE]
 
-TRACE is what libdsv4rt_kernel_trace.so wrote (tools/bench/gpu/kernel_trace.cpp) while a program replayed steps:
+TRACE is what libdsv4rt_kernel_trace.so wrote (tools/bench/gpu/kernel_trace.cpp) while a program ran steps:
 
   CUDA_INJECTION64_PATH=build/cuda/tools/bench/gpu/libdsv4rt_kernel_trace.so DSV4RT_KERNEL_TRACE=trace.tsv \\
     build/cuda/tools/dsv4rt/dsv4rt bench --backend cuda --checkpoint DIR --whole-step 8x8192
@@ -9,7 +9,9 @@ TRACE is what libdsv4rt_kernel_trace.so wrote (tools/bench/gpu/kernel_trace.cpp)
 A kernel's time is its end less that of the kernel that ended before it: kernels begin while the one before still runs.
 Layers whose kernels are the same, by name, are one group; a layer ends with the second linear behind its attention
 (wo_a, wo_b). Times are means over the layers of a group and all replays but the first, us. Every graph that holds
-layers is one table, since each shape has a graph of its own. Exit code 2: nothing to read.
+layers is one table, since each shape has a graph of its own. --eager: of the steps that are no graphs the longest,
+those that take three quarters of the longest one's time or more, such as prompts beside their halves; a step begins
+behind the kernel that brings block tables. Exit code 2: nothing to read.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import re
 import sys
 
 LINEARS_BEHIND_ATTENTION = 2
+BEFORE_A_STEP = "apply_deltas_kernel"
 
 
 def short_name(name):
@@ -36,8 +39,8 @@ def short_name(name):
     return own.rpartition("::")[2] + bracket + re.sub(r"(\w+::)+", "", arguments)
 
 
-def read_replays(path):
-    """{graph: [[(name, start, end)] of each replay in order of ends]}"""
+def read_launches(path):
+    """{(graph, correlation): [(name, start, end)]}; graph 0: no graph."""
     launches = collections.OrderedDict()
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -45,12 +48,39 @@ def read_replays(path):
             if len(fields) != 5 or not all(field.isdigit() for field in fields[:4]):
                 raise ValueError(f"{path}: line {number}: not 'correlation, graph, start, end, name'")
             correlation, graph, start, end = map(int, fields[:4])
-            if graph != 0:
-                launches.setdefault((graph, correlation), []).append((short_name(fields[4]), start, end))
+            launches.setdefault((graph, correlation), []).append((short_name(fields[4]), start, end))
+    return launches
+
+
+def by_end(kernels):
+    return sorted(kernels, key=lambda kernel: kernel[2])
+
+
+def replays_of(launches):
+    """{graph: [[(name, start, end)] of each replay in order of ends]}"""
     replays = collections.OrderedDict()
     for (graph, _), kernels in launches.items():
-        replays.setdefault(graph, []).append(sorted(kernels, key=lambda kernel: kernel[2]))
+        if graph != 0:
+            replays.setdefault(graph, []).append(by_end(kernels))
     return replays
+
+
+def eager_steps_of(launches):
+    """{0: [the longest steps, as replays_of() has replays]}"""
+    kernels = by_end(kernel for (graph, _), own in launches.items() if graph == 0 for kernel in own)
+    steps = [[]]
+    for kernel in kernels:
+        if kernel[0] == BEFORE_A_STEP:
+            steps.append([])
+        else:
+            steps[-1].append(kernel)
+    steps = [step for step in steps if split_layers(step)]
+    longest = max((span_of(step) for step in steps), default=0)
+    return {0: [step for step in steps if span_of(step) >= 0.75 * longest]}
+
+
+def span_of(kernels):
+    return kernels[-1][2] - min(start for _, start, _ in kernels)
 
 
 def split_layers(kernels):
@@ -88,14 +118,16 @@ def group_times(replays):
     return rows
 
 
-def tables(path):
-    """[{graph, replays, us, groups}] of all graphs whose replays hold layers; the first replay of each is left out."""
+def tables(path, eager=False):
+    """[{graph, replays, us, groups}] of all graphs whose replays hold layers, or of eager steps, whose graph is 0; the
+    first replay of each is left out."""
     found = []
-    for graph, replays in read_replays(path).items():
+    launches = read_launches(path)
+    for graph, replays in (eager_steps_of(launches) if eager else replays_of(launches)).items():
         replays = replays[1:]
         if not replays or not split_layers(replays[0]):
             continue
-        spans = [kernels[-1][2] - min(start for _, start, _ in kernels) for kernels in replays]
+        spans = [span_of(kernels) for kernels in replays]
         found.append({"graph": graph, "replays": len(replays), "kernels": len(replays[0]),
                       "us": sum(spans) / len(spans) / 1e3, "groups": group_times(replays)})
     return found
@@ -104,19 +136,21 @@ def tables(path):
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=pathlib.Path)
+    parser.add_argument("--eager", action="store_true", help="of steps that are no graphs")
     parser.add_argument("--json", type=pathlib.Path, help="the same as JSON")
     options = parser.parse_args(arguments)
     try:
-        found = tables(options.trace)
+        found = tables(options.trace, options.eager)
     except (OSError, ValueError) as error:
         print(f"kernel_times.py: {error}", file=sys.stderr)
         return 2
     if not found:
-        print(f"kernel_times.py: {options.trace}: no graph that holds layers was replayed twice", file=sys.stderr)
+        what = "eager step with layers ran" if options.eager else "graph that holds layers was replayed"
+        print(f"kernel_times.py: {options.trace}: no {what} twice", file=sys.stderr)
         return 2
     for table in found:
-        print(f"graph {table['graph']}: {table['kernels']} kernels, {table['us']:.1f} us, "
-              f"{table['replays']} replays")
+        title = f"graph {table['graph']}" if table["graph"] else "eager steps"
+        print(f"{title}: {table['kernels']} kernels, {table['us']:.1f} us, {table['replays']} replays")
         for group in table["groups"]:
             print(f"  {group['layers']:g} layers of {group['us']:.1f} us")
             for kernel in group["kernels"]:

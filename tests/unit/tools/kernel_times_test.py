@@ -70,12 +70,29 @@ class Tables(unittest.TestCase):
                                 replay(10, [SELECTING], 3 * 10**6, graph=5), *eager)
         self.assertEqual([(table["graph"], table["us"]) for table in tables], [(4, 58), (5, 74)])
 
+    def test_eager_steps_are_whole_prompts_not_their_halves(self):
+        def step(number, layers):
+            begin = number * 10**6
+            tables = f"{100 * number}\t0\t{begin - 900000}\t{begin - 800000}\tapply_deltas_kernel(int)\n"
+            return [tables, *replay(number, layers, begin, graph=0)]
+
+        half = [[(name, us // 2) for name, us in layer] for layer in (SELECTING, OTHER)]
+        self.tables_of(replay(90, [OTHER], 0), *(step(number, half if number in (2, 3) else (SELECTING, OTHER))
+                                                 for number in range(1, 6)))
+        [table] = kernel_times.tables(self.trace, eager=True)
+        self.assertEqual((table["graph"], table["replays"], table["kernels"]), (0, 2, 11))
+        self.assertAlmostEqual(table["us"], 74 + 58)
+        self.assertEqual([group["layers"] for group in table["groups"]], [1, 1])
+        self.assertEqual([round(group["us"]) for group in table["groups"]], [74, 58])
+
     def test_what_cannot_be_read_is_said(self):
-        for text, what in (("1\t4\t0\tx\tname\n", "line 1"), ("".join(replay(1, [OTHER], 0)), "replayed twice")):
+        once = "".join(replay(1, [OTHER], 0))
+        for text, what, flags in (("1\t4\t0\tx\tname\n", "line 1", []), (once, "replayed twice", []),
+                                  (once, "no eager step", ["--eager"])):
             self.trace.write_text(text)
             err = io.StringIO()
             with contextlib.redirect_stderr(err):
-                self.assertEqual(kernel_times.main([str(self.trace)]), 2)
+                self.assertEqual(kernel_times.main([str(self.trace), *flags]), 2)
             self.assertIn(what, err.getvalue())
 
     def test_the_table_is_json_too(self):
