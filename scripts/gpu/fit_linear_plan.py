@@ -35,7 +35,6 @@ EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "s
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
-MOST_MIXED_TOKENS = 128  # that products of codes and BF16 weights share a launch with: up to there none is of BF16 ones
 TRIES = 1_500_000
 
 
@@ -180,8 +179,6 @@ def read(paths, variants, known):
     for path in paths:
         with open(path, newline="") as file:
             for row in csv.DictReader(file):
-                if row["problem"].startswith("bf16 of") and int(row["tokens"]) <= MOST_MIXED_TOKENS:
-                    continue
                 if row["family"] in variants and row["problem"] in known and int(row["tokens"]) > 64:
                     times[row["problem"], int(row["tokens"])][row["family"]] = float(row["microseconds"])
     return times
@@ -207,7 +204,7 @@ class Choices:
                     self.measured[i, j] = measured / launches
         self.runs = np.isfinite(self.measured)
         self.losses = np.log(self.measured / self.measured.min(axis=1, keepdims=True))
-        self.weights = np.array([5.0 if tokens == MOST_MIXED_TOKENS and not name.startswith("pro ") else 1.0
+        self.weights = np.array([5.0 if tokens == 128 and not name.startswith("pro ") else 1.0
                                  for name, tokens in self.points])
 
     def estimates(self, constants):

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/common/dependent_launch.cuh"
 #include "backend/cuda/kernels/common/reduce.cuh"
 #include "backend/cuda/kernels/common/rope.cuh"
+#include "backend/cuda/kernels/common/row_encode.cuh"
 #include "backend/ops.h"
 #include "layout/codec_e2m1.h"
 #include "layout/codec_e4m3.h"
@@ -130,7 +131,7 @@ __device__ inline std::uint32_t finite_amax_of_unit(const float* v) {
 template <class Round>
 __device__ inline void round_scaled(float* v, std::uint8_t code, const Round& round) {
   const float scale = decode_e8m0(code);
-  const float reciprocal = __uint_as_float((254U - code) << 23U);  // codes from 1 to 253: exact
+  const float reciprocal = e8m0_reciprocal(code);
 #pragma unroll
   for (int i = 0; i < 2 * kUnitPairs; ++i) v[i] = __fmul_rn(round(__fmul_rn(v[i], reciprocal)), scale);
 }
