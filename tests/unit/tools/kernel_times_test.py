@@ -77,8 +77,9 @@ class Tables(unittest.TestCase):
             return [tables, *replay(number, layers, begin, graph=0)]
 
         half = [[(name, us // 2) for name, us in layer] for layer in (SELECTING, OTHER)]
-        self.tables_of(replay(90, [OTHER], 0), *(step(number, half if number in (2, 3) else (SELECTING, OTHER))
-                                                 for number in range(1, 6)))
+        whole = (SELECTING, OTHER)
+        self.tables_of(replay(90, whole, 0),
+                       *(step(number, half if number in (2, 3) else whole) for number in range(1, 6)))
         [table] = kernel_times.tables(self.trace, eager=True)
         self.assertEqual((table["graph"], table["replays"], table["kernels"]), (0, 2, 11))
         self.assertAlmostEqual(table["us"], 74 + 58)
