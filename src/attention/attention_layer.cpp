@@ -32,7 +32,7 @@ Status AttentionLayer::forward(Ops& ops, const StepView& step, const bf16* x, bf
   const auto run = [observer](Stage stage, const auto& work) { return run_stage(observer, stage, work); };
   DSV4RT_RETURN_IF_ERROR(run(Stage::kProject, [&] { return project(ops, step, x, ws); }));
   DSV4RT_RETURN_IF_ERROR(run(Stage::kQueries, [&] { return project_queries(ops, step, ws); }));
-  AttendParams attention = attend_params(step, ws);
+  AttendParams attention = attend_params(ops, step, ws);
   DSV4RT_ASSIGN_OR_RETURN(const bool norms_queries, ops.norms_queries(attention));
   if (norms_queries) attention.query_eps = static_cast<float>(settings_.config.rms_norm_eps);
   if (cache_written != nullptr) *cache_written = true;
@@ -240,7 +240,7 @@ Status AttentionLayer::indexer_topk(Ops& ops, const StepView& step, const Worksp
 }
 
 // The output is turned back by the rotation that K = V carries.
-AttendParams AttentionLayer::attend_params(const StepView& step, const Workspace& ws) const {
+AttendParams AttentionLayer::attend_params(const Ops& ops, const StepView& step, const Workspace& ws) const {
   const ModelConfig& config = settings_.config;
   return {.step = step,
           .heads = static_cast<std::int32_t>(config.num_attention_heads),
@@ -257,7 +257,12 @@ AttendParams AttentionLayer::attend_params(const StepView& step, const Workspace
           .topk_count = spec_.indexer ? ws.topk_count : nullptr,
           .topk_stride = config.index_topk,
           .output_rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true},
-          .o = ws.o};
+          .o = ws.o,
+          .encoded = encodes_outputs(ops, step, ws) ? std::optional(ws.encoded_o) : std::nullopt};
+}
+
+bool AttentionLayer::encodes_outputs(const Ops& ops, const StepView& step, const Workspace& ws) const {
+  return ws.encoded_o.codes != nullptr && ops.takes_encoded_rows(step.counts.tokens, *weights_->wo_a.front());
 }
 
 Status AttentionLayer::store_window(Ops& ops, const StepView& step, const Workspace& ws) const {
@@ -273,14 +278,17 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
   const std::int64_t latent_width = config.o_groups * config.o_lora_rank;
   std::array<LinearCall, kMostOutputGroups> groups;
   DSV4RT_CHECK(weights_->wo_a.size() <= groups.size());
+  const bool encoded = encodes_outputs(ops, step, ws);
   for (std::size_t g = 0; g < weights_->wo_a.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
-    groups[g] = {.x = ws.o + group * group_width,
-                 .x_stride = o_width,
+    groups[g] = {.x = encoded ? nullptr : ws.o + group * group_width,
+                 .x_stride = encoded ? 0 : o_width,
                  .weight = weights_->wo_a[g].get(),
                  .y = ws.o_latent + group * config.o_lora_rank,
                  .y_stride = latent_width,
-                 .output = OutputType::kBf16};
+                 .output = OutputType::kBf16,
+                 .encoded = encoded ? std::optional(ws.encoded_o) : std::nullopt,
+                 .encoded_column = encoded ? group * group_width : 0};
   }
   DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(groups.data(), weights_->wo_a.size())));
 

@@ -120,7 +120,9 @@ class AttentionLayer {
   [[nodiscard]] IndexQueryParams index_query(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressParams compress_rows(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressParams compress_index_keys(const StepView& step, const Workspace& ws) const;
-  [[nodiscard]] AttendParams attend_params(const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] AttendParams attend_params(const Ops& ops, const StepView& step, const Workspace& ws) const;
+  // Whether attention hands the step's outputs to wo_a as codes.
+  [[nodiscard]] bool encodes_outputs(const Ops& ops, const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressorInput main_input(const Workspace& ws) const;
   [[nodiscard]] CompressorInput index_input(const Workspace& ws) const;
 

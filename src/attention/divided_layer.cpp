@@ -110,7 +110,7 @@ Status AttentionLayer::forward_divided(Ops& ops, const StepView& step, const bf1
   }
   DSV4RT_RETURN_IF_ERROR(run(Stage::kAttend, [&] {
     return for_own_rows(exchange, step, x, out, ws, [&](const StepView& rows, const bf16*, bf16*, const Workspace& w) {
-      return ops.attend(attend_params(rows, w));
+      return ops.attend(attend_params(ops, rows, w));
     });
   }));
   if (exchange.keeps_cache) {

@@ -44,6 +44,12 @@ Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   ws.topk_indices = carver.take<std::int32_t>(tokens * shape.top_k);
   ws.topk_count = carver.take<std::int32_t>(tokens);
   ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
+  if (shape.encodes_outputs) {
+    const std::int64_t width = shape.heads * kHeadDim;
+    ws.encoded_o = {.width = width, .scale_stride = encoded_scale_stride(shape.max_tokens)};
+    ws.encoded_o.codes = carver.take<std::uint8_t>(tokens * width);
+    ws.encoded_o.scales = carver.take<float>(width / kEncodedBlockValues * ws.encoded_o.scale_stride);
+  }
   ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
   ws.rank_output = carver.take<float>(tokens * shape.rank_output_width);
   ws.packed_rows = carver.take<std::byte>(shape.packed_row_bytes);

@@ -42,6 +42,22 @@ class PackedLinear {
 
 enum class OutputType : std::uint8_t { kBf16, kF32 };
 
+// Rows of values as products of E4M3 read them: codes, and apart from them a power-of-two scale for every 128 values.
+// Codes times scales are the values of round_activation_fp8.
+struct EncodedRows {
+  std::uint8_t* codes = nullptr;  // [T, width], 16-byte aligned
+  std::int64_t width = 0;         // a multiple of 128
+  float* scales = nullptr;        // [width / 128, scale_stride], 16-byte aligned; a block's of all tokens side by side
+  std::int32_t scale_stride = 0;  // encoded_scale_stride() of T or of more tokens
+};
+inline constexpr std::int64_t kEncodedBlockValues = 128;  // values that share a scale
+// Kernels fetch the scales of an item's tokens whole; those beyond T do not matter.
+constexpr std::int32_t encoded_scale_stride(std::int32_t tokens) {
+  constexpr std::int32_t kAligned = 4;       // scales in 16 bytes
+  constexpr std::int32_t kItemTokens = 192;  // most of any kernel
+  return (tokens + kAligned - 1) / kAligned * kAligned + kItemTokens;
+}
+
 // y[t, :] = weight * round(x[t, :]); FP32 accumulation in an order that is fixed per output.
 // Activation rounding (none or E4M3 per 128) is a property of the weight.
 struct LinearCall {
@@ -51,6 +67,9 @@ struct LinearCall {
   void* y = nullptr;  // [T, out_features] of bf16 or float, rows y_stride values apart
   std::int64_t y_stride = 0;
   OutputType output = OutputType::kBf16;
+  // Instead of x, where Ops::takes_encoded_rows() says so: in_features columns of encoded rows.
+  std::optional<EncodedRows> encoded = std::nullopt;
+  std::int64_t encoded_column = 0;  // the first one, a multiple of 128
 };
 
 // y = x * rsqrt(mean(x^2) + eps) * weight in FP32, rounded to BF16.
@@ -269,6 +288,9 @@ struct AttendParams {
   std::int64_t topk_stride = 0;
   RopeParams output_rope;
   bf16* o = nullptr;  // [T, h, kHeadDim]
+  // Set: outputs go here, encoded, width h * kHeadDim, instead of to o, whose content is unspecified afterwards. Only
+  // for a backend that takes_encoded_rows().
+  std::optional<EncodedRows> encoded = std::nullopt;
 };
 
 // Sets flags[s] to 1 for every sequence s of the step, by its number in the step's metadata, of which a row of x has a
@@ -307,6 +329,9 @@ class Ops {
   virtual Status linear(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
   // linear() on rows normed first: x of every call is norm.y, with unspecified content afterwards.
   virtual Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) = 0;
+  // Whether linear() multiplies codes of its inputs with this weight in a step of so many tokens, so that it takes less
+  // time where these come as codes (LinearCall::encoded).
+  [[nodiscard]] virtual bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const = 0;
   virtual Status write_kv(const WriteKvParams& params) = 0;
   // The parts of write_kv, for steps whose rows are dealt out over ranks: a part may then be asked for some tokens of
   // the step, but for state_store, whose step is the whole.

@@ -424,6 +424,7 @@ Status Engine::Impl::plan_and_allocate() {
 
   const std::int32_t max_tokens = options.limits.max_step_tokens;
   WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
+  shape.encodes_outputs = backend->linear_precision() == LinearPrecision::kFp8;
   if (settings.context != nullptr) {
     shape.packed_row_bytes = packed_rows_bytes(schedule, settings.row_format, settings.index_format, max_tokens,
                                                options.limits.max_sequences, settings.context->size());

@@ -18,9 +18,10 @@ struct Shape {
 // FP8 products that sum 128 inputs with about 14 bits: codes of cached rows and outputs move, as
 // tools/lib/trace_check.h has it.
 constexpr PairTolerance kCoarseProducts{.output = 3e-2, .equal_values = 0.98};
-// The same in every step, single tokens included, and in what compressors and the indexer make of it.
+// The same in every step, single tokens included, and in what compressors and the indexer make of it; and outputs of
+// attention rounded to E4M3 (TraceTolerance::fp8_precision).
 constexpr PairTolerance kFp8Precision{
-    .output = 3e-2, .step_output = 1e-1, .equal_values = 0.98, .state = 3e-6, .same_rows = 0.98};
+    .output = 6e-2, .step_output = 1e-1, .equal_values = 0.98, .state = 3e-6, .same_rows = 0.98};
 
 class EngineShapesGpu : public testing::TestWithParam<Shape> {
  protected:

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
 #include "backend/row_ops.h"
 #include "gpu/support/gpu.h"
@@ -227,7 +228,8 @@ TEST_F(LinearFp8GpuTest, SumsKeepFourteenBits) {
   }
 }
 
-// What is no FP8 weight with rounded inputs stays as it is, also in the launches that both share.
+// What is no FP8 weight stays as it is, also in the launches that both share. FP8 weights whose own rule leaves inputs
+// as they are have those rounded here, as the others.
 TEST_F(LinearFp8GpuTest, OtherWeightsStayExact) {
   constexpr std::int64_t kOut = 192;
   constexpr std::int64_t kIn = 4096;
@@ -259,9 +261,133 @@ TEST_F(LinearFp8GpuTest, OtherWeightsStayExact) {
     }
     for (std::size_t k = 0; k < std::size(kinds); ++k) {
       const bool same = std::memcmp(found[0][k].data(), found[1][k].data(), count * sizeof(float)) == 0;
-      EXPECT_EQ(same, k > 0) << "weight " << k << " T " << tokens;
+      EXPECT_EQ(same, kinds[k].first == WeightEncoding::kBf16) << "weight " << k << " T " << tokens;
+    }
+    EXPECT_EQ(std::memcmp(found[1][0].data(), found[1][2].data(), count * sizeof(float)), 0) << "T " << tokens;
+  }
+}
+
+// Inputs that come as codes: groups of output projections, which read neighbouring columns of one row, as one launch or
+// several, have the bytes of products that encode them themselves.
+TEST_F(LinearFp8GpuTest, EncodedInputs) {
+  constexpr std::int64_t kOut = 192;
+  for (const auto& [groups, in] : {std::pair<std::int64_t, std::int64_t>{8, 1024}, {17, 512}, {2, 8192}}) {
+    const std::int64_t width = groups * in;
+    std::vector<std::unique_ptr<Weight>> weights;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      weights.push_back(std::make_unique<Weight>(*fp8_, kOut, in, static_cast<std::uint32_t>(17 + g)));
+    }
+    for (const std::int32_t tokens : {3, 17, 40, 64, 65, 100, 128, 131, 200, 500}) {
+      SCOPED_TRACE("T " + std::to_string(tokens) + " groups " + std::to_string(groups));
+      const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * width));
+      const std::int32_t stride = encoded_scale_stride(tokens + 5);
+      const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * width)));
+      const DeviceArray<float> scales(
+          *fp8_, std::vector<float>(static_cast<std::size_t>(width / kEncodedBlockValues * stride), std::nanf("")));
+      const EncodedRows rows{codes.data(), width, scales.data(), stride};
+      ASSERT_OK(fp8_->synchronize());
+      ASSERT_OK(cuda::encode_input({.x = x.data(), .x_stride = width, .to = rows, .tokens = tokens}, 0,
+                                   static_cast<cudaStream_t>(fp8_->native_stream())));
+      const auto count = static_cast<std::size_t>(tokens * groups * kOut);
+      std::vector<std::vector<float>> found;
+      for (const bool encoded : {false, true}) {
+        const DeviceArray<float> y(*fp8_, std::vector<float>(count, std::nanf("")));
+        std::vector<LinearCall> calls;
+        for (std::int64_t g = 0; g < groups; ++g) {
+          ASSERT_TRUE(fp8_->ops().takes_encoded_rows(tokens, *weights[static_cast<std::size_t>(g)]->packed));
+          LinearCall call{.weight = weights[static_cast<std::size_t>(g)]->packed.get(),
+                          .y = y.data() + g * kOut,
+                          .y_stride = groups * kOut,
+                          .output = OutputType::kF32};
+          if (encoded) {
+            call.encoded = rows;
+            call.encoded_column = g * in;
+          } else {
+            call.x = x.data() + g * in;
+            call.x_stride = width;
+          }
+          calls.push_back(call);
+        }
+        ASSERT_OK(fp8_->ops().linear(tokens, calls));
+        ASSERT_OK(fp8_->synchronize());
+        found.push_back(y.download());
+      }
+      EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), count * sizeof(float)), 0);
     }
   }
+}
+
+// A few tokens' kernel rounds itself, so that calls with inputs of their own are one launch: the bytes of each alone.
+TEST_F(LinearFp8GpuTest, FewTokensRoundEveryCallsInput) {
+  constexpr std::int64_t kOut = 128;
+  constexpr std::int64_t kIn = 1024;
+  constexpr std::int64_t kGroups = 18;
+  const Weight weight(*fp8_, kOut, kIn);
+  for (const std::int32_t tokens : {1, 2, 3}) {
+    const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * kGroups * kIn));
+    std::vector<std::vector<float>> found;
+    for (const bool together : {true, false}) {
+      const auto count = static_cast<std::size_t>(tokens * kGroups * kOut);
+      const DeviceArray<float> y(*fp8_, std::vector<float>(count, std::nanf("")));
+      std::vector<LinearCall> calls;
+      for (std::int64_t g = 0; g < kGroups; ++g) {
+        calls.push_back({x.data() + g * kIn, kGroups * kIn, weight.packed.get(), y.data() + g * kOut, kGroups * kOut,
+                         OutputType::kF32});
+      }
+      const std::size_t each = together ? calls.size() : 1;
+      for (std::size_t first = 0; first < calls.size(); first += each) {
+        ASSERT_OK(fp8_->ops().linear(tokens, std::span(calls).subspan(first, each)));
+      }
+      ASSERT_OK(fp8_->synchronize());
+      found.push_back(y.download());
+    }
+    EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), found[0].size() * sizeof(float)), 0) << "T " << tokens;
+  }
+}
+
+TEST_F(LinearFp8GpuTest, EncodedInputsThatAreRefused) {
+  constexpr std::int64_t kOut = 192;
+  constexpr std::int64_t kIn = 1024;
+  constexpr std::int32_t kTokens = 8;
+  const Weight weight(*fp8_, kOut, kIn);
+  TestMatrix values;
+  fill_matrix(values, WeightEncoding::kBf16, ActivationRounding::kNone, kOut, kIn, 7);
+  const std::unique_ptr<PackedLinear> exact = pack(*fp8_, values.host);
+  const std::int32_t stride = encoded_scale_stride(kTokens);
+  const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(kTokens * 2 * kIn + 16));
+  const DeviceArray<float> scales(*fp8_, std::vector<float>(static_cast<std::size_t>(2 * kIn / 128 * stride) + 4));
+  const DeviceArray<float> y(*fp8_, std::vector<float>(kTokens * kOut));
+  const EncodedRows rows{codes.data(), 2 * kIn, scales.data(), stride};
+  const auto status = [&](std::int32_t tokens, const PackedLinear& of, const EncodedRows& encoded,
+                          std::int64_t column) {
+    LinearCall call{.weight = &of, .y = y.data(), .y_stride = kOut, .output = OutputType::kF32};
+    call.encoded = encoded;
+    call.encoded_column = column;
+    return fp8_->ops().linear(tokens, std::span(&call, 1));
+  };
+  const auto expect_refused = [](const Status& found, const char* what) {
+    EXPECT_EQ(found.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(found.message().find(what), std::string::npos) << found.to_string();
+  };
+  EXPECT_OK(status(kTokens, *weight.packed, rows, kIn));
+  expect_refused(status(2, *weight.packed, rows, 0), "takes_encoded_rows");
+  expect_refused(status(kTokens, *exact, rows, 0), "takes_encoded_rows");
+  expect_refused(status(kTokens, *weight.packed, rows, 64), "encoded_column");
+  expect_refused(status(kTokens, *weight.packed, rows, kIn + 128), "encoded_column");
+  expect_refused(status(kTokens, *weight.packed, rows, -128), "encoded_column");
+  EncodedRows other = rows;
+  other.scale_stride -= 4;
+  expect_refused(status(kTokens, *weight.packed, other, 0), "encoded.scale_stride");
+  other = rows;
+  other.codes += 8;
+  expect_refused(status(kTokens, *weight.packed, other, 0), "encoded.codes");
+  other = rows;
+  other.scales += 1;
+  expect_refused(status(kTokens, *weight.packed, other, 0), "encoded.scales");
+  other = rows;
+  other.width -= 64;
+  expect_refused(status(kTokens, *weight.packed, other, 0), "encoded.width");
+  EXPECT_OK(fp8_->synchronize());
 }
 
 // Rows of y that are no whole units, and an input behind another stride: of what the dispatch takes, and of every

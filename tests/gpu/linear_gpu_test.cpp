@@ -339,7 +339,7 @@ TEST_F(LinearGpuTest, GroupedSlices) {
   constexpr std::int64_t kGroups = 20;
   constexpr std::int64_t kRows = 64;
   constexpr std::int64_t kIn = 2048;
-  for (const Encoding& encoding : {kEncodings[0], kEncodings[3]}) {
+  for (const Encoding& encoding : {kEncodings[0], kEncodings[2], kEncodings[3]}) {
     TestMatrix matrix;
     fill_matrix(matrix, encoding.weight, encoding.activation, kGroups * kRows, kIn, 5);
     std::vector<std::unique_ptr<PackedLinear>> device_weights;

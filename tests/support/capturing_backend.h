@@ -41,6 +41,9 @@ class CapturingOps final : public Ops {
   }
   Status indexer_topk(const IndexerTopkParams& p) override { return run_step("indexer_topk", p, &Ops::indexer_topk); }
   Status attend(const AttendParams& p) override { return run_step("attend", p, &Ops::attend); }
+  [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
+    return inner_.takes_encoded_rows(tokens, weight);
+  }
   Result<bool> norms_queries(const AttendParams& p) override { return inner_.norms_queries(p); }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return run_step("flag_non_finite", p, &Ops::flag_non_finite);

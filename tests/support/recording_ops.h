@@ -1,6 +1,8 @@
 // Ops that notes what it is asked and, if there is somebody to do it, passes it on.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,9 @@ class RecordingOps : public Ops {
   IndexerTopkParams select_params;
   AttendParams attend_params;
   KeepBoundaryParams keep_params;
-  bool norms = false;  // what norms_queries() says without somebody to ask
+  // What is said without somebody to ask: by norms_queries(), and from how many tokens on by takes_encoded_rows().
+  bool norms = false;
+  std::int32_t least_encoded_tokens = std::numeric_limits<std::int32_t>::max();
   // The call with this number fails (-1: none).
   int failing_call = -1;
 
@@ -73,6 +77,9 @@ class RecordingOps : public Ops {
   Status attend(const AttendParams& p) override {
     attend_params = p;
     return pass("attend", [&] { return inner_->attend(p); });
+  }
+  [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
+    return inner_ == nullptr ? tokens >= least_encoded_tokens : inner_->takes_encoded_rows(tokens, weight);
   }
   Result<bool> norms_queries(const AttendParams& p) override {
     return inner_ == nullptr ? Result<bool>(norms) : inner_->norms_queries(p);

@@ -44,7 +44,7 @@ struct EngineFlags {
     command
         .add_option(
             "--linear-precision", linear_precision,
-            "Products of FP8 weights: exact, or fp8, which is faster and moves outputs by about 2 % (backend cuda)")
+            "Products of FP8 weights: exact, or fp8, which is faster and moves outputs by about 4 % (backend cuda)")
         ->capture_default_str();
     command.add_flag("--profiler-ranges", profiler_ranges, "Name layers and stages to a profiler (NVTX; backend cuda)");
     command.add_flag("--allow-non-finite", allow_non_finite, "Load weights that are NaN or infinite");

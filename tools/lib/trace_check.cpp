@@ -192,8 +192,8 @@ constexpr IndexKeyFormat kRecordedKeys = IndexKeyFormat::kMxfp4;
 TraceTolerance default_tolerance(Engine& engine) {
   const EngineInspector inspector(engine);
   if (!inspector.quantized_linears()) return TraceTolerance::bf16_linears();
-  const bool exact = inspector.deterministic() && inspector.linear_precision() == LinearPrecision::kExact;
-  return exact ? TraceTolerance::fp8_linears() : TraceTolerance::coarse_fp8_linears();
+  if (inspector.linear_precision() == LinearPrecision::kFp8) return TraceTolerance::fp8_precision();
+  return inspector.deterministic() ? TraceTolerance::fp8_linears() : TraceTolerance::coarse_fp8_linears();
 }
 
 Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace& trace, const TraceRun& run,

@@ -174,6 +174,7 @@ Result<bool> CpuOps::norms_queries(const AttendParams& /*params*/) {
 
 Status CpuOps::attend(const AttendParams& params) {
   DSV4RT_RETURN_IF_ERROR(require(!params.query_eps, "attend", "query_eps", 1, "none: query() norms queries here"));
+  DSV4RT_RETURN_IF_ERROR(require(!params.encoded, "attend", "encoded", 1, "none: linears here take values"));
   DSV4RT_CHECK(params.window >= 1 && params.heads >= 1 && params.window <= params.ring.shape.rows);
   const std::int64_t tokens = params.step.counts.tokens;
   std::int64_t most_rows = 0;

@@ -73,6 +73,7 @@ bool reads_input_of_earlier(std::span<const LinearCall> calls, std::size_t index
 
 void check_call(const LinearCall& call) {
   DSV4RT_CHECK(call.x != nullptr && call.weight != nullptr && call.y != nullptr);
+  DSV4RT_CHECK(!call.encoded);
   DSV4RT_CHECK(call.x_stride >= call.weight->in_features());
   DSV4RT_CHECK(call.y_stride >= call.weight->out_features());
 }

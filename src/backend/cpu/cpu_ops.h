@@ -46,7 +46,10 @@ class CpuOps final : public RowOps {
   // cpu_finished_rows.cpp
   Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) override;
 
-  Status attend(const AttendParams& params) override;               // cpu_attend.cpp
+  Status attend(const AttendParams& params) override;  // cpu_attend.cpp
+  [[nodiscard]] bool takes_encoded_rows(std::int32_t /*tokens*/, const PackedLinear& /*weight*/) const override {
+    return false;
+  }
   Result<bool> norms_queries(const AttendParams& params) override;  // cpu_attend.cpp
 
   Status flag_non_finite(const FlagNonFiniteParams& params) override;  // cpu_flag_non_finite.cpp

@@ -24,6 +24,9 @@ class DeviceOps final : public RowOps {
   Status copy_finished_rows(RowDirection direction, const FinishedRowsParams& params) override;
   Status indexer_topk(const IndexerTopkParams& params) override;
   Status attend(const AttendParams& params) override;
+  [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
+    return ops_.takes_encoded_rows(tokens, weight);
+  }
   Result<bool> norms_queries(const AttendParams& params) override;
   Status flag_non_finite(const FlagNonFiniteParams& params) override;
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;

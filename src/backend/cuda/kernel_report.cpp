@@ -80,11 +80,12 @@ class Reporter {
   // Linears as the checkpoints have them: FP8 that rounds its inputs, and BF16.
   [[nodiscard]] LinearShape fp8(std::int64_t outputs, std::int64_t inputs,
                                 ActivationRounding rounding = ActivationRounding::kFp8Block128) const {
-    return {.outputs = outputs,
-            .inputs = inputs,
-            .tiles = tiles_of_shape(device_.has_sm90a(), WeightEncoding::kFp8Block128, rounding, outputs, inputs,
-                                    question_.linear_precision),
-            .rounds = rounding != ActivationRounding::kNone};
+    LinearShape shape{.outputs = outputs,
+                      .inputs = inputs,
+                      .tiles = tiles_of_shape(device_.has_sm90a(), WeightEncoding::kFp8Block128, rounding, outputs,
+                                              inputs, question_.linear_precision)};
+    shape.rounds = rounding != ActivationRounding::kNone || shape.tiles == TileKind::kFp8Products;
+    return shape;
   }
   [[nodiscard]] LinearShape plain(std::int64_t outputs) const {
     const std::int64_t inputs = question_.config.hidden_size;

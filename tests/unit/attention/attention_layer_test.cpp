@@ -136,6 +136,48 @@ TEST_F(AttentionLayerTest, QueriesAreNormedOnce) {
   }
 }
 
+// Outputs of attention go to the output projection as codes where the operations take them so, and the workspace has
+// room.
+TEST_F(AttentionLayerTest, OutputsAreEncodedForProjectionsThatTakeCodes) {
+  for (const int number : {kWindowLayer, kSparseLayer, kHeavyLayer}) {
+    for (const bool room : {false, true}) {
+      for (const std::int32_t least : {7, 8}) {
+        LayerRig layer(golden_, number, kLimits, Profile{}, room);
+        RecordingOps ops;
+        ops.least_encoded_tokens = least;
+        ASSERT_OK(forward(layer, ops));  // 7 tokens
+        const bool encodes = room && least == 7;
+        SCOPED_TRACE("layer " + std::to_string(number) + (room ? ", room" : "") + ", from " + std::to_string(least));
+        const Workspace& ws = layer.workspace();
+        ASSERT_EQ(ops.attend_params.encoded.has_value(), encodes);
+        EXPECT_EQ(ops.attend_params.o, ws.o);
+        const auto& groups = ops.linears.at(ops.linears.size() - 2);
+        ASSERT_EQ(groups.size(), 2U);
+        for (std::size_t g = 0; g < groups.size(); ++g) {
+          const LinearCall& call = groups[g];
+          const auto column = static_cast<std::int64_t>(g) * call.weight->in_features();
+          ASSERT_EQ(call.encoded.has_value(), encodes);
+          if (!encodes) {
+            EXPECT_EQ(call.x, ws.o + column);
+            EXPECT_EQ(call.encoded_column, 0);
+            continue;
+          }
+          EXPECT_EQ(call.x, nullptr);
+          EXPECT_EQ(call.encoded_column, column);
+          for (const EncodedRows& rows : {*call.encoded, *ops.attend_params.encoded}) {
+            EXPECT_EQ(rows.codes, ws.encoded_o.codes);
+            EXPECT_EQ(rows.scales, ws.encoded_o.scales);
+            EXPECT_EQ(rows.width, ws.encoded_o.width);
+            EXPECT_EQ(rows.scale_stride, ws.encoded_o.scale_stride);
+          }
+        }
+        EXPECT_FALSE(ops.linears.back().front().encoded);
+        EXPECT_EQ(ops.linears.back().front().x, ws.o_latent);
+      }
+    }
+  }
+}
+
 TEST_F(AttentionLayerTest, ProfilesAreSettingsOfTheSameCalls) {
   LayerRig released(golden_, kSparseLayer, kLimits, Profile::deepseek_v4());
   RecordingOps released_ops;

@@ -41,6 +41,10 @@ void expect_laid_out(const WorkspaceShape& shape) {
   auto* base = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   const Workspace ws = workspace_at(shape, base);
   std::vector<Region> all = regions(shape, ws);
+  if (const EncodedRows& rows = ws.encoded_o; shape.encodes_outputs) {
+    all.push_back({"encoded_o.codes", rows.codes, shape.max_tokens * rows.width});
+    all.push_back({"encoded_o.scales", rows.scales, rows.width / 128 * rows.scale_stride * 4});
+  }
   for (const Region& region : all) {
     const auto at = static_cast<const std::byte*>(region.begin) - base;
     EXPECT_GE(at, 0) << region.name;
@@ -53,6 +57,9 @@ void expect_laid_out(const WorkspaceShape& shape) {
     EXPECT_LE(static_cast<const std::byte*>(all[i - 1].begin) + all[i - 1].bytes, all[i].begin)
         << all[i - 1].name << " reaches into " << all[i].name;
   }
+  EXPECT_EQ(ws.encoded_o.codes != nullptr, shape.encodes_outputs);
+  EXPECT_EQ(ws.encoded_o.width, shape.encodes_outputs ? shape.heads * kHeadDim : 0);
+  EXPECT_EQ(ws.encoded_o.scale_stride, shape.encodes_outputs ? encoded_scale_stride(shape.max_tokens) : 0);
   EXPECT_GE(ws.staged_shape.rows, shape.max_tokens);
   EXPECT_EQ(ws.packed_row_bytes, shape.packed_row_bytes);
   std::free(base);
@@ -72,6 +79,8 @@ TEST(Workspace, ArraysLieInTheBufferAlignedAndApart) {
         WorkspaceShape shape = shape_of(config, tokens, format);
         expect_laid_out(shape);
         shape.packed_row_bytes = 1000;
+        expect_laid_out(shape);
+        shape.encodes_outputs = true;
         expect_laid_out(shape);
       }
     }

@@ -34,6 +34,7 @@ class WatchingOps final : public RowOps {
   Status copy_finished_rows(RowDirection, const FinishedRowsParams&) override { return note(); }
   Status indexer_topk(const IndexerTopkParams&) override { return note(); }
   Status attend(const AttendParams&) override { return note(); }
+  [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear&) const override { return tokens > 2; }
   Result<bool> norms_queries(const AttendParams&) override {
     DSV4RT_RETURN_IF_ERROR(note());
     return true;

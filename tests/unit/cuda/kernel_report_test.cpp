@@ -116,7 +116,7 @@ TEST(KernelReport, ProductsOfCodesNameEveryLaunch) {
   EXPECT_EQ(serves("linear x csa", 8192), "fp8 192; prefill 192");
   EXPECT_EQ(serves("linear x hca", 8192).substr(0, 16), "fp8 192; tile 2c");
   EXPECT_EQ(serves("linear wq_b", 8192), "fp8 192");
-  EXPECT_EQ(serves("linear wo_a", 8192), "prefill 192");  // its inputs are not rounded
+  EXPECT_EQ(serves("linear wo_a", 8192), "fp8 192");
 }
 
 TEST(KernelReport, ABuildWithoutCodeForHopperIsSlowEverywhere) {

@@ -174,7 +174,7 @@ TEST(LinearDispatch, TilesHoldWhatTheMatrixInstructionTakes) {
   constexpr auto kCodes = LinearPrecision::kFp8;
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 64, 128, kCodes),
             TileKind::kFp8Products);
-  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kNone, 64, 128, kCodes), TileKind::kFp8);
+  EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kNone, 64, 128, kCodes), TileKind::kFp8Products);
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kBf16, kNone, 64, 128, kCodes), TileKind::kBf16);
   EXPECT_EQ(cuda::tiles_of_shape(false, WeightEncoding::kFp8Block128, kRounded, 64, 128, kCodes), std::nullopt);
   EXPECT_EQ(cuda::tiles_of_shape(true, WeightEncoding::kFp8Block128, kRounded, 96, 128), std::nullopt);

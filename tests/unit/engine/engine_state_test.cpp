@@ -169,14 +169,13 @@ TEST(EnginePrecision, IsThatOfTheBackend) {
     EXPECT_EQ(EngineInspector(*engine).linear_precision(), precision);
     EXPECT_EQ(default_tolerance(*engine).output_relative_error, tolerance.output_relative_error);
   };
-  ASSERT_NE(TraceTolerance::fp8_linears().output_relative_error,
-            TraceTolerance::coarse_fp8_linears().output_relative_error);
+  ASSERT_NE(TraceTolerance::fp8_linears().output_relative_error, TraceTolerance::fp8_precision().output_relative_error);
   expect_told(LinearPrecision::kExact, TraceTolerance::fp8_linears());
   BackendSwap backend(*engine);
   backend->own_memory = true;  // a device without the kernels
   expect_told(LinearPrecision::kExact, TraceTolerance::fp8_linears());
   backend->precision = LinearPrecision::kFp8;
-  expect_told(LinearPrecision::kFp8, TraceTolerance::coarse_fp8_linears());
+  expect_told(LinearPrecision::kFp8, TraceTolerance::fp8_precision());
 }
 
 TEST_F(EngineStateTest, LayersKeepTheModelsNumbers) {

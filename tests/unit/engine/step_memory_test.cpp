@@ -65,6 +65,9 @@ class CountingOps final : public Ops {
   Status attend(const AttendParams& p) override {
     return count([&] { return inner_.attend(p); });
   }
+  [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
+    return inner_.takes_encoded_rows(tokens, weight);
+  }
   Result<bool> norms_queries(const AttendParams& p) override { return inner_.norms_queries(p); }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return count([&] { return inner_.flag_non_finite(p); });

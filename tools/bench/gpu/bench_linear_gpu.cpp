@@ -4,7 +4,8 @@
 // FILE gets a line for every problem, T and family; with --fp8 they multiply E4M3 (LinearPrecision::kFp8).
 //
 // Every problem runs three times, rounding of x included: with the exact products, with those of E4M3 where it has
-// any, and by cuBLASLt where it can take the weight. The crossover gives CublasLtLinear::kLeastWork, from which
+// any, and by cuBLASLt where it can take the weight. Products of wo_a by E4M3 find their inputs encoded, as attention
+// leaves them. The crossover gives CublasLtLinear::kLeastWork, from which
 // EngineOptions::deterministic = false uses cuBLASLt.
 #include <algorithm>
 #include <chrono>
@@ -25,6 +26,7 @@
 #include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "base/bfloat16.h"
 #include "graph_timing.h"
 #include "layout/codec_e4m3.h"
@@ -254,12 +256,36 @@ class LinearBench {
     const auto begin = std::chrono::steady_clock::now();
     if (all || !fp8) pack_sets(exact_);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    const bool rounds =
-        std::ranges::any_of(problem.parts, [](const Part& part) { return part.activation == kRounded; });
-    if (all ? rounds : fp8) pack_sets(fp8_);
+    const bool multiplies_codes =
+        std::ranges::any_of(problem.parts, [](const Part& part) { return part.encoding == kFp8; });
+    if (all ? multiplies_codes : fp8) pack_sets(fp8_);
     if (fast_.backend != nullptr && all) pack_sets(fast_);
     std::printf("# %s: %.1f MB of weights, %d sets, packed at %.2f GB/s\n", problem.name.c_str(), weight_bytes_ * 1e-6,
                 sets_, weight_bytes_ * sets_ * 1e-9 / seconds.count());
+  }
+
+  // x on the device, as it is and encoded.
+  struct Inputs {
+    bf16* x = nullptr;
+    EncodedRows encoded;
+  };
+  Inputs upload_inputs(const Problem& problem, std::int32_t tokens, const std::vector<bf16>& x) {
+    Inputs inputs{.x = device_array<bf16>(x.size())};
+    copy_to_device(inputs.x, x.data(), x.size() * 2);
+    EncodedRows& rows = inputs.encoded;
+    rows.width = problem.x_width;
+    rows.scale_stride = encoded_scale_stride(tokens);
+    rows.codes = device_array<std::uint8_t>(x.size());
+    rows.scales = device_array<float>(static_cast<std::size_t>(rows.width / kEncodedBlockValues * rows.scale_stride));
+    const Status status =
+        cuda::encode_input({.x = inputs.x, .x_stride = problem.x_width, .to = rows, .tokens = tokens}, 0, stream_);
+    if (!status.ok()) fail(status.to_string());
+    return inputs;
+  }
+  static void free_inputs(const Inputs& inputs) {
+    require_cuda(cudaFree(inputs.x), "free");
+    require_cuda(cudaFree(inputs.encoded.codes), "free");
+    require_cuda(cudaFree(inputs.encoded.scales), "free");
   }
 
   void pack_sets(Machine& machine) {
@@ -277,8 +303,7 @@ class LinearBench {
     const auto x_count = static_cast<std::size_t>(tokens * problem.x_width);
     std::vector<bf16> x(x_count);
     for (bf16& value : x) value = random_value(random_);
-    bf16* device_x = device_array<bf16>(x_count);
-    copy_to_device(device_x, x.data(), x_count * 2);
+    const Inputs inputs = upload_inputs(problem, tokens, x);
     std::vector<void*> outputs;
     double flops = 0;
     double bytes = weight_bytes_ + static_cast<double>(x_count) * 2;
@@ -286,7 +311,7 @@ class LinearBench {
     for (const Part& part : problem.parts) {
       outputs.push_back(device_array<std::byte>(output_bytes(part, tokens)));
       const double part_flops = 2.0 * tokens * static_cast<double>(part.out) * static_cast<double>(part.in);
-      const bool fp8 = part.encoding == kFp8 && part.activation == kRounded;
+      const bool fp8 = part.encoding == kFp8;
       seconds_of_flops += part_flops / (fp8 ? kFp8FlopsPerSecond : kBf16FlopsPerSecond);
       flops += part_flops;
       bytes += static_cast<double>(output_bytes(part, tokens));
@@ -297,10 +322,10 @@ class LinearBench {
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         fill_on_device(outputs[p], 0xff, output_bytes(problem.parts[p], tokens));
       }
-      const auto work = [&](int i) { enqueue(*machine, problem, tokens, i % sets_, device_x, outputs); };
+      const auto work = [&](int i) { enqueue(*machine, problem, tokens, i % sets_, inputs, outputs); };
       work(0);
       require_cuda(cudaStreamSynchronize(stream_), "linear");
-      const double error = sampled_error(problem, x, outputs, tokens);
+      const double error = sampled_error(problem, x, outputs, tokens, machine == &fp8_);
       if (!(error < 1e-2)) failed_ = true;
       const GraphTime time = time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work);
       std::printf(
@@ -313,7 +338,7 @@ class LinearBench {
           flops * 1e-6 / time.microseconds, time.nodes, error, error < 1e-2 ? "" : "  WRONG");
       std::fflush(stdout);
     }
-    require_cuda(cudaFree(device_x), "free");
+    free_inputs(inputs);
     for (void* y : outputs) require_cuda(cudaFree(y), "free");
   }
 
@@ -322,8 +347,7 @@ class LinearBench {
                std::FILE* csv) {
     std::vector<bf16> x(static_cast<std::size_t>(tokens * problem.x_width));
     for (bf16& value : x) value = random_value(random_);
-    bf16* device_x = device_array<bf16>(x.size());
-    copy_to_device(device_x, x.data(), x.size() * 2);
+    const Inputs inputs = upload_inputs(problem, tokens, x);
     std::vector<void*> outputs;
     for (const Part& part : problem.parts) outputs.push_back(device_array<std::byte>(output_bytes(part, tokens)));
     std::vector<std::vector<std::byte>> expected;
@@ -331,7 +355,7 @@ class LinearBench {
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         fill_on_device(outputs[p], 0xff, output_bytes(problem.parts[p], tokens));
       }
-      if (!enqueue_family(machine, family, problem, tokens, 0, device_x, outputs)) continue;
+      if (!enqueue_family(machine, family, problem, tokens, 0, inputs, outputs)) continue;
       require_cuda(cudaStreamSynchronize(stream_), family.name.c_str());
       std::vector<std::vector<std::byte>> found;
       for (std::size_t p = 0; p < outputs.size(); ++p) {
@@ -340,7 +364,7 @@ class LinearBench {
       }
       if (expected.empty()) {
         expected = found;
-        const double error = sampled_error(problem, x, outputs, tokens);
+        const double error = sampled_error(problem, x, outputs, tokens, &machine == &fp8_);
         if (!(error < 1e-2)) failed_ = true;
         std::printf("%-15s T %5d  error of %s %.1e%s\n", problem.name.c_str(), tokens, family.name.c_str(), error,
                     error < 1e-2 ? "" : "  WRONG");
@@ -351,7 +375,7 @@ class LinearBench {
         for (std::size_t p = 0; p < found.size(); ++p) report_difference(problem.parts[p], found[p], expected[p]);
       }
       const GraphTime time = time_in_graph(stream_, 2 * sets_, 10, [&](int i) {
-        enqueue_family(machine, family, problem, tokens, i % sets_, device_x, outputs);
+        enqueue_family(machine, family, problem, tokens, i % sets_, inputs, outputs);
       });
       std::printf("%-15s T %5d  %-12s %9.2f us  %s\n", problem.name.c_str(), tokens, family.name.c_str(),
                   time.microseconds, same ? "same bytes" : "OTHER BYTES");
@@ -362,7 +386,7 @@ class LinearBench {
         std::fflush(csv);
       }
     }
-    require_cuda(cudaFree(device_x), "free");
+    free_inputs(inputs);
     for (void* y : outputs) require_cuda(cudaFree(y), "free");
   }
 
@@ -387,8 +411,8 @@ class LinearBench {
 
   // False where the family has no variant for the problem.
   bool enqueue_family(Machine& machine, const Family& family, const Problem& problem, std::int32_t tokens, int set,
-                      const bf16* x, const std::vector<void*>& outputs) {
-    const std::vector<LinearCall> calls = calls_of(machine, problem, set, x, outputs);
+                      const Inputs& inputs, const std::vector<void*>& outputs) {
+    const std::vector<LinearCall> calls = calls_of(machine, problem, tokens, set, inputs, outputs);
     cuda::LinearLauncher launcher(*machine.device, tokens, machine.scratch, stream_, family.forced);
     Status status;
     for (const LinearCall& call : calls) {
@@ -400,20 +424,24 @@ class LinearBench {
     return false;
   }
 
-  void enqueue(Machine& machine, const Problem& problem, std::int32_t tokens, int set, const bf16* x,
+  void enqueue(Machine& machine, const Problem& problem, std::int32_t tokens, int set, const Inputs& inputs,
                const std::vector<void*>& outputs) {
-    const Status status = machine.ops->linear(tokens, calls_of(machine, problem, set, x, outputs));
+    const Status status = machine.ops->linear(tokens, calls_of(machine, problem, tokens, set, inputs, outputs));
     if (!status.ok()) fail(status.to_string());
   }
 
-  static std::vector<LinearCall> calls_of(const Machine& machine, const Problem& problem, int set, const bf16* x,
-                                          const std::vector<void*>& outputs) {
+  // Weights whose own rule does not round inputs have these encoded where they take them so.
+  static std::vector<LinearCall> calls_of(const Machine& machine, const Problem& problem, std::int32_t tokens, int set,
+                                          const Inputs& inputs, const std::vector<void*>& outputs) {
     std::vector<LinearCall> calls;
     for (std::size_t p = 0; p < problem.parts.size(); ++p) {
       const Part& part = problem.parts[p];
-      calls.push_back({x + part.x_column, problem.x_width,
-                       machine.weights[static_cast<std::size_t>(set) * problem.parts.size() + p].get(), outputs[p],
-                       part.out, part.output});
+      const PackedLinear& weight = *machine.weights[static_cast<std::size_t>(set) * problem.parts.size() + p];
+      calls.push_back({inputs.x + part.x_column, problem.x_width, &weight, outputs[p], part.out, part.output});
+      if (part.activation == kPlain && machine.ops->takes_encoded_rows(tokens, weight)) {
+        calls.back().encoded = inputs.encoded;
+        calls.back().encoded_column = part.x_column;
+      }
     }
     return calls;
   }
@@ -422,9 +450,10 @@ class LinearBench {
     return static_cast<std::size_t>(tokens * part.out) * (part.output == OutputType::kF32 ? 4 : 2);
   }
 
-  // Relative L2 of outputs sampled over rows, columns and parts, against FP64.
+  // Relative L2 of outputs sampled over rows, columns and parts, against FP64. fp8: products of E4M3, which round the
+  // inputs of every FP8 weight.
   double sampled_error(const Problem& problem, const std::vector<bf16>& x, const std::vector<void*>& outputs,
-                       std::int32_t tokens) {
+                       std::int32_t tokens, bool fp8) {
     double error = 0;
     double norm = 0;
     for (std::size_t p = 0; p < problem.parts.size(); ++p) {
@@ -439,7 +468,8 @@ class LinearBench {
         for (std::size_t k = 0; k < row.size(); ++k) {
           row[k] = to_float(x[static_cast<std::size_t>(t * problem.x_width + part.x_column) + k]);
         }
-        if (part.activation == kRounded) round_activation_fp8(row.data(), row.size());
+        const bool rounds = part.activation == kRounded || (fp8 && part.encoding == kFp8);
+        if (rounds) round_activation_fp8(row.data(), row.size());
         double reference = 0;
         for (std::int64_t k = 0; k < part.in; ++k) {
           reference += weight_value(matrices_[p], n, k) * double{row[static_cast<std::size_t>(k)]};

@@ -70,7 +70,8 @@ class BlockConsumer {
     return end_sums<kShifted>();
   }
 
-  // What sum() left, divided, rounded, turned, and out through the slot of the last tile, which is then free.
+  // What sum() left, divided, rounded, turned, maybe encoded, and out through the slot of the last tile, which is then
+  // free.
   __device__ void write(const CUtensorMap& outputs) {
     // Read here: the addresses that follow from it would otherwise be computed ahead of all tiles, and spilled.
     int thread;
@@ -81,16 +82,24 @@ class BlockConsumer {
     const int slot = (tiles() - 1) % 2;
     const std::uint32_t half = shared_address(shared_.slot[slot]) + group * kHalfAtoms * kAtomBytes;
     const bool turns = group == 1 && p_.output_rope.inverse_frequency != nullptr;
+    constexpr int kBoxes = Pass::kEncodes ? kHalfParts : kHalfAtoms;
+    constexpr int kColumns = kHalfValues / kBoxes;
 #pragma unroll
-    for (int atom = 0; atom < kHalfAtoms; ++atom) {
-      stage_outputs(o_, factor_, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at()],
-                    fragment_address(half + atom * kAtomBytes, first_row, lane), lane);
+    for (int box = 0; box < kBoxes; ++box) {
+      const std::uint32_t atom = half + box * kAtomBytes;
+      if constexpr (Pass::kEncodes) {
+        stage_encoded_block(*p_.encoded, p_.heads, shared_.item[at()].token, shared_.item[at()].first_head + first_row,
+                            group, box, o_, factor_, turns, shared_.rotation[at()], code_address(atom, first_row, lane),
+                            lane);
+      } else {
+        stage_outputs(o_, factor_, box, turns && box == kBoxes - 1, shared_.rotation[at()],
+                      fragment_address(atom, first_row, lane), lane);
+      }
       fence_async_proxy();
       __syncwarp();
       if (lane == 0) {
-        store_box_of_matrix(&outputs, (group * kHalfAtoms + atom) * kAtomValues,
-                            shared_.item[at()].first_head + first_row, shared_.item[at()].token,
-                            half + atom * kAtomBytes + first_row * kAtomRowBytes);
+        store_box_of_matrix(&outputs, (group * kBoxes + box) * kColumns, shared_.item[at()].first_head + first_row,
+                            shared_.item[at()].token, atom + first_row * kAtomRowBytes);
       }
     }
     if (lane != 0) return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_plan.cuh"
+#include "backend/cuda/kernels/attend/encoded_outputs.cuh"
 #include "backend/cuda/kernels/common/async_copy.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
 
@@ -21,11 +22,16 @@ __device__ inline int end_first_round(Shared& shared) {
 }
 
 // Zeros for the outputs of a token without rows, by kBlockConsumers threads, of which this is one. Item: a token and
-// its first head.
-template <class Item>
+// its first head. kEncodes: whether outputs may be wanted encoded.
+template <bool kEncodes, class Item>
 __device__ inline void write_item_zeros(const AttendParams& p, const Item& item, int thread) {
   constexpr int kUnits = kHeadDim / kUnitValues;
   const int heads = min(kTileHeads, p.heads - item.first_head);
+  if (kEncodes && p.encoded) {
+    write_encoded_zeros(*p.encoded, p.heads, item.token, item.first_head, heads, 0, kHeadBlocks, thread,
+                        kBlockConsumers);
+    return;
+  }
   bf16* first = p.o + (std::int64_t{item.token} * p.heads + item.first_head) * kHeadDim;
   for (int i = thread; i < heads * kUnits; i += kBlockConsumers) reinterpret_cast<uint4*>(first)[i] = uint4{};
 }

@@ -174,7 +174,8 @@ __device__ inline void consume_items(const AttendParams& p, const CUtensorMap& q
         }
       }
     } else {
-      if (shared.item[at].rows == 0) write_item_zeros(p, shared.item[at], static_cast<int>(threadIdx.x));
+      if (shared.item[at].rows == 0)
+        write_item_zeros<Pass::kEncodes>(p, shared.item[at], static_cast<int>(threadIdx.x));
       meet_consumers(shared, 0);
       next();
       meet_consumers(shared, 1);
@@ -265,8 +266,8 @@ __device__ inline bool any_item(const AttendParams& p, const Pass& pass, const B
 #endif
 
 // Grid: any number of blocks; of EvenPass as many as divide the items. `queries`, `outputs`: encode_query_map()'s and
-// encode_output_map()'s. Pass: BlockPass for tokens of up to kMaximumRows rows or selected ones, EvenPass for the same,
-// DensePass, DenseRunsPass or Decoded<DenseRunsPass> for the others.
+// encode_output_map()'s. Pass: BlockPass or EncodedBlockPass for tokens of up to kMaximumRows rows or selected ones,
+// EvenPass for the same, DensePass, DenseRunsPass or Decoded<DenseRunsPass> for the others.
 template <class Pass>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attend_block_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,

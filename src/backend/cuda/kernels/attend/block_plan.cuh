@@ -68,6 +68,7 @@ struct BlockPass {
   static constexpr bool kSplits = false;   // whether items are splits of tokens
   static constexpr bool kDecoded = false;  // whether rows come decoded (decoded_rows.cuh)
   static constexpr bool kHands = false;    // whether blocks hand tokens on (even_pass.cuh)
+  static constexpr bool kEncodes = false;  // whether outputs leave encoded (encoded_outputs.cuh)
 
   std::int32_t item_count;
   std::int32_t groups;  // groups of 64 heads
@@ -89,6 +90,11 @@ struct BlockPass {
   // Whether this pass takes all tokens, and whether it takes one; needs no more than the step's positions.
   [[nodiscard]] __device__ bool takes_all() const { return !dense; }
   [[nodiscard]] __device__ static bool takes(const TokenRows& token_rows) { return !token_rows.is_dense(); }
+};
+
+// The same items for AttendParams::encoded: a kernel of its own, since that one's registers are full.
+struct EncodedBlockPass : BlockPass {
+  static constexpr bool kEncodes = true;
 };
 
 inline BlockPass block_pass(const WarpgroupPlan& plan) {

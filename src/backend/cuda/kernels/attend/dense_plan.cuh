@@ -34,6 +34,7 @@ static_assert(kSplitBytes == kSplitQuads * sizeof(float4) + kTileHeads * sizeof(
 struct DensePass {
   static constexpr bool kSplits = true;
   static constexpr bool kDecoded = false;
+  static constexpr bool kEncodes = false;
   static constexpr bool kHands = false;
   static constexpr bool kRuns = false;
 

@@ -25,6 +25,7 @@ struct EvenPass {
   static constexpr bool kSplits = false;
   static constexpr bool kDecoded = false;
   static constexpr bool kHands = true;
+  static constexpr bool kEncodes = false;
 
   BlockPass tokens;
   EvenShares shares;

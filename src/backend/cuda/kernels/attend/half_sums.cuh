@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/attend/encoded_outputs.cuh"
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/attend/tile_scores.cuh"
 #include "backend/cuda/kernels/common/bf16_words.cuh"
@@ -86,6 +87,39 @@ __device__ inline void stage_outputs(const HalfSums& sums, const float (&factor)
   }
 }
 
+// Sums of a block of 128 values times the heads' factors, rounded, and the last 64 of them turned if `turned`.
+__device__ __forceinline__ void round_block(const float (&sums)[kHalfValues / kHalfParts / 2], const float (&factor)[2],
+                                            bool turned, const Rotation* rotation, int lane, BlockPairs& pairs) {
+  constexpr int kTurned = (static_cast<int>(kEncodedBlockValues) - kRopeDim) / 8;  // tiles before those
+  static_assert(kHalfValues / kHalfParts == kEncodedBlockValues);
+#pragma unroll
+  for (int tile = 0; tile < kBlockTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float* pair = &sums[tile * 4 + i * 2];
+      std::uint32_t& values = pairs[i][tile];
+      values = round_pair(pair[0] * factor[i], pair[1] * factor[i]);
+      if (tile >= kTurned && turned) {
+        float even = low_value(values);
+        float odd = high_value(values);
+        rotate_pair(rotation[(tile - kTurned) * 4 + lane % 4], even, odd);
+        values = round_pair(even, odd);
+      }
+    }
+  }
+}
+// A block of the half, encoded, to 16 rows of an atom in shared memory, and its scales out. `half`: which of the two;
+// `head`: the warp's first one, of `heads` of the token; `to`: code_address() of it.
+__device__ __forceinline__ void stage_encoded_block(const EncodedRows& rows, int heads, std::int64_t token, int head,
+                                                    int half, int part, const HalfSums& sums, const float (&factor)[2],
+                                                    bool turns, const Rotation* rotation, std::uint32_t to, int lane) {
+  BlockPairs pairs;
+  round_block(sums[part], factor, turns && half == 1 && part == kHalfParts - 1, rotation, lane, pairs);
+  const BlockScales scales(pairs);
+  stage_codes(pairs, scales, to);
+  store_scales(rows, heads, token, head + lane / 4, half * kHalfParts + part, scales, lane);
+}
+
 inline constexpr int kStagedOutputBytes = 16 * kAtomRowBytes;  // 16 heads x 64 values
 
 // Times the heads' factors, rounded, turned, and out through `staged`, kStagedOutputBytes of this warp. `out`: the
@@ -120,6 +154,31 @@ __device__ inline void write_half_outputs(const HalfSums& sums, const float (&fa
       if (row < heads) {
         bf16* to = out + row * kHeadDim + atom * kAtomValues;
         reinterpret_cast<uint4*>(to)[lane % 8] = *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
+      }
+    }
+    __syncwarp();
+  }
+}
+
+// The same, encoded, a block at a time. `half`: which of the two; `head`: the warp's first one, of `heads` of the
+// token.
+__device__ __forceinline__ void write_encoded_half(const EncodedRows& rows, int heads, std::int64_t token, int head,
+                                                   int half, const HalfSums& sums, const float (&factor)[2],
+                                                   std::byte* staged, bool turns, const Rotation* rotation, int lane) {
+  const std::uint32_t to = static_cast<std::uint32_t>(__cvta_generic_to_shared(staged));
+#pragma unroll
+  for (int part = 0; part < kHalfParts; ++part) {
+    stage_encoded_block(rows, heads, token, head, half, part, sums, factor, turns, rotation, code_address(to, 0, lane),
+                        lane);
+    __syncwarp();
+    std::uint8_t* out =
+        rows.codes + (token * heads + head) * kHeadDim + (half * kHalfParts + part) * kEncodedBlockValues;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = i * 4 + lane / 8;
+      if (head + row < heads) {
+        reinterpret_cast<uint4*>(out + row * kHeadDim)[lane % 8] =
+            *reinterpret_cast<const uint4*>(staged + atom_offset(row, lane % 8));
       }
     }
     __syncwarp();

@@ -19,16 +19,30 @@
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/launch_check.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "base/try.h"
 
 namespace dsv4rt::cuda {
 namespace {
 
 constexpr const char* kName = "attend";
+// Up to so many tokens outputs are encoded by as many blocks as there are multiprocessors, so that the products behind
+// may begin to fetch their weights.
+constexpr std::int32_t kFewTokens = 64;
 
 // Groups of heads that a block takes.
 int head_groups(const AttendParams& p) {
   return (p.heads + kTileHeads - 1) / kTileHeads;
+}
+
+Status check_encoded(const AttendParams& p) {
+  const EncodedRows& rows = *p.encoded;
+  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.codes, 16, kName, "encoded.codes"));
+  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.scales, 16, kName, "encoded.scales"));
+  DSV4RT_RETURN_IF_ERROR(
+      require(rows.width == std::int64_t{p.heads} * kHeadDim, kName, "encoded.width", rows.width, "heads * 512"));
+  return require(rows.scale_stride >= encoded_scale_stride(p.step.counts.tokens), kName, "encoded.scale_stride",
+                 rows.scale_stride, "encoded_scale_stride() of the step's tokens or of more");
 }
 
 Status check(const AttendParams& p) {
@@ -47,6 +61,7 @@ Status check(const AttendParams& p) {
       require(p.ring.slot_bytes % 16 == 0, kName, "ring.slot_bytes", p.ring.slot_bytes, "multiples of 16"));
   DSV4RT_RETURN_IF_ERROR(require_shape(p.ring.shape, p.ring.format, kName, "ring.shape"));
   DSV4RT_RETURN_IF_ERROR(require_shape(p.staged_shape, p.ring.format, kName, "staged_shape"));
+  if (p.encoded) DSV4RT_RETURN_IF_ERROR(check_encoded(p));
   if (p.ratio == 0) return {};
   DSV4RT_RETURN_IF_ERROR(require_aligned(p.rows.blocks, 16, kName, "rows.blocks"));
   DSV4RT_RETURN_IF_ERROR(require(p.rows.shape.block_bytes % 16 == 0, kName, "rows.shape.block_bytes",
@@ -140,6 +155,13 @@ Status launch_hopper(const CudaDevice& device, const AttendParams& p, const Atte
   }
   if (!plan.dense) return launch_tokens(device, p, *plan.warpgroup, rows, stream);
   return launch_dense(device, p, plan, rows, decoded ? plan.decoded->bytes() : 0, scratch, stream);
+}
+
+Status launch_plan(const CudaDevice& device, const AttendParams& p, const AttendPlan& plan, const Scratch& scratch,
+                   cudaStream_t stream) {
+  if (plan.runs) return launch_runs(device, p, *plan.runs, stream);
+  if (plan.portable) return launch_portable(device, p, *plan.portable, stream);
+  return launch_hopper(device, p, plan, scratch, stream);
 }
 
 }  // namespace
@@ -247,6 +269,10 @@ bool AttendPlan::norms_queries() const {
   return runs || (warpgroup && warpgroup->cluster_blocks == 1);
 }
 
+bool AttendPlan::encodes_outputs() const {
+  return runs || (warpgroup && !dense && !warpgroup->even && warpgroup->cluster_blocks <= 2);
+}
+
 Result<bool> CudaOps::norms_queries(const AttendParams& params) {
   if (params.step.counts.tokens == 0) return false;
   DSV4RT_RETURN_IF_ERROR(check(params));
@@ -263,9 +289,14 @@ Status CudaOps::attend(const AttendParams& params) {
   DSV4RT_RETURN_IF_ERROR(require(!params.query_eps || plan.norms_queries(), kName, "step.counts.tokens",
                                  params.step.counts.tokens, "a step whose queries norms_queries() leaves to attend"));
   slow_paths_.tell(plan.slow);
-  if (plan.runs) return launch_runs(device_, params, *plan.runs, stream_);
-  if (plan.portable) return launch_portable(device_, params, *plan.portable, stream_);
-  return launch_hopper(device_, params, plan, scratch_, stream_);
+  if (!params.encoded || plan.encodes_outputs()) return launch_plan(device_, params, plan, scratch_, stream_);
+  AttendParams values = params;
+  values.encoded.reset();
+  DSV4RT_RETURN_IF_ERROR(launch_plan(device_, values, plan, scratch_, stream_));
+  const auto most_blocks = params.step.counts.tokens <= kFewTokens ? device_.multiprocessors() : 0;
+  return encode_input(
+      {.x = params.o, .x_stride = params.encoded->width, .to = *params.encoded, .tokens = params.step.counts.tokens},
+      most_blocks, stream_);
 }
 
 }  // namespace dsv4rt::cuda

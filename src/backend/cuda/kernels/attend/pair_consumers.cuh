@@ -261,14 +261,19 @@ class PairSummer {
   // at a time by each warp.
   __device__ void write() {
     const PairItem& item = shared_.item;
-    static_assert(sizeof(shared_.q) >= kPairSummers / 32 * kStagedOutputBytes);
-    std::byte* staged = shared_.q + warp() * kStagedOutputBytes;
     const int first_head = item.first_head + warp() * 16;
-    bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + rank_ * kHalfValues;
     const float2* factors = shared_.factor[pass_ - 1] + warp() * 16 + lane() / 4;
     const float factor[2] = {factors[0].x, factors[8].x};
-    write_half_outputs(o_, factor, staged, out, p_.heads - first_head,
-                       rank_ == 1 && p_.output_rope.inverse_frequency != nullptr, shared_.rotation, lane());
+    static_assert(sizeof(shared_.q) >= kPairSummers / 32 * kStagedOutputBytes);
+    std::byte* staged = shared_.q + warp() * kStagedOutputBytes;
+    const bool turns = rank_ == 1 && p_.output_rope.inverse_frequency != nullptr;
+    if (p_.encoded) {
+      write_encoded_half(*p_.encoded, p_.heads, item.token, first_head, rank_, o_, factor, staged, turns,
+                         shared_.rotation, lane());
+      return;
+    }
+    bf16* out = p_.o + (std::int64_t{item.token} * p_.heads + first_head) * kHeadDim + rank_ * kHalfValues;
+    write_half_outputs(o_, factor, staged, out, p_.heads - first_head, turns, shared_.rotation, lane());
   }
 
  private:

@@ -18,6 +18,11 @@ namespace dsv4rt::cuda {
 __device__ inline void write_pair_zeros(const AttendParams& p, std::int64_t token, int first_head, int rank) {
   constexpr int kUnits = kHalfValues / kUnitValues;
   const int heads = min(kTileHeads, p.heads - first_head);
+  if (p.encoded) {
+    write_encoded_zeros(*p.encoded, p.heads, token, first_head, heads, rank * kHalfParts, (rank + 1) * kHalfParts,
+                        static_cast<int>(threadIdx.x), kPairThreads);
+    return;
+  }
   for (int i = static_cast<int>(threadIdx.x); i < heads * kUnits; i += kPairThreads) {
     bf16* head = p.o + (token * p.heads + first_head + i / kUnits) * kHeadDim;
     reinterpret_cast<uint4*>(head + rank * kHalfValues)[i % kUnits] = uint4{};

@@ -69,6 +69,8 @@ struct AttendPlan {
   // Whether its kernels take queries as they are projected (AttendParams::query_eps): those of runs and of blocks alone
   // do, splits among them.
   [[nodiscard]] bool norms_queries() const;
+  // Whether its kernels encode outputs (AttendParams::encoded); otherwise that takes another kernel.
+  [[nodiscard]] bool encodes_outputs() const;
 };
 
 // Precondition: 1 token and more, and parameters that CudaOps::attend takes. `scratch_bytes`, `zero_bytes`: scratch

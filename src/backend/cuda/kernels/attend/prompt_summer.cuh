@@ -59,7 +59,7 @@ class PromptSummer {
       write(last);
     } else {
       barrier_wait(shared_address(&shared_.factor_full[at_]), n / 2 & 1);
-      if (item.rows == 0) write_item_zeros(p_, item, half_ * kRoleThreads + thread());
+      if (item.rows == 0) write_item_zeros<true>(p_, item, half_ * kRoleThreads + thread());
     }
     barrier_arrive(shared_address(&shared_.item_empty[at_]));  // every thread for itself, as the scorer's
   }
@@ -83,7 +83,8 @@ class PromptSummer {
     if (thread() % 32 == 0) barrier_arrive(shared_address(&shared_.empty[tile % 2][half_]));
   }
 
-  // The sums, multiplied, rounded, turned, and out through the half of the last tile's slot, which is then free.
+  // The sums, multiplied, rounded, turned, maybe encoded, and out through the half of the last tile's slot, which is
+  // then free.
   __device__ void write(int last) {
     const int own = thread();
     const int lane = own % 32;
@@ -91,16 +92,28 @@ class PromptSummer {
     const std::uint32_t staged = shared_address(half_of_slot(last));
     const bool turns = half_ == 1 && p_.output_rope.inverse_frequency != nullptr;
     const float factor[2] = {shared_.factor[at_][first_row + lane / 4], shared_.factor[at_][first_row + 8 + lane / 4]};
-#pragma unroll
-    for (int atom = 0; atom < kHalfAtoms; ++atom) {
-      stage_outputs(o_, factor, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at_],
-                    fragment_address(staged + atom * kAtomBytes, first_row, lane), lane);
+    const PromptItem& item = shared_.item[at_];
+    const int head = item.first_head + first_row;
+    // An atom's rows of this warp to column `column` of the map.
+    const auto store = [&](int atom, int column) {
       fence_async_proxy();
       __syncwarp();
-      if (lane == 0) {
-        store_box_of_matrix(&outputs_, (half_ * kHalfAtoms + atom) * kAtomValues,
-                            shared_.item[at_].first_head + first_row, shared_.item[at_].token,
-                            staged + atom * kAtomBytes + first_row * kAtomRowBytes);
+      if (lane != 0) return;
+      store_box_of_matrix(&outputs_, column, head, item.token, staged + atom * kAtomBytes + first_row * kAtomRowBytes);
+    };
+    if (p_.encoded) {
+#pragma unroll
+      for (int part = 0; part < kHalfParts; ++part) {
+        stage_encoded_block(*p_.encoded, p_.heads, item.token, head, half_, part, o_, factor, turns,
+                            shared_.rotation[at_], code_address(staged + part * kAtomBytes, first_row, lane), lane);
+        store(part, (half_ * kHalfParts + part) * static_cast<int>(kEncodedBlockValues));
+      }
+    } else {
+#pragma unroll
+      for (int atom = 0; atom < kHalfAtoms; ++atom) {
+        stage_outputs(o_, factor, atom, turns && atom == kHalfAtoms - 1, shared_.rotation[at_],
+                      fragment_address(staged + atom * kAtomBytes, first_row, lane), lane);
+        store(atom, (half_ * kHalfAtoms + atom) * kAtomValues);
       }
     }
     if (lane != 0) return;

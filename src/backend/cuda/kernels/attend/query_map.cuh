@@ -24,14 +24,16 @@ inline Status encode_query_map(const AttendParams& p, CUtensorMap& queries) {
                         queries);
 }
 
-// Values of a token's heads, in boxes of a warp's 16 heads x 64 values; heads beyond the token's are not written.
+// Values of a token's heads, or their codes, in boxes of a warp's 16 heads x 128 bytes; heads beyond the token's are
+// not written.
 inline Status encode_output_map(const AttendParams& p, CUtensorMap& outputs) {
-  return encode_row_map({.data = p.o,
-                         .value_bytes = 2,
+  const int value_bytes = p.encoded ? 1 : 2;
+  return encode_row_map({.data = p.encoded ? static_cast<void*>(p.encoded->codes) : p.o,
+                         .value_bytes = value_bytes,
                          .columns = kHeadDim,
                          .rows = p.heads,
-                         .row_bytes = kHeadDim * 2,
-                         .box_columns = kAtomValues,
+                         .row_bytes = kHeadDim * value_bytes,
+                         .box_columns = kAtomRowBytes / value_bytes,
                          .box_rows = 16,
                          .matrices = p.step.counts.tokens},
                         outputs);

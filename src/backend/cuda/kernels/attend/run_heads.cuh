@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/encoded_outputs.cuh"
 #include "backend/cuda/kernels/attend/query_norm.cuh"
 #include "backend/cuda/kernels/attend/run_plan.cuh"
 #include "backend/cuda/kernels/attend/softmax_math.cuh"
@@ -13,6 +14,7 @@
 #include "backend/cuda/kernels/common/rope.cuh"
 #include "backend/cuda/kernels/common/row_decode.cuh"
 #include "backend/cuda/kernels/common/shared_address.cuh"
+#include "backend/cuda/kernels/common/transpose_lanes.cuh"
 #include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/ops.h"
 
@@ -30,7 +32,7 @@ struct RunToken {
 };
 
 // kNorms: whether queries get their norm and rotation here.
-template <bool kCompresses, bool kNorms>
+template <bool kCompresses, bool kNorms, bool kEncodes>
 class RunConsumer {
  public:
   using Shape = RunShape<kCompresses>;
@@ -350,35 +352,47 @@ class RunConsumer {
     wgmma_hold(weights);
   }
 
-  // o * factor, rounded, turned if the part is the last. Four lanes exchange what they have of 32 values, so that each
-  // writes 16 bytes of a head.
+  // o * factor, rounded, turned if the part is the last, and out.
   template <bool kLast>
   __device__ void write(std::int32_t token, int part, const float (&o)[kPartValues / 2], const float (&factor)[2],
                         const Rotation& rotation) const {
-    constexpr int kTiles = 4;                              // 8 values each
     constexpr int kTurned = (kPartValues - kRopeDim) / 8;  // tiles before those that are turned
+    static_assert(kPartValues == kEncodedBlockValues);
+    BlockPairs pairs;
+#pragma unroll
+    for (int tile = 0; tile < kBlockTiles; ++tile) {
+      const float* four = &o[4 * tile];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        pairs[half][tile] = round_pair(four[2 * half] * factor[half], four[2 * half + 1] * factor[half]);
+      }
+      if (kLast && tile >= kTurned && rotates()) {
+        rotate(rotation, 4 * (tile - kTurned) + lane_ % 4, pairs[0][tile], pairs[1][tile]);
+      }
+    }
+    if constexpr (kEncodes) {
+      const BlockScales scales(pairs);
+      store_codes(*p_.encoded, p_.heads, token, head(0), part, pairs, scales, lane_);
+      store_scales(*p_.encoded, p_.heads, token, head(0), part, scales, lane_);
+    } else {
+      write_values(token, part, pairs);
+    }
+  }
+  // Four lanes exchange what they have of 32 values, so that each writes 16 bytes of a head.
+  __device__ void write_values(std::int32_t token, int part, const BlockPairs& pairs) const {
+    constexpr int kTiles = 4;  // 8 values each
     bf16* to =
         p_.o + (std::int64_t{token} * p_.heads + head(0)) * kHeadDim + part * kPartValues + lane_ % 4 * kUnitValues;
 #pragma unroll
-    for (int first = 0; first < kPartValues / 8; first += kTiles) {
-      std::uint32_t words[2][kTiles];
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const int tile = first + i;
-        const float* four = &o[4 * tile];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          words[half][i] = round_pair(four[2 * half] * factor[half], four[2 * half + 1] * factor[half]);
-        }
-        if (kLast && tile >= kTurned && rotates()) {
-          rotate(rotation, 4 * (tile - kTurned) + lane_ % 4, words[0][i], words[1][i]);
-        }
-      }
+    for (int first = 0; first < kBlockTiles; first += kTiles) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        transpose(words[half]);
+        std::uint32_t words[kTiles];
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) words[i] = pairs[half][first + i];
+        transpose_of_four_lanes(words, lane_);
         *reinterpret_cast<uint4*>(to + half * 8 * kHeadDim + first * 8) =
-            make_uint4(words[half][0], words[half][1], words[half][2], words[half][3]);
+            make_uint4(words[0], words[1], words[2], words[3]);
       }
     }
   }
@@ -395,24 +409,6 @@ class RunConsumer {
       float second = high_value(*values);
       rotate_pair(own, first, second);
       *values = round_pair(first, second);
-    }
-  }
-
-  // Word j of lane i of four to word i of lane j.
-  __device__ void transpose(std::uint32_t (&words)[4]) const {
-    const bool odd = (lane_ & 1) != 0;
-    const bool upper = (lane_ & 2) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[i] : words[i + 1], 1);
-      words[i] = odd ? other : words[i];
-      words[i + 1] = odd ? words[i + 1] : other;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i + 2], 2);
-      words[i] = upper ? other : words[i];
-      words[i + 2] = upper ? words[i + 2] : other;
     }
   }
 

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "backend/cuda/kernels/attend/block_sync.cuh"
+#include "backend/cuda/kernels/attend/encoded_outputs.cuh"
 #include "backend/cuda/kernels/attend/run_heads.cuh"
 #include "backend/cuda/kernels/attend/run_plan.cuh"
 #include "backend/cuda/kernels/attend/run_rows.cuh"
@@ -18,14 +19,20 @@ namespace dsv4rt::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Zeros for the outputs of a token without rows.
+template <bool kEncodes>
 __device__ inline void write_no_rows(const AttendParams& p, std::int64_t token, int first_head) {
+  if constexpr (kEncodes) {
+    write_encoded_zeros(*p.encoded, p.heads, token, first_head, kRunHeads, 0, kHeadBlocks,
+                        static_cast<int>(threadIdx.x), kRunConsumers);
+    return;
+  }
   auto* to = reinterpret_cast<uint4*>(p.o + (token * p.heads + first_head) * kHeadDim);
   for (int i = static_cast<int>(threadIdx.x); i < kRunHeads * kHeadDim / kUnitValues; i += kRunConsumers) {
     to[i] = uint4{};
   }
 }
 
-template <bool kCompresses, bool kNorms>
+template <bool kCompresses, bool kNorms, bool kEncodes>
 __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block, RunShared<kCompresses>& shared) {
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   const auto most_compressed = static_cast<std::int32_t>(most_compressed_rows(p));
@@ -33,7 +40,7 @@ __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block
     return kCompresses ? min((position + 1) / p.ratio, most_compressed) : 0;
   };
   RunDecoder<kCompresses> decoder(p, shared.rows);
-  RunConsumer<kCompresses, kNorms> consumer(p, shared, group, block.first_head);
+  RunConsumer<kCompresses, kNorms, kEncodes> consumer(p, shared, group, block.first_head);
   std::int32_t alone_until = block.begin;  // tokens before it are runs of their own
 #pragma unroll 1
   for (std::int32_t first = block.begin; first < block.end;) {
@@ -41,7 +48,7 @@ __device__ inline void consume_runs(const AttendParams& p, const RunBlock& block
     const std::int32_t own = first + (group + kRunGroups - (first - block.begin) % kRunGroups) % kRunGroups;
     const TokenPosition place = token_position(p.step, first);
     if (!place.real) {
-      write_no_rows(p, first, block.first_head);
+      write_no_rows<kEncodes>(p, first, block.first_head);
       if (own == first) consumer.skip();
       ++first;
       continue;
@@ -106,8 +113,8 @@ __device__ inline void copy_run_queries(const AttendParams& p, const CUtensorMap
 // `queries`: rows of a head's values, in boxes of 64 x 64. Grid: blocks of pass.block_tokens tokens * groups of heads.
 // Precondition: the window is kRunWindow, heads are a multiple of kRunHeads, rows are not selected, no token has more
 // than kRunCompressedRows of them, and one has compressed rows only where its window is full. kNorms: p.query_eps has a
-// value.
-template <bool kCompresses, bool kNorms>
+// value; kEncodes: p.encoded has.
+template <bool kCompresses, bool kNorms, bool kEncodes>
 __global__ void __launch_bounds__(kRunThreads, 1)
     attend_run_kernel(const __grid_constant__ AttendParams p, const __grid_constant__ CUtensorMap queries,
                       RunPass pass) {
@@ -129,7 +136,7 @@ __global__ void __launch_bounds__(kRunThreads, 1)
   const RunBlock block(pass);
   if (warp < kRunConsumers / 32) {
     take_registers<kRunConsumerRegisters>();
-    consume_runs<kCompresses, kNorms>(p, block, shared);
+    consume_runs<kCompresses, kNorms, kEncodes>(p, block, shared);
   } else {
     give_registers<kRunProducerRegisters>();
     if (warp == kRunConsumers / 32 && elected_lane()) copy_run_queries<kCompresses, kNorms>(p, queries, block, shared);

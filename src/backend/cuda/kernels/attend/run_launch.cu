@@ -13,10 +13,10 @@ namespace {
 
 static_assert(kRunHeads == kTileHeads && kRunWindow == kMappedWindow);
 
-template <bool kCompresses, bool kNorms>
+template <bool kCompresses, bool kNorms, bool kEncodes>
 Status launch(const CudaDevice& device, const AttendParams& p, const RunPlan& plan, cudaStream_t stream) {
   constexpr std::size_t kSharedBytes = sizeof(RunShared<kCompresses>);
-  const auto kernel = attend_run_kernel<kCompresses, kNorms>;
+  const auto kernel = attend_run_kernel<kCompresses, kNorms, kEncodes>;
   DSV4RT_RETURN_IF_ERROR(device.prepare(kernel, kSharedBytes));
   CUtensorMap queries;
   DSV4RT_RETURN_IF_ERROR(encode_query_map(p, queries));
@@ -46,9 +46,14 @@ std::optional<RunPlan> plan_runs(int multiprocessors, const AttendParams& p, std
 }
 
 Status launch_runs(const CudaDevice& device, const AttendParams& params, const RunPlan& plan, cudaStream_t stream) {
-  const auto launch_form = params.ratio > 0 ? (params.query_eps ? launch<true, true> : launch<true, false>)
-                                            : (params.query_eps ? launch<false, true> : launch<false, false>);
-  return launch_form(device, params, plan, stream);
+  const auto run = [&]<bool kCompresses, bool kNorms>() {
+    return params.encoded ? launch<kCompresses, kNorms, true>(device, params, plan, stream)
+                          : launch<kCompresses, kNorms, false>(device, params, plan, stream);
+  };
+  if (params.ratio > 0) {
+    return params.query_eps ? run.template operator()<true, true>() : run.template operator()<true, false>();
+  }
+  return params.query_eps ? run.template operator()<false, true>() : run.template operator()<false, false>();
 }
 
 }  // namespace dsv4rt::cuda

@@ -11,12 +11,35 @@
 namespace dsv4rt::cuda {
 namespace {
 
-Status check_call(const LinearCall& call) {
-  if (call.x == nullptr || call.weight == nullptr || call.y == nullptr) {
+Status check_encoded(std::int32_t tokens, const LinearCall& call) {
+  const EncodedRows& rows = *call.encoded;
+  if (!takes_encoded_rows(tokens, static_cast<const CudaPackedLinear&>(*call.weight))) {
+    return {StatusCode::kInvalidArgument, "linear: encoded inputs, for a step of " + std::to_string(tokens) +
+                                              " tokens or a weight for which takes_encoded_rows() is false"};
+  }
+  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.codes, 16, "linear", "encoded.codes"));
+  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.scales, 16, "linear", "encoded.scales"));
+  DSV4RT_RETURN_IF_ERROR(require(rows.scale_stride >= encoded_scale_stride(tokens) && rows.scale_stride % 4 == 0,
+                                 "linear", "encoded.scale_stride", rows.scale_stride,
+                                 "encoded_scale_stride() of the step's tokens or of more"));
+  DSV4RT_RETURN_IF_ERROR(
+      require(rows.width % kScaleBlockInputs == 0, "linear", "encoded.width", rows.width, "multiples of 128"));
+  return require(call.encoded_column >= 0 && call.encoded_column % kScaleBlockInputs == 0 &&
+                     call.encoded_column <= rows.width - call.weight->in_features(),
+                 "linear", "encoded_column", call.encoded_column,
+                 "multiples of 128 from which on there are in_features columns");
+}
+
+Status check_call(std::int32_t tokens, const LinearCall& call) {
+  if ((call.x == nullptr && !call.encoded) || call.weight == nullptr || call.y == nullptr) {
     return {StatusCode::kInvalidArgument, "linear: x, weight or y is null"};
   }
-  DSV4RT_RETURN_IF_ERROR(require(call.x_stride >= call.weight->in_features(), "linear", "x_stride", call.x_stride,
-                                 "the weight's in_features and more"));
+  if (call.encoded) {
+    DSV4RT_RETURN_IF_ERROR(check_encoded(tokens, call));
+  } else {
+    DSV4RT_RETURN_IF_ERROR(require(call.x_stride >= call.weight->in_features(), "linear", "x_stride", call.x_stride,
+                                   "the weight's in_features and more"));
+  }
   return require(call.y_stride >= call.weight->out_features(), "linear", "y_stride", call.y_stride,
                  "the weight's out_features and more");
 }
@@ -25,9 +48,11 @@ Status check_call(const LinearCall& call) {
 
 Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
   DSV4RT_RETURN_IF_ERROR(require(tokens >= 0, "linear", "tokens", tokens, "0 and more"));
-  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(tokens, call));
   if (tokens == 0) return {};
-  const auto exact = [&](const LinearCall& call) { return library_ == nullptr || !library_->takes(tokens, call); };
+  const auto exact = [&](const LinearCall& call) {
+    return library_ == nullptr || call.encoded || !library_->takes(tokens, call);
+  };
   // All use the scratch: tiles run first, lanes and cuBLASLt in stream order after them.
   LinearLauncher tiles(device_, tokens, scratch_, stream_);
   for (const LinearCall& call : calls) {
@@ -46,8 +71,12 @@ Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
   return library_ == nullptr ? Status{} : library_->run(tokens, calls, scratch_, stream_);
 }
 
+bool CudaOps::takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const {
+  return cuda::takes_encoded_rows(tokens, static_cast<const CudaPackedLinear&>(weight));
+}
+
 Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
-  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(call));
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(norm.tokens, call));
   const bool together = norm.tokens > 0 && std::all_of(calls.begin(), calls.end(), [&](const LinearCall& call) {
                           const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
                           return weight.wgmma_packed() && weight.in_features() == norm.width && call.x == norm.y &&

@@ -91,7 +91,9 @@ LinearPlan plan_portable(std::int32_t tokens, const LinearShape& shape) {
 Result<LinearPlan> plan_gemv(const DeviceFacts& device, std::int32_t tokens, std::span<const LinearShape> shapes,
                              bool normed) {
   LinearPlan plan{.variant = {LinearFamily::kGemv, 0}, .item_tokens = kGemvTokens};
-  if (tokens > kGemvTokens) return does_not_fit(plan.variant);
+  // It rounds inputs itself.
+  const bool encoded = std::ranges::any_of(shapes, [](const LinearShape& shape) { return shape.encoded; });
+  if (tokens > kGemvTokens || encoded) return does_not_fit(plan.variant);
   int input_bytes = 0;
   int segment_bytes = 0;  // weights of the longest segment
   for (const LinearShape& shape : shapes) {
@@ -283,8 +285,7 @@ std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, 
                                        std::int64_t outputs, std::int64_t inputs, LinearPrecision precision) {
   if (!has_sm90a || outputs % kRowTile != 0 || inputs % kScaleBlockInputs != 0) return std::nullopt;
   if (encoding == WeightEncoding::kFp8Block128) {
-    const bool products = precision == LinearPrecision::kFp8 && activation == ActivationRounding::kFp8Block128;
-    return products ? TileKind::kFp8Products : TileKind::kFp8;
+    return precision == LinearPrecision::kFp8 ? TileKind::kFp8Products : TileKind::kFp8;
   }
   const bool plain = encoding == WeightEncoding::kBf16 && activation == ActivationRounding::kNone;
   return plain ? std::optional(TileKind::kBf16) : std::nullopt;
@@ -401,6 +402,9 @@ int most_problems(std::int32_t tokens) {
 }
 std::int32_t most_norm_tokens() {
   return kMostGemvTokens;
+}
+std::int32_t least_encoded_tokens() {
+  return kMostGemvTokens + 1;
 }
 std::int32_t most_one_wave_tokens() {
   return kMostSplitKTokens;

@@ -32,7 +32,7 @@ enum class LinearFamily : std::uint8_t {
 };
 
 // The tiles that a weight is packed in, by its kind and shape; nothing: lanes. The values of an FP8 weight's scales may
-// forbid tiles still (tile_kind_of).
+// forbid tiles still (tile_kind_of). Products of E4M3 round their inputs whether or not the weight's own rule does.
 std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
                                        std::int64_t outputs, std::int64_t inputs,
                                        LinearPrecision precision = LinearPrecision::kExact);
@@ -45,6 +45,7 @@ struct LinearShape {
   std::int64_t inputs = 0;                       // K
   std::optional<TileKind> tiles = std::nullopt;  // nothing: packed in lanes
   bool rounds = false;                           // its inputs, to E4M3
+  bool encoded = false;                          // its inputs come as codes
 };
 
 // kUnsupported for inputs that the weight's kernels cannot read: lanes take pairs, tiles whole 16-byte units.
@@ -112,6 +113,8 @@ bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t t
 int most_problems(std::int32_t tokens);
 // Up to how many tokens a norm is computed in the products' kernel.
 std::int32_t most_norm_tokens();
+// From how many on products of E4M3 read their inputs encoded; before they encode them themselves.
+std::int32_t least_encoded_tokens();
 // Up to how many no launch depends on how many clusters run at once.
 std::int32_t most_one_wave_tokens();
 

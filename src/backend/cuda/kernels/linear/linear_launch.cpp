@@ -24,12 +24,21 @@ const CudaPackedLinear& packed(const LinearCall& call) {
   return static_cast<const CudaPackedLinear&>(*call.weight);
 }
 
+// Calls that are encoded read one input if it is one row of codes that they read parts of.
 bool same_input(const LinearCall& a, const LinearCall& b) {
+  if (a.encoded || b.encoded) {
+    return a.encoded && b.encoded && a.encoded->codes == b.encoded->codes && a.encoded->scales == b.encoded->scales;
+  }
   return a.x == b.x && a.x_stride == b.x_stride && a.weight->in_features() == b.weight->in_features();
 }
 
 bool multiplies_codes(const LinearCall& call) {
   return packed(call).wgmma_packed() && packed(call).tile_kind() == TileKind::kFp8Products;
+}
+
+// Codes round inputs of weights, too, whose own rule does not.
+bool rounds(const LinearCall& call) {
+  return packed(call).activation() == ActivationRounding::kFp8Block128 || multiplies_codes(call);
 }
 
 int segments_of(const LinearCall& call) {
@@ -171,9 +180,7 @@ Status box_outputs(LinearParams& params, const LinearPlan& plan) {
 void set_rows(LinearParams& params, std::span<const LinearCall* const> calls) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     params.problems[i].input = static_cast<std::int16_t>(i);
-    params.rows[i] = {.x = calls[i]->x,
-                      .x_stride = calls[i]->x_stride,
-                      .rounds = packed(*calls[i]).activation() == ActivationRounding::kFp8Block128};
+    params.rows[i] = {.x = calls[i]->x, .x_stride = calls[i]->x_stride, .rounds = rounds(*calls[i])};
   }
 }
 
@@ -183,8 +190,13 @@ LinearShape shape_of(const LinearCall& call) {
   const CudaPackedLinear& weight = packed(call);
   LinearShape shape{.outputs = weight.out_features(), .inputs = weight.in_features()};
   if (weight.wgmma_packed()) shape.tiles = weight.tile_kind();
-  shape.rounds = weight.activation() == ActivationRounding::kFp8Block128;
+  shape.rounds = rounds(call);
+  shape.encoded = call.encoded.has_value();
   return shape;
+}
+
+bool takes_encoded_rows(std::int32_t tokens, const CudaPackedLinear& weight) {
+  return tokens >= least_encoded_tokens() && weight.wgmma_packed() && weight.tile_kind() == TileKind::kFp8Products;
 }
 
 Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens) {
@@ -208,14 +220,17 @@ Result<LinearPlan> LinearLauncher::plan(std::span<const LinearCall* const> calls
 Status LinearLauncher::add(const LinearCall& call) {
   const LinearShape shape = shape_of(call);
   if (!shape.tiles) return {StatusCode::kUnsupported, "linear: weights packed in lanes do not share launches"};
-  DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
+  if (!call.encoded) DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
   const bool codes = shape.tiles == TileKind::kFp8Products;
   const bool other_input =
       shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
   const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
   const int most = few ? kMaxPrefillProblems : most_problems(tokens_);
   const bool other_launch = count_ > 0 && !may_share_launch(shape_of(*calls_[0]), shape, tokens_);
-  if (count_ == most || other_input || other_launch) DSV4RT_RETURN_IF_ERROR(flush());
+  // Where the products' kernel rounds, every call's own input.
+  const bool rounds_each = tokens_ < least_encoded_tokens() && !forced_;
+  if (count_ == most || (other_input && !rounds_each) || other_launch) DSV4RT_RETURN_IF_ERROR(flush());
+  several_rounded_ = several_rounded_ || (count_ > 0 && other_input);
   if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;
   return {};
@@ -229,11 +244,14 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   if (count_ == 0) return {};
   const auto calls = std::span(calls_).first(static_cast<std::size_t>(count_));
   const LinearCall* const rounded = rounded_;
+  const bool several_rounded = several_rounded_;
   count_ = 0;
   rounded_ = nullptr;
+  several_rounded_ = false;
 
   DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(calls, false));
   if (planned.variant.family == LinearFamily::kGemv) return run_gemv(calls, planned, {});
+  if (several_rounded) return run_each(calls);
   const bool prefill = planned.variant.family == LinearFamily::kPrefill;
   const bool resident = prefill || planned.variant.family == LinearFamily::kFp8;
   LinearParams params{};
@@ -251,6 +269,16 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   split_last_problem(params, planned.single_tiles);
   DSV4RT_RETURN_IF_ERROR(box_outputs(params, planned));
   return launch_tiles(device_, params, planned, stream_);
+}
+
+Status LinearLauncher::run_each(std::span<const LinearCall* const> calls) {
+  std::array<const LinearCall*, kMaxProblems> all{};
+  std::ranges::copy(calls, all.begin());
+  for (const LinearCall* call : std::span(all).first(calls.size())) {
+    DSV4RT_RETURN_IF_ERROR(add(*call));
+    DSV4RT_RETURN_IF_ERROR(flush());
+  }
+  return {};
 }
 
 Status LinearLauncher::run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm) {
@@ -295,31 +323,27 @@ Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<con
   return true;
 }
 
-// The first input of params: codes and scales of a call's x, or of what norm makes.
+// The first input of params: codes and scales of a call's x, or of what norm makes, or those that the call comes with.
 Status LinearLauncher::encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm,
                               const LinearPlan& plan, int box_tokens) {
-  const std::int64_t width = call.weight->in_features();
-  const std::int64_t blocks = width / kScaleBlockInputs;
-  params.input_scale_stride = round_up(tokens_, plan.item_tokens);
-  const std::int64_t code_bytes = tokens_ * width;
-  const std::int64_t scale_bytes = blocks * params.input_scale_stride * std::int64_t{sizeof(float)};
-  DSV4RT_ASSIGN_OR_RETURN(std::byte * memory,
-                          scratch_.take(static_cast<std::size_t>(code_bytes + scale_bytes), "linear"));
-  auto* const scales = reinterpret_cast<float*>(memory + code_bytes);
-  auto* const codes = reinterpret_cast<std::uint8_t*>(memory);
-  params.input_scales = scales;
-  DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[0], memory, 1, width, width, tokens_, box_tokens));
-  if (norm != nullptr) {
-    return encoded_rms_norm(*norm, {codes, scales, params.input_scale_stride}, stream_);
+  EncodedRows rows = call.encoded.value_or(EncodedRows{});
+  if (!call.encoded) {
+    rows.width = call.weight->in_features();
+    rows.scale_stride = round_up(tokens_, plan.item_tokens);
+    const std::int64_t code_bytes = tokens_ * rows.width;
+    const std::int64_t scales = rows.width / kEncodedBlockValues * rows.scale_stride;
+    const std::int64_t bytes = code_bytes + scales * std::int64_t{sizeof(float)};
+    DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
+    rows.codes = reinterpret_cast<std::uint8_t*>(memory);
+    rows.scales = reinterpret_cast<float*>(memory + code_bytes);
   }
-  return encode_input({.x = call.x,
-                       .x_stride = call.x_stride,
-                       .codes = codes,
-                       .scales = scales,
-                       .scale_stride = params.input_scale_stride,
-                       .tokens = tokens_,
-                       .blocks = static_cast<std::int32_t>(blocks)},
-                      plan.rounding_blocks, stream_);
+  params.input_scales = rows.scales;
+  params.input_scale_stride = rows.scale_stride;
+  DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[0], rows.codes, 1, rows.width, rows.width, tokens_, box_tokens));
+  if (call.encoded) return {};
+  if (norm != nullptr) return encoded_rms_norm(*norm, rows, stream_);
+  return encode_input({.x = call.x, .x_stride = call.x_stride, .to = rows, .tokens = tokens_}, plan.rounding_blocks,
+                      stream_);
 }
 
 // Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
@@ -358,8 +382,11 @@ Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall
   const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const LinearCall& call = *calls[i];
-    if (packed(call).activation() == ActivationRounding::kFp8Block128) {
+    if (rounds(call)) {
       params.problems[i].input = static_cast<std::int16_t>(rounded_input);
+      if (call.encoded) {
+        params.problems[i].input_block = static_cast<std::int16_t>(call.encoded_column / kScaleBlockInputs);
+      }
       continue;
     }
     if (mapped == nullptr || !same_input(*mapped, call)) {

@@ -13,8 +13,13 @@
 
 namespace dsv4rt::cuda {
 
+class CudaPackedLinear;
+
 // What a choice depends on of a call over a weight of this backend.
 LinearShape shape_of(const LinearCall& call);
+
+// Whether calls with so many tokens over the weight may come encoded (LinearCall::encoded).
+bool takes_encoded_rows(std::int32_t tokens, const CudaPackedLinear& weight);
 
 // What the driver says of kernels: only what launches with so many tokens may need.
 Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens);
@@ -38,6 +43,7 @@ class LinearLauncher {
   Result<LinearPlan> plan(std::span<const LinearCall* const> calls, bool normed) const;
   Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none
+  Status run_each(std::span<const LinearCall* const> calls);
   Status set_maps(LinearParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
                   const RmsNormParams* norm, const LinearPlan& plan, int box_tokens);
   Status encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm, const LinearPlan& plan,
@@ -51,6 +57,7 @@ class LinearLauncher {
   std::array<const LinearCall*, kMaxProblems> calls_{};
   int count_ = 0;
   const LinearCall* rounded_ = nullptr;  // a call whose input is rounded for the next launch
+  bool several_rounded_ = false;         // whether there are others, which a kernel has to round itself
 };
 
 }  // namespace dsv4rt::cuda

@@ -11,12 +11,7 @@ namespace dsv4rt::cuda {
 // y as round_input() makes it of what rms_norm() gives. Precondition: 1 token and more, a width that is a multiple of
 // 128 and that rms_norm() takes, 16-byte aligned arrays.
 Status rounded_rms_norm(const RmsNormParams& params, cudaStream_t stream);
-// The same as encode_input() makes it: codes [T, width], scales [width / 128][T], rows scale_stride apart. y is unused.
-struct EncodedRows {
-  std::uint8_t* codes = nullptr;
-  float* scales = nullptr;
-  std::int32_t scale_stride = 0;
-};
+// The same as encode_input() makes it. y is unused.
 Status encoded_rms_norm(const RmsNormParams& params, const EncodedRows& rows, cudaStream_t stream);
 // Whether both take them.
 bool rounds_behind_norm(const RmsNormParams& params);

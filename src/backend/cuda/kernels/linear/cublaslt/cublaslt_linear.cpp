@@ -82,22 +82,21 @@ bool same_encoded_input(const LinearCall& a, const LinearCall& b) {
 // Codes and scales of x, of the whole units of rows and of the last one.
 Status encode_fp8(std::int32_t tokens, const LinearCall& call, std::byte* memory, cudaStream_t stream) {
   const std::int64_t inputs = call.weight->in_features();
-  const auto blocks = static_cast<std::int32_t>(inputs / kScaleBlockInputs);
   const Fp8Parts parts = fp8_parts(tokens, inputs, call.weight->out_features());
   const std::int32_t whole = tokens / kRowUnit * kRowUnit;
   EncodeInputParams params{.x = call.x,
                            .x_stride = call.x_stride,
-                           .codes = reinterpret_cast<std::uint8_t*>(memory + parts.codes),
-                           .scales = reinterpret_cast<float*>(memory + parts.scales),
-                           .scale_stride = whole,
-                           .tokens = whole,
-                           .blocks = blocks};
+                           .to = {.codes = reinterpret_cast<std::uint8_t*>(memory + parts.codes),
+                                  .width = inputs,
+                                  .scales = reinterpret_cast<float*>(memory + parts.scales),
+                                  .scale_stride = whole},
+                           .tokens = whole};
   if (whole > 0) DSV4RT_RETURN_IF_ERROR(encode_input(params, 0, stream));
   if (whole == tokens) return {};
   params.x += whole * call.x_stride;
-  params.codes += whole * inputs;
-  params.scales += std::int64_t{whole} * blocks;
-  params.scale_stride = kRowUnit;
+  params.to.codes += whole * inputs;
+  params.to.scales += std::int64_t{whole} * (inputs / kEncodedBlockValues);
+  params.to.scale_stride = kRowUnit;
   params.tokens = tokens - whole;
   return encode_input(params, 0, stream);
 }

@@ -54,9 +54,9 @@ struct Fp8Producer {
     at.weights = q.codes + row_tile * tile_bytes;
     at.second_tile = row_tile + 1 < q.row_tiles ? tile_bytes : 0;
     at.inputs = &p.inputs[q.input];
-    at.column = 0;
+    at.column = q.input_block * kScaleBlockInputs;
     at.token = item.token_tile * Shape::kTokens;
-    at.scales = p.input_scales + at.token;
+    at.scales = p.input_scales + std::int64_t{q.input_block} * p.input_scale_stride + at.token;
   }
   __device__ __forceinline__ void next(Stages& at) const {
     at.weights += kFp8TileBytes;

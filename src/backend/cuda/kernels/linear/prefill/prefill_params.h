@@ -16,7 +16,7 @@ struct PrefillParams {
   CUtensorMap outputs[kMaxPrefillProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
                                              // bytes x box_tokens rows
   LinearProblem problems[kMaxPrefillProblems];
-  const float* input_scales = nullptr;  // kFp8Products, see LinearParams
+  const float* input_scales = nullptr;  // kFp8Products: EncodedRows::scales
   std::int32_t input_scale_stride = 0;
   FirstItems first_item;
   std::int32_t tokens = 0;  // T

@@ -83,7 +83,8 @@ struct LinearProblem {
   std::int32_t row_groups = 0;    // groups of row tiles, those of one item each
   std::int32_t item_tiles = 0;    // row tiles of an item, of the last one maybe fewer
   std::int32_t scale_blocks = 0;  // K / 128
-  std::int16_t input = 0;  // index into LinearParams::inputs or rows
+  std::int16_t input = 0;         // index into LinearParams::inputs or rows
+  std::int16_t input_block = 0;   // kFp8Products: where its inputs begin among those encoded, in blocks of 128
   TileKind kind = TileKind::kBf16;
   bool float_output = false;
   bool wide_stores = false;   // y and its rows are 16-byte aligned
@@ -118,8 +119,8 @@ struct LinearParams {
   CUtensorMap outputs[kMaxBoxedOutputs];  // y as BF16; boxes of 64 outputs x an item's tokens, 128-byte swizzle
   InputRows rows[kMaxProblems];           // instead of `inputs` where the blocks bring inputs themselves
   InputNorm norm;                         // RMS norm of `rows` before the products
-  const float* input_scales = nullptr;    // kFp8Products: [K / 128][T], rows input_scale_stride apart, 16-byte aligned
-  std::int32_t input_scale_stride = 0;    // holds whole items of tokens
+  const float* input_scales = nullptr;    // kFp8Products: EncodedRows::scales
+  std::int32_t input_scale_stride = 0;
   LinearProblem problems[kMaxProblems];
   FirstItems first_item;
   std::int32_t tokens = 0;  // T

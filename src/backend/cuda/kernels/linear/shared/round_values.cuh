@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <cuda_fp16.h>
 
+#include "backend/cuda/kernels/common/encode_e4m3.cuh"
 #include "backend/cuda/kernels/common/launch_check.h"
 #include "base/fixed_divisor.h"
 #include "base/try.h"
-#include "layout/codec_e8m0.h"
 
 namespace dsv4rt::cuda {
 
@@ -45,15 +45,6 @@ struct RoundingPlace {
   unsigned members = block_members();  // lanes of the same block
 };
 
-// Magnitudes of a pair of BF16 values in the halves of a word, 0 for NaN and infinities (finite_amax). They order like
-// their bits.
-__device__ __forceinline__ std::uint32_t finite_magnitudes(std::uint32_t pair) {
-  const std::uint32_t magnitudes = pair & 0x7fff7fffU;
-  std::uint32_t excluded;  // the sum's sign is set where the exponent is all ones; its copies fill the half
-  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(excluded) : "r"(magnitudes + 0x00800080U));
-  return magnitudes & ~excluded;
-}
-
 // E8M0 code of a block's scale from its pairs of BF16 values, four a lane; `members` are the block's 16 lanes.
 __device__ __forceinline__ std::uint8_t block_scale_code(const std::uint32_t (&pairs)[4], unsigned members) {
   std::uint32_t most = 0;
@@ -63,35 +54,14 @@ __device__ __forceinline__ std::uint8_t block_scale_code(const std::uint32_t (&p
   for (int offset = kRoundingLanes / 2; offset > 0; offset /= 2) {
     most = __vmaxu2(most, __shfl_xor_sync(members, most, offset));
   }
-  return e8m0_scale_for_e4m3(__uint_as_float(max(most << 16, most & 0xffff0000U)));
-}
-
-// Exact: codes of block_scale_code() lie in 105 .. 247.
-__device__ __forceinline__ float reciprocal_scale(std::uint8_t scale_code) {
-  return __uint_as_float((254U - scale_code) << 23);
-}
-
-// value / scale, and NaN for an infinity (round_activation_fp8): the factor is the reciprocal for finite values.
-__device__ __forceinline__ float scaled(float value, float reciprocal) {
-  return value * __fmaf_rn(value, 0.0F, reciprocal);
-}
-
-// E4M3 codes of a pair of BF16 values: nearest, ties to even, saturating; NaN loses its sign, infinities become NaN.
-__device__ __forceinline__ std::uint16_t encode_pair(std::uint32_t pair, float reciprocal) {
-  const float low = scaled(__uint_as_float(pair << 16), reciprocal);
-  const float high = scaled(__uint_as_float(pair & 0xffff0000U), reciprocal);
-  std::uint16_t codes;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-  return codes;
+  return scale_code_of(most);
 }
 
 // Eight codes of a lane, and the code of its block's scale.
 struct EncodedInputs {
   uint2 codes;
   std::uint8_t scale_code;
-  [[nodiscard]] __device__ __forceinline__ float scale() const {
-    return __uint_as_float(static_cast<std::uint32_t>(scale_code) << 23);
-  }
+  [[nodiscard]] __device__ __forceinline__ float scale() const { return scale_of_code(scale_code); }
 };
 __device__ __forceinline__ EncodedInputs encode_block(uint4 packed, unsigned members) {
   const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
@@ -108,7 +78,7 @@ __device__ __forceinline__ uint4 round_block(uint4 packed, unsigned members) {
   const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
   const std::uint8_t scale_code = block_scale_code(pairs, members);
   const float reciprocal = reciprocal_scale(scale_code);
-  const float scale = __uint_as_float(static_cast<std::uint32_t>(scale_code) << 23);
+  const float scale = scale_of_code(scale_code);
   std::uint32_t out[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

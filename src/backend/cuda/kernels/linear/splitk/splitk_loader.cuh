@@ -65,10 +65,11 @@ struct SplitKLoader {
   __device__ __forceinline__ void load_inputs(int stage, int slot, std::uint32_t barrier) const {
     const TileKind kind = unit.q->kind;
     const std::uint32_t to = unit.slot(slot) + kRows * unit.tile_bytes;
-    copy_box(to, &p.inputs[unit.q->input], (unit.first_block * stages_per_scale(kind) + stage) * stage_inputs(kind),
+    const int block = unit.q->input_block + unit.first_block;
+    copy_box(to, &p.inputs[unit.q->input], (block * stages_per_scale(kind) + stage) * stage_inputs(kind),
              unit.first_token, barrier);
     if (kind != TileKind::kFp8Products) return;
-    const float* scales = p.input_scales + std::int64_t{unit.first_block + stage} * p.input_scale_stride;
+    const float* scales = p.input_scales + std::int64_t{block + stage} * p.input_scale_stride;
     copy_bulk(to + kSplitKBoxBytes<kTokens>, scales + unit.first_token, kTokens * int{sizeof(float)}, barrier,
               evict_normal_policy());
   }
