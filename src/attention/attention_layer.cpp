@@ -290,15 +290,26 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
                  .encoded = encoded ? std::optional(ws.encoded_o) : std::nullopt,
                  .encoded_column = encoded ? group * group_width : 0};
   }
-  DSV4RT_RETURN_IF_ERROR(ops.linear(step.counts.tokens, std::span(groups.data(), weights_->wo_a.size())));
+  const auto up = std::span(groups.data(), weights_->wo_a.size());
+  const std::int32_t tokens = step.counts.tokens;
+  bool encoded_latent = encoded && ops.takes_encoded_rows(tokens, *weights_->wo_b);
+  if (encoded_latent) {
+    DSV4RT_ASSIGN_OR_RETURN(encoded_latent, ops.encodes_outputs(tokens, up));
+  }
+  for (std::size_t g = 0; encoded_latent && g < up.size(); ++g) {
+    up[g].encoded_y = ws.encoded_latent;
+    up[g].encoded_y_column = static_cast<std::int64_t>(g) * config.o_lora_rank;
+  }
+  DSV4RT_RETURN_IF_ERROR(ops.linear(tokens, up));
 
-  const LinearCall down{.x = ws.o_latent,
-                        .x_stride = latent_width,
-                        .weight = weights_->wo_b.get(),
-                        .y = settings_.ranks == nullptr ? static_cast<void*>(out) : ws.rank_output,
-                        .y_stride = config.hidden_size,
-                        .output = settings_.ranks == nullptr ? OutputType::kBf16 : OutputType::kF32};
-  return ops.linear(step.counts.tokens, std::span(&down, 1));
+  LinearCall down{.x = ws.o_latent,
+                  .x_stride = latent_width,
+                  .weight = weights_->wo_b.get(),
+                  .y = settings_.ranks == nullptr ? static_cast<void*>(out) : ws.rank_output,
+                  .y_stride = config.hidden_size,
+                  .output = settings_.ranks == nullptr ? OutputType::kBf16 : OutputType::kF32};
+  if (encoded_latent) down.encoded = ws.encoded_latent;
+  return ops.linear(tokens, std::span(&down, 1));
 }
 
 // The ranks' outputs are added before they are rounded: with one rank or several, the output is rounded once.

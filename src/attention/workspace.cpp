@@ -27,6 +27,14 @@ class Carver {
   std::size_t used_ = 0;
 };
 
+// A last block of fewer than 128 values has a scale, too; nobody takes such rows as codes.
+EncodedRows carve_encoded(std::int32_t tokens, std::int64_t width, Carver& carver) {
+  EncodedRows rows{.width = width, .scale_stride = encoded_scale_stride(tokens)};
+  rows.codes = carver.take<std::uint8_t>(tokens * width);
+  rows.scales = carver.take<float>(ceil_div(width, kEncodedBlockValues) * rows.scale_stride);
+  return rows;
+}
+
 Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   const std::int64_t tokens = shape.max_tokens;
   Workspace ws;
@@ -44,13 +52,11 @@ Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   ws.topk_indices = carver.take<std::int32_t>(tokens * shape.top_k);
   ws.topk_count = carver.take<std::int32_t>(tokens);
   ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
-  if (shape.encodes_outputs) {
-    const std::int64_t width = shape.heads * kHeadDim;
-    ws.encoded_o = {.width = width, .scale_stride = encoded_scale_stride(shape.max_tokens)};
-    ws.encoded_o.codes = carver.take<std::uint8_t>(tokens * width);
-    ws.encoded_o.scales = carver.take<float>(width / kEncodedBlockValues * ws.encoded_o.scale_stride);
-  }
   ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
+  if (shape.encodes_outputs) {
+    ws.encoded_o = carve_encoded(shape.max_tokens, shape.heads * kHeadDim, carver);
+    ws.encoded_latent = carve_encoded(shape.max_tokens, shape.output_rank, carver);
+  }
   ws.rank_output = carver.take<float>(tokens * shape.rank_output_width);
   ws.packed_rows = carver.take<std::byte>(shape.packed_row_bytes);
   ws.packed_row_bytes = shape.packed_row_bytes;

@@ -47,6 +47,7 @@ struct Workspace {
   bf16* o = nullptr;                     // [T, h, 512]
   EncodedRows encoded_o;                 // the same as codes; none without encodes_outputs
   bf16* o_latent = nullptr;              // [T, output_rank]
+  EncodedRows encoded_latent;            // the same as codes; none without encodes_outputs
   float* rank_output = nullptr;          // [T, rank_output_width]: what this rank adds to the layer's output
   std::byte* packed_rows = nullptr;      // finished rows on their way between ranks, packed_row_bytes
   std::int64_t packed_row_bytes = 0;

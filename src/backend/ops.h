@@ -70,6 +70,9 @@ struct LinearCall {
   // Instead of x, where Ops::takes_encoded_rows() says so: in_features columns of encoded rows.
   std::optional<EncodedRows> encoded = std::nullopt;
   std::int64_t encoded_column = 0;  // the first one, a multiple of 128
+  // Instead of y, where Ops::encodes_outputs() says so: out_features columns of rows, encoded as bf16 outputs are.
+  std::optional<EncodedRows> encoded_y = std::nullopt;
+  std::int64_t encoded_y_column = 0;  // the first one, a multiple of 128
 };
 
 // y = x * rsqrt(mean(x^2) + eps) * weight in FP32, rounded to BF16.
@@ -332,6 +335,8 @@ class Ops {
   // Whether linear() multiplies codes of its inputs with this weight in a step of so many tokens, so that it takes less
   // time where these come as codes (LinearCall::encoded).
   [[nodiscard]] virtual bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const = 0;
+  // Whether linear() writes outputs of such calls as codes (LinearCall::encoded_y) in no more time than as values.
+  virtual Result<bool> encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) = 0;
   virtual Status write_kv(const WriteKvParams& params) = 0;
   // The parts of write_kv, for steps whose rows are dealt out over ranks: a part may then be asked for some tokens of
   // the step, but for state_store, whose step is the whole.

@@ -21,6 +21,8 @@
 #include "backend/row_ops.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
+#include "layout/codec_e4m3.h"
+#include "layout/rounding.h"
 #include "support/expect_ok.h"
 #include "unit/backend/linear_matrix.h"
 
@@ -315,6 +317,121 @@ TEST_F(LinearFp8GpuTest, EncodedInputs) {
       EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), count * sizeof(float)), 0);
     }
   }
+}
+
+// Outputs that leave as codes are what rounding makes of the outputs that leave as values, with every kernel that does
+// so and with what the dispatch takes; others refuse.
+TEST_F(LinearFp8GpuTest, EncodedOutputs) {
+  constexpr std::int64_t kGroups = 3;
+  constexpr std::int64_t kOut = 384;
+  constexpr std::int64_t kIn = 2048;
+  constexpr std::int64_t kFirstColumn = 128;  // outputs go to a part of a row of codes
+  constexpr std::int64_t kWidth = kFirstColumn + kGroups * kOut + 128;
+  constexpr std::uint8_t kPoisonCode = 0x5a;
+  std::vector<std::unique_ptr<Weight>> weights;
+  for (std::int64_t g = 0; g < kGroups; ++g) {
+    weights.push_back(std::make_unique<Weight>(*fp8_, kOut, kIn, static_cast<std::uint32_t>(31 + g)));
+  }
+  std::vector<std::optional<cuda::LinearVariant>> variants{std::nullopt};
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    if (variant.family == cuda::LinearFamily::kFp8) variants.emplace_back(variant);
+  }
+  int encoding = 0;
+  for (const std::int32_t tokens : {3, 64, 130, 300, 2000}) {
+    std::vector<bf16> values = random_inputs(tokens * kGroups * kIn);
+    values[5] = {0x7fc0};                                      // NaN: the first token's outputs
+    std::fill_n(values.begin() + kGroups * kIn, kIn, bf16{});  // the second token's are zero, of the first group
+    const DeviceArray<bf16> x(*fp8_, values);
+    const std::int32_t stride = encoded_scale_stride(tokens);
+    const std::int64_t x_width = kGroups * kIn;
+    const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * x_width)));
+    const DeviceArray<float> scales(
+        *fp8_, std::vector<float>(static_cast<std::size_t>(x_width / kEncodedBlockValues * stride)));
+    const EncodedRows rows{codes.data(), x_width, scales.data(), stride};
+    ASSERT_OK(fp8_->synchronize());
+    ASSERT_OK(cuda::encode_input({.x = x.data(), .x_stride = x_width, .to = rows, .tokens = tokens}, 0,
+                                 static_cast<cudaStream_t>(fp8_->native_stream())));
+    const DeviceArray<bf16> y(*fp8_, std::vector<bf16>(static_cast<std::size_t>(tokens * kGroups * kOut)));
+    std::vector<LinearCall> calls;
+    for (std::int64_t g = 0; g < kGroups; ++g) {
+      LinearCall call{.weight = weights[static_cast<std::size_t>(g)]->packed.get(),
+                      .y = y.data() + g * kOut,
+                      .y_stride = kGroups * kOut};
+      call.encoded = rows;
+      call.encoded_column = g * kIn;
+      calls.push_back(call);
+    }
+    ASSERT_OK(fp8_->ops().linear(tokens, calls));
+    const Result<bool> dispatched = fp8_->ops().encodes_outputs(tokens, calls);
+    ASSERT_OK(dispatched);
+    ASSERT_OK(fp8_->synchronize());
+    const std::vector<bf16> expected = y.download();
+    for (const auto& variant : variants) {
+      SCOPED_TRACE("T " + std::to_string(tokens) + " " + (variant ? name_of(*variant) : "dispatched"));
+      const DeviceArray<std::uint8_t> out_codes(
+          *fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * kWidth), kPoisonCode));
+      const DeviceArray<float> out_scales(
+          *fp8_, std::vector<float>(static_cast<std::size_t>(kWidth / kEncodedBlockValues * stride), -3.0F));
+      ASSERT_OK(fp8_->synchronize());
+      std::vector<LinearCall> encoded = calls;
+      for (std::size_t g = 0; g < encoded.size(); ++g) {
+        encoded[g].y = nullptr;
+        encoded[g].encoded_y = EncodedRows{out_codes.data(), kWidth, out_scales.data(), stride};
+        encoded[g].encoded_y_column = kFirstColumn + static_cast<std::int64_t>(g) * kOut;
+      }
+      Status status;
+      bool encodes = false;
+      if (variant) {
+        cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
+                                      variant);
+        const Result<bool> said = launcher.encodes_outputs(calls);
+        ASSERT_OK(said);
+        encodes = *said;
+        EXPECT_EQ(encodes, name_of(*variant) != "fp8 64");
+        for (const LinearCall& call : encoded) ASSERT_OK(launcher.add(call));
+        status = launcher.flush();
+      } else {
+        encodes = *dispatched;
+        EXPECT_TRUE(encodes || tokens < 2000);
+        status = fp8_->ops().linear(tokens, encoded);
+      }
+      ASSERT_EQ(status.code(), encodes ? StatusCode::kOk : StatusCode::kUnsupported) << status.to_string();
+      if (!encodes) continue;
+      ++encoding;
+      ASSERT_OK(fp8_->synchronize());
+      const std::vector<std::uint8_t> found_codes = out_codes.download();
+      const std::vector<float> found_scales = out_scales.download();
+      std::vector<float> block(kEncodedBlockValues);
+      for (std::int32_t t = 0; t < tokens; ++t) {
+        for (std::int64_t b = 0; b < kWidth / kEncodedBlockValues; ++b) {
+          const std::int64_t column = b * kEncodedBlockValues - kFirstColumn;
+          const std::uint8_t* of_block = found_codes.data() + t * kWidth + b * kEncodedBlockValues;
+          const float scale = found_scales[static_cast<std::size_t>(b * stride + t)];
+          if (column < 0 || column >= kGroups * kOut) {
+            ASSERT_EQ(scale, -3.0F);
+            ASSERT_TRUE(std::all_of(of_block, of_block + block.size(), [](auto code) { return code == kPoisonCode; }));
+            continue;
+          }
+          for (std::size_t i = 0; i < block.size(); ++i) {
+            block[i] = to_float(expected[static_cast<std::size_t>(t * kGroups * kOut + column) + i]);
+          }
+          round_activation_fp8(block.data(), block.size());
+          for (std::size_t i = 0; i < block.size(); ++i) {
+            const float value = decode_e4m3(of_block[i]) * scale;
+            ASSERT_TRUE(value == block[i] || (std::isnan(value) && std::isnan(block[i])))
+                << "token " << t << " output " << column + static_cast<std::int64_t>(i) << ": " << value << " for "
+                << block[i];
+          }
+        }
+      }
+      for (std::int64_t b = 0; b < kWidth / kEncodedBlockValues; ++b) {
+        for (std::int32_t t = tokens; t < stride; ++t) {
+          ASSERT_EQ(found_scales[static_cast<std::size_t>(b * stride + t)], -3.0F) << "block " << b << " place " << t;
+        }
+      }
+    }
+  }
+  EXPECT_GE(encoding, 11);
 }
 
 // A few tokens' kernel rounds itself, so that calls with inputs of their own are one launch: the bytes of each alone.

@@ -27,9 +27,11 @@ class RecordingOps : public Ops {
   IndexerTopkParams select_params;
   AttendParams attend_params;
   KeepBoundaryParams keep_params;
-  // What is said without somebody to ask: by norms_queries(), and from how many tokens on by takes_encoded_rows().
+  // What is said without somebody to ask: by norms_queries(), and from how many tokens on by takes_encoded_rows() and
+  // encodes_outputs().
   bool norms = false;
   std::int32_t least_encoded_tokens = std::numeric_limits<std::int32_t>::max();
+  std::int32_t least_encoding_tokens = std::numeric_limits<std::int32_t>::max();
   // The call with this number fails (-1: none).
   int failing_call = -1;
 
@@ -80,6 +82,9 @@ class RecordingOps : public Ops {
   }
   [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
     return inner_ == nullptr ? tokens >= least_encoded_tokens : inner_->takes_encoded_rows(tokens, weight);
+  }
+  Result<bool> encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) override {
+    return inner_ == nullptr ? tokens >= least_encoding_tokens : inner_->encodes_outputs(tokens, calls);
   }
   Result<bool> norms_queries(const AttendParams& p) override {
     return inner_ == nullptr ? Result<bool>(norms) : inner_->norms_queries(p);

@@ -50,6 +50,9 @@ class CpuOps final : public RowOps {
   [[nodiscard]] bool takes_encoded_rows(std::int32_t /*tokens*/, const PackedLinear& /*weight*/) const override {
     return false;
   }
+  Result<bool> encodes_outputs(std::int32_t /*tokens*/, std::span<const LinearCall> /*calls*/) override {
+    return false;
+  }
   Result<bool> norms_queries(const AttendParams& params) override;  // cpu_attend.cpp
 
   Status flag_non_finite(const FlagNonFiniteParams& params) override;  // cpu_flag_non_finite.cpp

@@ -29,6 +29,7 @@ class CudaOps final : public RowOps {
   Status rms_norm(const RmsNormParams& params) override;
   Status normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) override;
   [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override;
+  Result<bool> encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) override;
   Status query(const QueryParams& params) override;
   Status swa_kv(const SwaKvParams& params) override;
   Status swa_cache_write(const SwaCacheWriteParams& params) override;

@@ -71,6 +71,11 @@ Status DeviceOps::attend(const AttendParams& params) {
   return ops_.attend(params);
 }
 
+Result<bool> DeviceOps::encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) {
+  DSV4RT_ON_DEVICE(device_);
+  return ops_.encodes_outputs(tokens, calls);
+}
+
 Result<bool> DeviceOps::norms_queries(const AttendParams& params) {
   DSV4RT_ON_DEVICE(device_);
   return ops_.norms_queries(params);

@@ -27,6 +27,7 @@ class DeviceOps final : public RowOps {
   [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
     return ops_.takes_encoded_rows(tokens, weight);
   }
+  Result<bool> encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) override;
   Result<bool> norms_queries(const AttendParams& params) override;
   Status flag_non_finite(const FlagNonFiniteParams& params) override;
   Status begin_step(const StepView& step, std::span<const CacheTable> tables) override;

@@ -141,20 +141,33 @@ TEST_F(AttentionLayerTest, QueriesAreNormedOnce) {
 TEST_F(AttentionLayerTest, OutputsAreEncodedForProjectionsThatTakeCodes) {
   for (const int number : {kWindowLayer, kSparseLayer, kHeavyLayer}) {
     for (const bool room : {false, true}) {
-      for (const std::int32_t least : {7, 8}) {
+      for (const auto& [least, least_encoding] : {std::pair{7, 8}, {7, 7}, {8, 7}}) {
         LayerRig layer(golden_, number, kLimits, Profile{}, room);
         RecordingOps ops;
         ops.least_encoded_tokens = least;
+        ops.least_encoding_tokens = least_encoding;
         ASSERT_OK(forward(layer, ops));  // 7 tokens
         const bool encodes = room && least == 7;
+        const bool encodes_latent = encodes && least_encoding == 7;
         SCOPED_TRACE("layer " + std::to_string(number) + (room ? ", room" : "") + ", from " + std::to_string(least));
         const Workspace& ws = layer.workspace();
         ASSERT_EQ(ops.attend_params.encoded.has_value(), encodes);
         EXPECT_EQ(ops.attend_params.o, ws.o);
         const auto& groups = ops.linears.at(ops.linears.size() - 2);
         ASSERT_EQ(groups.size(), 2U);
+        const auto expect_rows = [](const EncodedRows& rows, const EncodedRows& expected) {
+          EXPECT_EQ(rows.codes, expected.codes);
+          EXPECT_EQ(rows.scales, expected.scales);
+          EXPECT_EQ(rows.width, expected.width);
+          EXPECT_EQ(rows.scale_stride, expected.scale_stride);
+        };
         for (std::size_t g = 0; g < groups.size(); ++g) {
           const LinearCall& call = groups[g];
+          ASSERT_EQ(call.encoded_y.has_value(), encodes_latent);
+          if (encodes_latent) {
+            expect_rows(*call.encoded_y, ws.encoded_latent);
+            EXPECT_EQ(call.encoded_y_column, static_cast<std::int64_t>(g) * call.weight->out_features());
+          }
           const auto column = static_cast<std::int64_t>(g) * call.weight->in_features();
           ASSERT_EQ(call.encoded.has_value(), encodes);
           if (!encodes) {
@@ -164,15 +177,17 @@ TEST_F(AttentionLayerTest, OutputsAreEncodedForProjectionsThatTakeCodes) {
           }
           EXPECT_EQ(call.x, nullptr);
           EXPECT_EQ(call.encoded_column, column);
-          for (const EncodedRows& rows : {*call.encoded, *ops.attend_params.encoded}) {
-            EXPECT_EQ(rows.codes, ws.encoded_o.codes);
-            EXPECT_EQ(rows.scales, ws.encoded_o.scales);
-            EXPECT_EQ(rows.width, ws.encoded_o.width);
-            EXPECT_EQ(rows.scale_stride, ws.encoded_o.scale_stride);
-          }
+          expect_rows(*call.encoded, ws.encoded_o);
+          expect_rows(*ops.attend_params.encoded, ws.encoded_o);
         }
-        EXPECT_FALSE(ops.linears.back().front().encoded);
-        EXPECT_EQ(ops.linears.back().front().x, ws.o_latent);
+        const LinearCall& down = ops.linears.back().front();
+        ASSERT_EQ(down.encoded.has_value(), encodes_latent);
+        EXPECT_EQ(down.encoded_column, 0);
+        if (encodes_latent) {
+          expect_rows(*down.encoded, ws.encoded_latent);
+        } else {
+          EXPECT_EQ(down.x, ws.o_latent);
+        }
       }
     }
   }

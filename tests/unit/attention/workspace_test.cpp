@@ -41,9 +41,15 @@ void expect_laid_out(const WorkspaceShape& shape) {
   auto* base = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   const Workspace ws = workspace_at(shape, base);
   std::vector<Region> all = regions(shape, ws);
-  if (const EncodedRows& rows = ws.encoded_o; shape.encodes_outputs) {
-    all.push_back({"encoded_o.codes", rows.codes, shape.max_tokens * rows.width});
-    all.push_back({"encoded_o.scales", rows.scales, rows.width / 128 * rows.scale_stride * 4});
+  const std::pair<const EncodedRows&, std::int64_t> encoded[] = {{ws.encoded_o, shape.heads * kHeadDim},
+                                                                 {ws.encoded_latent, shape.output_rank}};
+  for (const auto& [rows, width] : encoded) {
+    EXPECT_EQ(rows.codes != nullptr, shape.encodes_outputs);
+    EXPECT_EQ(rows.width, shape.encodes_outputs ? width : 0);
+    EXPECT_EQ(rows.scale_stride, shape.encodes_outputs ? encoded_scale_stride(shape.max_tokens) : 0);
+    if (!shape.encodes_outputs) continue;
+    all.push_back({"codes", rows.codes, shape.max_tokens * rows.width});
+    all.push_back({"scales", rows.scales, rows.width / 128 * rows.scale_stride * 4});
   }
   for (const Region& region : all) {
     const auto at = static_cast<const std::byte*>(region.begin) - base;
@@ -57,9 +63,6 @@ void expect_laid_out(const WorkspaceShape& shape) {
     EXPECT_LE(static_cast<const std::byte*>(all[i - 1].begin) + all[i - 1].bytes, all[i].begin)
         << all[i - 1].name << " reaches into " << all[i].name;
   }
-  EXPECT_EQ(ws.encoded_o.codes != nullptr, shape.encodes_outputs);
-  EXPECT_EQ(ws.encoded_o.width, shape.encodes_outputs ? shape.heads * kHeadDim : 0);
-  EXPECT_EQ(ws.encoded_o.scale_stride, shape.encodes_outputs ? encoded_scale_stride(shape.max_tokens) : 0);
   EXPECT_GE(ws.staged_shape.rows, shape.max_tokens);
   EXPECT_EQ(ws.packed_row_bytes, shape.packed_row_bytes);
   std::free(base);

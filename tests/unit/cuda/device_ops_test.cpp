@@ -35,6 +35,10 @@ class WatchingOps final : public RowOps {
   Status indexer_topk(const IndexerTopkParams&) override { return note(); }
   Status attend(const AttendParams&) override { return note(); }
   [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear&) const override { return tokens > 2; }
+  Result<bool> encodes_outputs(std::int32_t, std::span<const LinearCall>) override {
+    DSV4RT_RETURN_IF_ERROR(note());
+    return true;
+  }
   Result<bool> norms_queries(const AttendParams&) override {
     DSV4RT_RETURN_IF_ERROR(note());
     return true;
@@ -79,6 +83,10 @@ const std::vector<std::function<Status(RowOps&)>> kCalls = {
     [](RowOps& ops) {
       const Result<bool> norms = ops.norms_queries({});
       return norms.ok() ? Status{} : norms.status();
+    },
+    [](RowOps& ops) {
+      const Result<bool> encodes = ops.encodes_outputs(1, {});
+      return encodes.ok() ? Status{} : encodes.status();
     },
     [](RowOps& ops) { return ops.flag_non_finite({}); },
     [](RowOps& ops) { return ops.begin_step({}, {}); },

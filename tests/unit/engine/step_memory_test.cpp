@@ -68,6 +68,9 @@ class CountingOps final : public Ops {
   [[nodiscard]] bool takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const override {
     return inner_.takes_encoded_rows(tokens, weight);
   }
+  Result<bool> encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) override {
+    return inner_.encodes_outputs(tokens, calls);
+  }
   Result<bool> norms_queries(const AttendParams& p) override { return inner_.norms_queries(p); }
   Status flag_non_finite(const FlagNonFiniteParams& p) override {
     return count([&] { return inner_.flag_non_finite(p); });

@@ -267,7 +267,7 @@ class LinearBench {
   // x on the device, as it is and encoded.
   struct Inputs {
     bf16* x = nullptr;
-    EncodedRows encoded;
+    EncodedRows encoded = {};
   };
   Inputs upload_inputs(const Problem& problem, std::int32_t tokens, const std::vector<bf16>& x) {
     Inputs inputs{.x = device_array<bf16>(x.size())};

@@ -4,58 +4,13 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
-#include "backend/cuda/kernels/common/encode_e4m3.cuh"
-#include "backend/cuda/kernels/common/row_decode.cuh"
+#include "backend/cuda/kernels/common/encode_fragments.cuh"
 #include "backend/cuda/kernels/common/transpose_lanes.cuh"
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
 
 inline constexpr int kHeadBlocks = kHeadDim / static_cast<int>(kEncodedBlockValues);
-// Tiles of eight values that a block consists of.
-inline constexpr int kBlockTiles = static_cast<int>(kEncodedBlockValues) / 8;
-// A thread's BF16 values of a block of 128, as a product leaves them: of each tile its lane's pair, of two heads.
-using BlockPairs = std::uint32_t[2][kBlockTiles];
-
-// How the blocks of a thread's two heads are encoded. Four neighbouring lanes have a head; all lanes of a warp make
-// one.
-struct BlockScales {
-  std::uint8_t code[2];     // E8M0
-  std::uint32_t factor[2];  // encode_scaled_pair()'s
-
-  // Makes NaN of infinities, which have its code.
-  __device__ __forceinline__ explicit BlockScales(BlockPairs& pairs) {
-    std::uint32_t most[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) most[i] = greatest(pairs[i], [](std::uint32_t pair) { return pair; });
-    // A warp at a time.
-    if (__any_sync(0xffffffffu, (non_finite_halves(most[0]) | non_finite_halves(most[1])) != 0)) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        most[i] = greatest(pairs[i], finite_magnitudes);
-        for (std::uint32_t& pair : pairs[i]) pair |= non_finite_halves(pair);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      code[i] = scale_code_of(most[i] & 0x7fff7fffu);
-      factor[i] = reciprocal_pair(code[i]);
-    }
-  }
-
- private:
-  // Of a head's pairs, by its four lanes.
-  template <class Magnitudes>
-  __device__ __forceinline__ static std::uint32_t greatest(const std::uint32_t (&pairs)[kBlockTiles],
-                                                           const Magnitudes& magnitudes) {
-    std::uint32_t most = 0;
-#pragma unroll
-    for (const std::uint32_t pair : pairs) most = greater_magnitudes(most, magnitudes(pair));
-    most = greater_magnitudes(most, __shfl_xor_sync(0xffffffffu, most, 1));
-    return greater_magnitudes(most, __shfl_xor_sync(0xffffffffu, most, 2));
-  }
-};
 
 __device__ __forceinline__ float* scale_of_block(const EncodedRows& rows, std::int64_t token, int head, int block) {
   return rows.scales + (std::int64_t{head} * kHeadBlocks + block) * rows.scale_stride + token;
@@ -71,26 +26,7 @@ __device__ __forceinline__ void store_scales(const EncodedRows& rows, int heads,
   }
 }
 
-// The block's codes to 16 rows of an atom in shared memory, which then holds 128 codes of a head in a row. `to`:
-// code_address() of the warp's first head.
-__device__ __forceinline__ std::uint32_t code_address(std::uint32_t atom, int first_row, int lane) {
-  return atom + atom_offset(first_row + lane / 4, 0) + lane % 4 * 2;
-}
-__device__ __forceinline__ void stage_codes(const BlockPairs& pairs, const BlockScales& scales, std::uint32_t to) {
-  constexpr int kUnitTiles = kUnitBytes / 8;
-#pragma unroll
-  for (int tile = 0; tile < kBlockTiles; ++tile) {
-    const std::uint32_t at = to ^ (tile / kUnitTiles * kUnitBytes);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(at + i * 8 * kAtomRowBytes + tile % kUnitTiles * 8),
-                   "h"(encode_scaled_pair(pairs[i][tile], scales.factor[i]))
-                   : "memory");
-    }
-  }
-}
-
-// The same from registers to where they belong.
+// The codes, from registers to where they belong.
 __device__ __forceinline__ void store_codes(const EncodedRows& rows, int heads, std::int64_t token, int head, int block,
                                             const BlockPairs& pairs, const BlockScales& scales, int lane) {
   std::uint8_t* codes = rows.codes + (token * heads + head) * kHeadDim + block * kEncodedBlockValues + lane % 4 * 16;

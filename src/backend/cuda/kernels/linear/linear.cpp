@@ -11,27 +11,31 @@
 namespace dsv4rt::cuda {
 namespace {
 
+// `of`: "encoded" or "encoded_y", of which `columns` from `column` on are a call's.
+Status check_encoded_rows(std::int32_t tokens, const EncodedRows& rows, std::int64_t column, std::int64_t columns,
+                          const std::string& of) {
+  const auto field = [&of](const char* name) { return of + name; };
+  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.codes, 16, "linear", field(".codes").c_str()));
+  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.scales, 16, "linear", field(".scales").c_str()));
+  DSV4RT_RETURN_IF_ERROR(require(rows.scale_stride >= encoded_scale_stride(tokens) && rows.scale_stride % 4 == 0,
+                                 "linear", field(".scale_stride").c_str(), rows.scale_stride,
+                                 "encoded_scale_stride() of the step's tokens or of more"));
+  DSV4RT_RETURN_IF_ERROR(require(rows.width % kEncodedBlockValues == 0, "linear", field(".width").c_str(), rows.width,
+                                 "multiples of 128"));
+  return require(column >= 0 && column % kEncodedBlockValues == 0 && column <= rows.width - columns, "linear",
+                 field("_column").c_str(), column, "multiples of 128 from which on there are the weight's columns");
+}
+
 Status check_encoded(std::int32_t tokens, const LinearCall& call) {
-  const EncodedRows& rows = *call.encoded;
   if (!takes_encoded_rows(tokens, static_cast<const CudaPackedLinear&>(*call.weight))) {
     return {StatusCode::kInvalidArgument, "linear: encoded inputs, for a step of " + std::to_string(tokens) +
                                               " tokens or a weight for which takes_encoded_rows() is false"};
   }
-  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.codes, 16, "linear", "encoded.codes"));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.scales, 16, "linear", "encoded.scales"));
-  DSV4RT_RETURN_IF_ERROR(require(rows.scale_stride >= encoded_scale_stride(tokens) && rows.scale_stride % 4 == 0,
-                                 "linear", "encoded.scale_stride", rows.scale_stride,
-                                 "encoded_scale_stride() of the step's tokens or of more"));
-  DSV4RT_RETURN_IF_ERROR(
-      require(rows.width % kScaleBlockInputs == 0, "linear", "encoded.width", rows.width, "multiples of 128"));
-  return require(call.encoded_column >= 0 && call.encoded_column % kScaleBlockInputs == 0 &&
-                     call.encoded_column <= rows.width - call.weight->in_features(),
-                 "linear", "encoded_column", call.encoded_column,
-                 "multiples of 128 from which on there are in_features columns");
+  return check_encoded_rows(tokens, *call.encoded, call.encoded_column, call.weight->in_features(), "encoded");
 }
 
 Status check_call(std::int32_t tokens, const LinearCall& call) {
-  if ((call.x == nullptr && !call.encoded) || call.weight == nullptr || call.y == nullptr) {
+  if ((call.x == nullptr && !call.encoded) || call.weight == nullptr || (call.y == nullptr && !call.encoded_y)) {
     return {StatusCode::kInvalidArgument, "linear: x, weight or y is null"};
   }
   if (call.encoded) {
@@ -39,6 +43,9 @@ Status check_call(std::int32_t tokens, const LinearCall& call) {
   } else {
     DSV4RT_RETURN_IF_ERROR(require(call.x_stride >= call.weight->in_features(), "linear", "x_stride", call.x_stride,
                                    "the weight's in_features and more"));
+  }
+  if (call.encoded_y) {
+    return check_encoded_rows(tokens, *call.encoded_y, call.encoded_y_column, call.weight->out_features(), "encoded_y");
   }
   return require(call.y_stride >= call.weight->out_features(), "linear", "y_stride", call.y_stride,
                  "the weight's out_features and more");
@@ -69,6 +76,12 @@ Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
     DSV4RT_RETURN_IF_ERROR(lanes.run(call, plan));
   }
   return library_ == nullptr ? Status{} : library_->run(tokens, calls, scratch_, stream_);
+}
+
+Result<bool> CudaOps::encodes_outputs(std::int32_t tokens, std::span<const LinearCall> calls) {
+  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(tokens, call));
+  if (tokens < least_encoded_tokens()) return false;
+  return LinearLauncher(device_, tokens, scratch_, stream_).encodes_outputs(calls);
 }
 
 bool CudaOps::takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const {

@@ -392,6 +392,11 @@ std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens) {
   return round_up(ceil_div(tokens, ceil_div(tokens, plan.item_tokens)), kUnit);
 }
 
+bool encodes_outputs(const LinearPlan& plan, const LinearShape& shape) {
+  return plan.variant.family == LinearFamily::kFp8 && shape.outputs % kFp8Outputs == 0 &&
+         kFp8Variants.at(static_cast<std::size_t>(plan.variant.number)).row_groups == 1;
+}
+
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens) {
   const auto products = [](const LinearShape& shape) { return shape.tiles == TileKind::kFp8Products; };
   if (tokens > kMostMixedTokens && products(a) != products(b)) return false;

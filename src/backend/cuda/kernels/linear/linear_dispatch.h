@@ -106,6 +106,8 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
 // kPrefill and kFp8 have full items: they store whole groups of tokens, and gain nothing (8,192 tokens, 192 an item).
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens);
 
+// Whether the kernel writes outputs of such a shape as codes: a block of 128 of them must be one warpgroup's.
+bool encodes_outputs(const LinearPlan& plan, const LinearShape& shape);
 // Whether calls over tile-packed weights may run in one launch: those of equally many segments, and with more than
 // 128 tokens those of one kind, kFp8Products or not.
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens);

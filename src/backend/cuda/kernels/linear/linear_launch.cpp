@@ -63,6 +63,19 @@ Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens,
                         map);
 }
 
+// Codes of a call's outputs, boxes of a block of 128.
+Status encoded_output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens) {
+  const EncodedRows& rows = *call.encoded_y;
+  return encode_row_map({.data = rows.codes + call.encoded_y_column,
+                         .value_bytes = 1,
+                         .columns = call.weight->out_features(),
+                         .rows = tokens,
+                         .row_bytes = rows.width,
+                         .box_columns = kEncodedBlockValues,
+                         .box_rows = kFp8GroupTokens},
+                        map);
+}
+
 // [T][K] BF16 values or codes, boxes of one stage.
 Status input_map(CUtensorMap& map, const void* data, int value_bytes, std::int64_t inputs, std::int64_t stride,
                  std::int32_t tokens, int box_tokens) {
@@ -84,6 +97,12 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   std::copy_n(described.inputs, kMaxPrefillProblems, params.inputs);
   std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
   for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (const auto& rows = calls[i]->encoded_y; rows) {
+      params.output_scales[i] = rows->scales + calls[i]->encoded_y_column / kEncodedBlockValues * rows->scale_stride;
+      params.output_scale_stride = rows->scale_stride;
+      DSV4RT_RETURN_IF_ERROR(encoded_output_map(params.outputs[i], *calls[i], described.tokens));
+      continue;
+    }
     if (!params.problems[i].wide_stores) continue;
     const bool floats = calls[i]->output == OutputType::kF32;
     const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, floats);
@@ -207,6 +226,25 @@ Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens
   return asked;
 }
 
+// Launches as add() makes them.
+Result<bool> LinearLauncher::encodes_outputs(std::span<const LinearCall> calls) const {
+  const auto most = static_cast<std::size_t>(most_problems(tokens_));
+  for (std::size_t first = 0; first < calls.size(); first += most) {
+    std::array<const LinearCall*, kMaxProblems> launch{};
+    const auto part = calls.subspan(first, std::min(most, calls.size() - first));
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      const LinearCall& call = part[i];
+      if (!call.encoded || !takes_encoded_rows(tokens_, packed(call)) || !same_input(part[0], call)) return false;
+      launch[i] = &part[i];
+    }
+    DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(std::span(launch).first(part.size()), false));
+    for (const LinearCall& call : part) {
+      if (!cuda::encodes_outputs(planned, shape_of(call))) return false;
+    }
+  }
+  return !calls.empty();
+}
+
 Result<LinearPlan> LinearLauncher::plan(std::span<const LinearCall* const> calls, bool normed) const {
   std::array<LinearShape, kMaxProblems> described;
   for (std::size_t i = 0; i < calls.size(); ++i) described[i] = shape_of(*calls[i]);
@@ -250,6 +288,11 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   several_rounded_ = false;
 
   DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(calls, false));
+  for (const LinearCall* call : calls) {
+    if (call->encoded_y && !cuda::encodes_outputs(planned, shape_of(*call))) {
+      return {StatusCode::kUnsupported, "linear: " + name_of(planned.variant) + " does not encode these outputs"};
+    }
+  }
   if (planned.variant.family == LinearFamily::kGemv) return run_gemv(calls, planned, {});
   if (several_rounded) return run_each(calls);
   const bool prefill = planned.variant.family == LinearFamily::kPrefill;

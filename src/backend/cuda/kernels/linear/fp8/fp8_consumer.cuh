@@ -122,11 +122,15 @@ struct Fp8Consumer {
     const float* scales[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) scales[tile] = scales_of(q, row_tile + tile);
-    const Fp8Store<kTiles> store{
-        q,         &p.outputs[item.problem],
-        p.tokens,  m.buffers + group * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes),
-        1 + group, warp,
-        lane};
+    const Fp8Store<kTiles> store{q,
+                                 &p.outputs[item.problem],
+                                 p.output_scales[item.problem],
+                                 p.output_scale_stride,
+                                 p.tokens,
+                                 m.buffers + group * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes),
+                                 1 + group,
+                                 warp,
+                                 lane};
     float sum[kValues];
     for (int segment = 0; segment < p.segments; ++segment) {
       sum_segment(sum, scales, q.scale_blocks * segment / p.segments, q.scale_blocks * (segment + 1) / p.segments);

@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/bf16_words.cuh"
+#include "backend/cuda/kernels/common/encode_fragments.cuh"
 #include "backend/cuda/kernels/linear/fp8/fp8_shape.h"
 
 namespace dsv4rt::cuda {
@@ -18,10 +20,12 @@ struct Fp8Store {
 
   const LinearProblem& q;
   const CUtensorMap* map;  // tensor map of y, for wide BF16
-  int tokens;              // number of rows of y
-  std::uint32_t buffer;    // the warpgroup's, [row tile][64 tokens][128 bytes]
-  int barrier;             // named barrier of the warpgroup
-  int warp;                // number in the warpgroup
+  float* scales;           // PrefillParams::output_scales of the problem: null where outputs leave as values
+  int scale_stride;
+  int tokens;            // number of rows of y
+  std::uint32_t buffer;  // the warpgroup's, [row tile][64 tokens][128 bytes]
+  int barrier;           // named barrier of the warpgroup
+  int warp;              // number in the warpgroup
   int lane;
 
   __device__ __forceinline__ void sync_warpgroup() const {
@@ -91,8 +95,39 @@ struct Fp8Store {
     commit_stores();
   }
 
+  // A block of 128 outputs, encoded: a box of 64 tokens of 128 codes.
+  __device__ __forceinline__ void codes(int first_row_tile, int first_token, const float (&sum)[kValues]) const {
+    BlockPairs pairs;
+#pragma unroll
+    for (int tile = 0; tile < kBlockTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) pairs[i][tile] = round_pair(sum[tile * 4 + i * 2], sum[tile * 4 + i * 2 + 1]);
+    }
+    const BlockScales block(pairs);
+    stage_codes(pairs, block, code_address(buffer, warp * 16, lane));
+    fence_async_proxy();
+    sync_warpgroup();
+    if (stores()) {
+      store_box(map, first_row_tile * kRowTile, first_token, buffer);
+      commit_stores();
+    }
+    if (lane % 4 != 0) return;
+    float* to = scales + std::int64_t{first_row_tile / kTiles} * scale_stride;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = first_token + warp * 16 + lane / 4 + i * 8;
+      if (token < tokens) to[token] = scale_of_code(block.code[i]);
+    }
+  }
+
   // Precondition: wait_for_buffer().
   __device__ __forceinline__ void run(int first_row_tile, int first_token, const float (&sum)[kValues]) const {
+    if constexpr (kColumns == kEncodedBlockValues) {
+      if (scales != nullptr) {
+        codes(first_row_tile, first_token, sum);
+        return;
+      }
+    }
     if (takes_boxes()) {
       boxes(first_row_tile, first_token, sum);
     } else {

@@ -15,6 +15,10 @@ struct PrefillParams {
                                              // item's), 128-byte swizzle
   CUtensorMap outputs[kMaxPrefillProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
                                              // bytes x box_tokens rows
+  // kFp8: of problems whose outputs leave as codes, EncodedRows::scales from the first output's on; otherwise null.
+  // Their `outputs` are the codes, in boxes of 128.
+  float* output_scales[kMaxPrefillProblems] = {};
+  std::int32_t output_scale_stride = 0;
   LinearProblem problems[kMaxPrefillProblems];
   const float* input_scales = nullptr;  // kFp8Products: EncodedRows::scales
   std::int32_t input_scale_stride = 0;
