@@ -258,10 +258,10 @@ AttendParams AttentionLayer::attend_params(const Ops& ops, const StepView& step,
           .topk_stride = config.index_topk,
           .output_rope = {.inverse_frequency = rope_.inverse_frequency, .inverse = true},
           .o = ws.o,
-          .encoded = encodes_outputs(ops, step, ws) ? std::optional(ws.encoded_o) : std::nullopt};
+          .encoded = hands_on_codes(ops, step, ws) ? std::optional(ws.encoded_o) : std::nullopt};
 }
 
-bool AttentionLayer::encodes_outputs(const Ops& ops, const StepView& step, const Workspace& ws) const {
+bool AttentionLayer::hands_on_codes(const Ops& ops, const StepView& step, const Workspace& ws) const {
   return ws.encoded_o.codes != nullptr && ops.takes_encoded_rows(step.counts.tokens, *weights_->wo_a.front());
 }
 
@@ -278,7 +278,7 @@ Status AttentionLayer::project_output(Ops& ops, const StepView& step, bf16* out,
   const std::int64_t latent_width = config.o_groups * config.o_lora_rank;
   std::array<LinearCall, kMostOutputGroups> groups;
   DSV4RT_CHECK(weights_->wo_a.size() <= groups.size());
-  const bool encoded = encodes_outputs(ops, step, ws);
+  const bool encoded = hands_on_codes(ops, step, ws);
   for (std::size_t g = 0; g < weights_->wo_a.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
     groups[g] = {.x = encoded ? nullptr : ws.o + group * group_width,

@@ -122,7 +122,7 @@ class AttentionLayer {
   [[nodiscard]] CompressParams compress_index_keys(const StepView& step, const Workspace& ws) const;
   [[nodiscard]] AttendParams attend_params(const Ops& ops, const StepView& step, const Workspace& ws) const;
   // Whether attention hands the step's outputs to wo_a as codes.
-  [[nodiscard]] bool encodes_outputs(const Ops& ops, const StepView& step, const Workspace& ws) const;
+  [[nodiscard]] bool hands_on_codes(const Ops& ops, const StepView& step, const Workspace& ws) const;
   [[nodiscard]] CompressorInput main_input(const Workspace& ws) const;
   [[nodiscard]] CompressorInput index_input(const Workspace& ws) const;
 

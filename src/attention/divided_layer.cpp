@@ -246,6 +246,12 @@ Workspace AttentionLayer::rows_of_workspace(Workspace ws, std::int32_t first) co
   }
   ws.o += row * config.num_attention_heads * kHeadDim;
   ws.o_latent += row * config.o_groups * config.o_lora_rank;
+  // What a piece leaves of one is read after another piece's. Pieces begin where scales are aligned (ContextSplit).
+  for (EncodedRows* rows : {&ws.encoded_o, &ws.encoded_latent}) {
+    if (rows->codes == nullptr) continue;
+    rows->codes += row * rows->width;
+    rows->scales += row;
+  }
   return ws;
 }
 

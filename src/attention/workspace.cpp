@@ -53,7 +53,7 @@ Workspace carve(const WorkspaceShape& shape, Carver& carver) {
   ws.topk_count = carver.take<std::int32_t>(tokens);
   ws.o = carver.take<bf16>(tokens * shape.heads * kHeadDim);
   ws.o_latent = carver.take<bf16>(tokens * shape.output_rank);
-  if (shape.encodes_outputs) {
+  if (shape.has_codes) {
     ws.encoded_o = carve_encoded(shape.max_tokens, shape.heads * kHeadDim, carver);
     ws.encoded_latent = carve_encoded(shape.max_tokens, shape.output_rank, carver);
   }

@@ -21,7 +21,7 @@ struct WorkspaceShape {
   std::int64_t top_k = 0;
   std::int64_t rank_output_width = 0;  // d with tensor parallelism, 0 without
   std::int64_t packed_row_bytes = 0;   // packed_rows_bytes() with context parallelism, 0 without
-  bool encodes_outputs = false;        // outputs of attention may be wanted as codes (Ops::takes_encoded_rows)
+  bool has_codes = false;              // outputs of attention may be wanted as codes (Ops::takes_encoded_rows)
   RowFormat row_format = RowFormat::kFp8DsMla;
 
   // `config` is the rank's part (shard_config) of `ranks` ranks.
@@ -45,9 +45,9 @@ struct Workspace {
   std::int32_t* topk_indices = nullptr;  // [T, top_k]
   std::int32_t* topk_count = nullptr;    // [T]
   bf16* o = nullptr;                     // [T, h, 512]
-  EncodedRows encoded_o;                 // the same as codes; none without encodes_outputs
+  EncodedRows encoded_o;                 // the same as codes; none without has_codes
   bf16* o_latent = nullptr;              // [T, output_rank]
-  EncodedRows encoded_latent;            // the same as codes; none without encodes_outputs
+  EncodedRows encoded_latent;            // the same as codes; none without has_codes
   float* rank_output = nullptr;          // [T, rank_output_width]: what this rank adds to the layer's output
   std::byte* packed_rows = nullptr;      // finished rows on their way between ranks, packed_row_bytes
   std::int64_t packed_row_bytes = 0;

@@ -51,11 +51,11 @@ struct EncodedRows {
   std::int32_t scale_stride = 0;  // encoded_scale_stride() of T or of more tokens
 };
 inline constexpr std::int64_t kEncodedBlockValues = 128;  // values that share a scale
-// Kernels fetch the scales of an item's tokens whole; those beyond T do not matter.
+// Kernels fetch the scales of an item's tokens whole, so many at most; those beyond T do not matter.
+inline constexpr std::int32_t kMostEncodedItemTokens = 192;
 constexpr std::int32_t encoded_scale_stride(std::int32_t tokens) {
-  constexpr std::int32_t kAligned = 4;       // scales in 16 bytes
-  constexpr std::int32_t kItemTokens = 192;  // most of any kernel
-  return (tokens + kAligned - 1) / kAligned * kAligned + kItemTokens;
+  constexpr std::int32_t kAligned = 4;  // scales in 16 bytes
+  return (tokens + kAligned - 1) / kAligned * kAligned + kMostEncodedItemTokens;
 }
 
 // y[t, :] = weight * round(x[t, :]); FP32 accumulation in an order that is fixed per output.

@@ -106,10 +106,10 @@ struct Engine::Impl {
   // kInvalidArgument naming the option by which this engine would have other weights.
   [[nodiscard]] Status check_same_weights(const Impl& owner) const;
   // With `digest` of the weights: everything but them, in the order of what can be refused.
-  Status prepare_memory(const Sha256::Digest& digest);
+  Status prepare_memory(const SharedWeights& of);
   // The layers, of weights that are there.
   void make_layers();
-  Status plan_and_allocate();
+  Status plan_and_allocate(const SharedWeights& of);
   // With the ranks of the options, if any; `memory_checkpoint`: null for the directory of the options.
   Status load_with_ranks(const MemoryCheckpoint* memory_checkpoint);
   // Everything that only this rank can fail at.

@@ -300,9 +300,10 @@ Status Engine::Impl::load_weights(const TensorSource& source, std::span<const La
     memory.weight_bytes +=
         planned_layer_bytes(layer, [&](const HostLinear& linear) { return backend->packed_bytes(linear); });
     packed->quantized_linears |= layer.wq_b.encoding != WeightEncoding::kBf16;
+    packed->fp8_wo_a |= layer.wo_a.encoding == WeightEncoding::kFp8Block128;
   }
   packed->digest = sampled_weights_digest(host);
-  DSV4RT_RETURN_IF_ERROR(prepare_memory(packed->digest));
+  DSV4RT_RETURN_IF_ERROR(prepare_memory(*packed));
   DSV4RT_ASSIGN_OR_RETURN(packed->backend, create_weights_backend(options));
   packed->layers.reserve(host.size());
   for (HostAttentionWeights& layer : host) {
@@ -342,7 +343,7 @@ Status Engine::Impl::load_sharing(const EngineOptions& requested, const Impl& ow
   layer_ids = weights->layer_ids;
   layer_specs = weights->layer_specs;
   DSV4RT_ASSIGN_OR_RETURN(backend, create_backend(options));
-  DSV4RT_RETURN_IF_ERROR(prepare_memory(weights->digest));
+  DSV4RT_RETURN_IF_ERROR(prepare_memory(*weights));
   make_layers();
   return {};
 }
@@ -376,13 +377,13 @@ Status Engine::Impl::check_same_weights(const Impl& owner) const {
   return {};
 }
 
-Status Engine::Impl::prepare_memory(const Sha256::Digest& digest) {
+Status Engine::Impl::prepare_memory(const SharedWeights& of) {
   if (options.profiler_ranges) {
     stage_ranges = std::make_unique<StageRanges>(*backend);
     stage_observer = stage_ranges.get();
   }
-  if (options.limits.boundary_states > 0) identify_prefixes(digest);
-  return plan_and_allocate();
+  if (options.limits.boundary_states > 0) identify_prefixes(of.digest);
+  return plan_and_allocate(of);
 }
 
 void Engine::Impl::make_layers() {
@@ -409,11 +410,11 @@ void Engine::Impl::identify_prefixes(const Sha256::Digest& digest) {
       std::to_string(options.deterministic ? 1 : 0) + ", rows " + std::string(row_format_name(settings.row_format)) +
       ", index keys " + std::string(index_key_format_name(settings.index_format)) + ", blocks of " +
       std::to_string(options.csa_rows_per_block) + " and " + std::to_string(options.hca_rows_per_block) + " rows" +
-      (options.linear_precision == LinearPrecision::kExact ? "" : ", linears in fp8");
+      (options.linear_precision == LinearPrecision::kExact ? "" : ", linears in fp8, of attention's outputs too");
   prefix_identity = PrefixHasher::engine_digest(checkpoint.bytes(), std::as_bytes(std::span(formats)));
 }
 
-Status Engine::Impl::plan_and_allocate() {
+Status Engine::Impl::plan_and_allocate(const SharedWeights& of) {
   const CacheFormats formats{.rows = settings.row_format,
                              .index_keys = settings.index_format,
                              .csa_rows_per_block = options.csa_rows_per_block,
@@ -424,7 +425,7 @@ Status Engine::Impl::plan_and_allocate() {
 
   const std::int32_t max_tokens = options.limits.max_step_tokens;
   WorkspaceShape shape = WorkspaceShape::of(settings.config, schedule, settings.row_format, max_tokens, shard.size);
-  shape.encodes_outputs = backend->linear_precision() == LinearPrecision::kFp8;
+  shape.has_codes = of.fp8_wo_a && backend->linear_precision() == LinearPrecision::kFp8;
   if (settings.context != nullptr) {
     shape.packed_row_bytes = packed_rows_bytes(schedule, settings.row_format, settings.index_format, max_tokens,
                                                options.limits.max_sequences, settings.context->size());

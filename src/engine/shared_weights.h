@@ -24,6 +24,7 @@ struct SharedWeights {
   std::vector<LayerSpec> layer_specs;  // the same layers, in that numbering
   Sha256::Digest digest{};             // sampled_weights_digest
   bool quantized_linears = false;      // some linear is not plain BF16
+  bool fp8_wo_a = false;               // some layer's first projection of outputs is FP8
 };
 
 }  // namespace dsv4rt

@@ -118,11 +118,16 @@ class EncodedOutputs : public AttendGpuTest {
   }
 };
 
-// So little work that tools can follow every access, with each kernel that encodes outputs itself.
+// So little work that tools can follow every access.
 TEST_F(EncodedOutputs, OfFewTokens) {
   expect_encoded({.shape = {.heads = 64, .ratio = 4, .top_k = 64}, .parts = {{0, 250, 60}, {1, 126, 30}}, .padding = 2},
                  clusters_of(1));
   expect_encoded({.shape = {.heads = 64, .ratio = 4, .top_k = 64}, .parts = {{0, 1250, 40}}}, clusters_of(2));
+  expect_encoded({.shape = {.heads = 64, .ratio = 128}, .parts = {{0, 200, 140}}}, in_runs);
+}
+
+// The same of a prompt, for tools that do not take a warp's lanes for unordered (racecheck does).
+TEST_F(EncodedOutputs, OfAShortPrompt) {
   expect_encoded({.shape = {.heads = 128, .ratio = 4, .top_k = 1024}, .parts = {{0, 4300, 85}, {1, 0, 5}}}, decoded);
 }
 
@@ -230,6 +235,7 @@ TEST_F(EncodedOutputs, WhatIsRefused) {
       {{codes.data(), width, scales.data() + 1, stride}, "encoded.scales"},
       {{codes.data(), width - 128, scales.data(), stride}, "encoded.width"},
       {{codes.data(), width, scales.data(), stride - 4}, "encoded.scale_stride"},
+      {{codes.data(), width, scales.data(), stride + 2}, "encoded.scale_stride"},
   };
   for (const auto& [rows, field] : refused) {
     const Status found = status(rows);

@@ -14,9 +14,9 @@ namespace dsv4rt::test {
 
 class LayerRig {
  public:
-  // encodes_outputs: whether the workspace has room for outputs of attention as codes.
+  // has_codes: whether the workspace has room for outputs of attention as codes.
   LayerRig(const GoldenCase& golden, int layer, const CacheLimits& limits, const Profile& profile = {},
-           bool encodes_outputs = false)
+           bool has_codes = false)
       : settings_{.config = one_layer(golden.config, layer),
                   .profile = profile,
                   .row_format = RowFormat::kFp8DsMla,
@@ -30,7 +30,7 @@ class LayerRig {
     const RopeFrequencies frequencies = rope_frequencies(settings_.config, spec.rope);
     frequencies_ = BackendArray<float>(rig_.backend(), std::span<const float>(frequencies));
     shape_ = WorkspaceShape::of(settings_.config, rig_.schedule(), settings_.row_format, limits.max_step_tokens);
-    shape_.encodes_outputs = encodes_outputs;
+    shape_.has_codes = has_codes;
     memory_ = rig_.backend().allocate(workspace_bytes(shape_), "workspace").value();
     workspace_ = workspace_at(shape_, memory_.data());
     layer_ = std::make_unique<AttentionLayer>(

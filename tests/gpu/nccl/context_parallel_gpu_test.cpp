@@ -58,10 +58,19 @@ std::unique_ptr<Engine> engine_of(EngineOptions options, int rank, std::shared_p
 using ContextParallelGpu = TwoRanksGpu;
 
 TEST_F(ContextParallelGpu, GivesTheBytesOfOneGpu) {
-  for (const auto encoding : {WeightEncoding::kFp8Block128, WeightEncoding::kBf16}) {
-    const SyntheticModel model{.config = "tiny", .layer_count = 4, .encoding = encoding};
+  struct Case {
+    SyntheticModel model;
+    LinearPrecision precision = LinearPrecision::kExact;
+  };
+  // Of products of E4M3 a layer of full size, whose outputs of attention go on as codes.
+  const Case cases[] = {{{.config = "tiny", .layer_count = 4, .encoding = WeightEncoding::kFp8Block128}},
+                        {{.config = "tiny", .layer_count = 4, .encoding = WeightEncoding::kBf16}},
+                        {{.config = "deepseek-v4-flash", .first_layer = 1, .layer_count = 2}, LinearPrecision::kFp8}};
+  for (const auto& [model, precision] : cases) {
+    SCOPED_TRACE(model.config + " " + std::string(linear_precision_name(precision)));
     EngineOptions options = model.options();
     options.backend = "cuda";
+    options.linear_precision = precision;
     options.limits = {.max_sequences = 2,
                       .max_context_tokens = kPrompt + kDecoded,
                       .max_step_tokens = kPrompt,

@@ -44,10 +44,10 @@ void expect_laid_out(const WorkspaceShape& shape) {
   const std::pair<const EncodedRows&, std::int64_t> encoded[] = {{ws.encoded_o, shape.heads * kHeadDim},
                                                                  {ws.encoded_latent, shape.output_rank}};
   for (const auto& [rows, width] : encoded) {
-    EXPECT_EQ(rows.codes != nullptr, shape.encodes_outputs);
-    EXPECT_EQ(rows.width, shape.encodes_outputs ? width : 0);
-    EXPECT_EQ(rows.scale_stride, shape.encodes_outputs ? encoded_scale_stride(shape.max_tokens) : 0);
-    if (!shape.encodes_outputs) continue;
+    EXPECT_EQ(rows.codes != nullptr, shape.has_codes);
+    EXPECT_EQ(rows.width, shape.has_codes ? width : 0);
+    EXPECT_EQ(rows.scale_stride, shape.has_codes ? encoded_scale_stride(shape.max_tokens) : 0);
+    if (!shape.has_codes) continue;
     all.push_back({"codes", rows.codes, shape.max_tokens * rows.width});
     all.push_back({"scales", rows.scales, rows.width / 128 * rows.scale_stride * 4});
   }
@@ -83,7 +83,7 @@ TEST(Workspace, ArraysLieInTheBufferAlignedAndApart) {
         expect_laid_out(shape);
         shape.packed_row_bytes = 1000;
         expect_laid_out(shape);
-        shape.encodes_outputs = true;
+        shape.has_codes = true;
         expect_laid_out(shape);
       }
     }

@@ -113,6 +113,18 @@ TEST(DeviceOps, RunOnTheirDeviceAndGiveTheCallersBack) {
   }
 }
 
+// What needs no device is what the operations say.
+TEST(DeviceOps, EncodedRowsAreTheOperations) {
+  class Weight final : public PackedLinear {};
+  FakeDeviceDriver driver({FakeDevice{}, FakeDevice{}});
+  const auto device = cuda::CudaDevice::create(1, driver);
+  ASSERT_OK(device);
+  WatchingOps watching(driver);
+  const cuda::DeviceOps ops(**device, watching);
+  EXPECT_FALSE(ops.takes_encoded_rows(2, Weight()));
+  EXPECT_TRUE(ops.takes_encoded_rows(3, Weight()));
+}
+
 // Nothing is enqueued on another device.
 TEST(DeviceOps, ADeviceThatCannotBeCurrentRunsNothing) {
   FakeDeviceDriver driver({FakeDevice{}, FakeDevice{}});

@@ -1,5 +1,6 @@
 // Sums of 256 values, a half, of 64 heads by a warpgroup: their products, and a warp's way out with them, of a block
-// alone through the copy engine (stage_outputs), of a pair's block by its own stores (write_half_outputs).
+// alone through the copy engine (stage_outputs, stage_encoded_block), of a pair's block by its own stores
+// (write_half_outputs, write_encoded_half).
 #pragma once
 
 #include <cstdint>
@@ -120,7 +121,7 @@ __device__ __forceinline__ void stage_encoded_block(const EncodedRows& rows, int
   store_scales(rows, heads, token, head + lane / 4, half * kHalfParts + part, scales, lane);
 }
 
-inline constexpr int kStagedOutputBytes = 16 * kAtomRowBytes;  // 16 heads x 64 values
+inline constexpr int kStagedOutputBytes = 16 * kAtomRowBytes;  // 16 heads x 64 values or 128 codes
 
 // Times the heads' factors, rounded, turned, and out through `staged`, kStagedOutputBytes of this warp. `out`: the
 // first of the values of the warp's first head, of which `heads` exist. `rotation`: of the last 64 values, if `turns`,

@@ -36,13 +36,9 @@ int head_groups(const AttendParams& p) {
 }
 
 Status check_encoded(const AttendParams& p) {
-  const EncodedRows& rows = *p.encoded;
-  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.codes, 16, kName, "encoded.codes"));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.scales, 16, kName, "encoded.scales"));
-  DSV4RT_RETURN_IF_ERROR(
-      require(rows.width == std::int64_t{p.heads} * kHeadDim, kName, "encoded.width", rows.width, "heads * 512"));
-  return require(rows.scale_stride >= encoded_scale_stride(p.step.counts.tokens), kName, "encoded.scale_stride",
-                 rows.scale_stride, "encoded_scale_stride() of the step's tokens or of more");
+  const std::int64_t width = std::int64_t{p.heads} * kHeadDim;
+  DSV4RT_RETURN_IF_ERROR(require(p.encoded->width == width, kName, "encoded.width", p.encoded->width, "heads * 512"));
+  return check_encoded_rows(*p.encoded, 0, width, p.step.counts.tokens, kName, "encoded");
 }
 
 Status check(const AttendParams& p) {

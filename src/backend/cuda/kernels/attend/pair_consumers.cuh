@@ -257,8 +257,8 @@ class PairSummer {
     ++pass_;
   }
 
-  // What the passes left, times factors, rounded, turned, and out through the queries' place, 16 heads x 64 values
-  // at a time by each warp.
+  // What the passes left, times factors, rounded, turned, maybe encoded, and out through the queries' place, 16 heads x
+  // 64 values, or 128 codes, at a time by each warp.
   __device__ void write() {
     const PairItem& item = shared_.item;
     const int first_head = item.first_head + warp() * 16;

@@ -11,27 +11,23 @@
 namespace dsv4rt::cuda {
 namespace {
 
-// `of`: "encoded" or "encoded_y", of which `columns` from `column` on are a call's.
-Status check_encoded_rows(std::int32_t tokens, const EncodedRows& rows, std::int64_t column, std::int64_t columns,
-                          const std::string& of) {
-  const auto field = [&of](const char* name) { return of + name; };
-  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.codes, 16, "linear", field(".codes").c_str()));
-  DSV4RT_RETURN_IF_ERROR(require_aligned(rows.scales, 16, "linear", field(".scales").c_str()));
-  DSV4RT_RETURN_IF_ERROR(require(rows.scale_stride >= encoded_scale_stride(tokens) && rows.scale_stride % 4 == 0,
-                                 "linear", field(".scale_stride").c_str(), rows.scale_stride,
-                                 "encoded_scale_stride() of the step's tokens or of more"));
-  DSV4RT_RETURN_IF_ERROR(require(rows.width % kEncodedBlockValues == 0, "linear", field(".width").c_str(), rows.width,
-                                 "multiples of 128"));
-  return require(column >= 0 && column % kEncodedBlockValues == 0 && column <= rows.width - columns, "linear",
-                 field("_column").c_str(), column, "multiples of 128 from which on there are the weight's columns");
-}
-
 Status check_encoded(std::int32_t tokens, const LinearCall& call) {
   if (!takes_encoded_rows(tokens, static_cast<const CudaPackedLinear&>(*call.weight))) {
     return {StatusCode::kInvalidArgument, "linear: encoded inputs, for a step of " + std::to_string(tokens) +
                                               " tokens or a weight for which takes_encoded_rows() is false"};
   }
-  return check_encoded_rows(tokens, *call.encoded, call.encoded_column, call.weight->in_features(), "encoded");
+  return check_encoded_rows(*call.encoded, call.encoded_column, call.weight->in_features(), tokens, "linear",
+                            "encoded");
+}
+
+// Kernels that read values leave none, and codes are of outputs as BF16.
+Status check_encoded_y(std::int32_t tokens, const LinearCall& call) {
+  if (!call.encoded || call.output != OutputType::kBf16) {
+    return {StatusCode::kInvalidArgument,
+            "linear: encoded_y is for bf16 outputs of calls whose inputs are encoded (encodes_outputs())"};
+  }
+  return check_encoded_rows(*call.encoded_y, call.encoded_y_column, call.weight->out_features(), tokens, "linear",
+                            "encoded_y");
 }
 
 Status check_call(std::int32_t tokens, const LinearCall& call) {
@@ -44,9 +40,7 @@ Status check_call(std::int32_t tokens, const LinearCall& call) {
     DSV4RT_RETURN_IF_ERROR(require(call.x_stride >= call.weight->in_features(), "linear", "x_stride", call.x_stride,
                                    "the weight's in_features and more"));
   }
-  if (call.encoded_y) {
-    return check_encoded_rows(tokens, *call.encoded_y, call.encoded_y_column, call.weight->out_features(), "encoded_y");
-  }
+  if (call.encoded_y) return check_encoded_y(tokens, call);
   return require(call.y_stride >= call.weight->out_features(), "linear", "y_stride", call.y_stride,
                  "the weight's out_features and more");
 }
@@ -84,12 +78,19 @@ Result<bool> CudaOps::encodes_outputs(std::int32_t tokens, std::span<const Linea
   return LinearLauncher(device_, tokens, scratch_, stream_).encodes_outputs(calls);
 }
 
+// What cuBLASLt multiplies it encodes itself.
 bool CudaOps::takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const {
+  if (library_ != nullptr && library_->takes(tokens, {.weight = &weight})) return false;
   return cuda::takes_encoded_rows(tokens, static_cast<const CudaPackedLinear&>(weight));
 }
 
 Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearCall> calls) {
-  for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(norm.tokens, call));
+  for (const LinearCall& call : calls) {
+    if (call.encoded || call.encoded_y) {
+      return {StatusCode::kInvalidArgument, "normed_linear: encoded inputs or outputs; accepted: values"};
+    }
+    DSV4RT_RETURN_IF_ERROR(check_call(norm.tokens, call));
+  }
   const bool together = norm.tokens > 0 && std::all_of(calls.begin(), calls.end(), [&](const LinearCall& call) {
                           const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
                           return weight.wgmma_packed() && weight.in_features() == norm.width && call.x == norm.y &&

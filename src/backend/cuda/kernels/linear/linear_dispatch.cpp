@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/linear/linear_costs.h"
 #include "backend/cuda/kernels/linear/linear_rings.h"
 #include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
+#include "backend/ops.h"
 #include "base/arithmetic.h"
 #include "base/try.h"
 
@@ -40,6 +41,11 @@ constexpr auto kVariants = [] {
   add(LinearFamily::kFp8, kFp8Variants.size());
   return all;
 }();
+
+static_assert(std::ranges::all_of(kFp8Variants,
+                                  [](const Fp8Variant& v) { return v.tokens <= kMostEncodedItemTokens; }));
+static_assert(std::ranges::all_of(kSplitKVariants,
+                                  [](const SplitKVariant& v) { return v.tokens <= kMostEncodedItemTokens; }));
 
 Status does_not_fit(LinearVariant variant) {
   return {StatusCode::kUnsupported, "linear: " + name_of(variant) + " does not run these problems"};

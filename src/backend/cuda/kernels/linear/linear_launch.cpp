@@ -24,11 +24,13 @@ const CudaPackedLinear& packed(const LinearCall& call) {
   return static_cast<const CudaPackedLinear&>(*call.weight);
 }
 
+bool same_rows(const EncodedRows& a, const EncodedRows& b) {
+  return a.codes == b.codes && a.scales == b.scales && a.width == b.width && a.scale_stride == b.scale_stride;
+}
+
 // Calls that are encoded read one input if it is one row of codes that they read parts of.
 bool same_input(const LinearCall& a, const LinearCall& b) {
-  if (a.encoded || b.encoded) {
-    return a.encoded && b.encoded && a.encoded->codes == b.encoded->codes && a.encoded->scales == b.encoded->scales;
-  }
+  if (a.encoded || b.encoded) return a.encoded && b.encoded && same_rows(*a.encoded, *b.encoded);
   return a.x == b.x && a.x_stride == b.x_stride && a.weight->in_features() == b.weight->in_features();
 }
 
@@ -226,21 +228,26 @@ Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens
   return asked;
 }
 
-// Launches as add() makes them.
+int LinearLauncher::most_launch_calls() const {
+  const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
+  return few ? kMaxPrefillProblems : most_problems(tokens_);
+}
+
+// Calls of one shape and one input share launches, as many as fit.
 Result<bool> LinearLauncher::encodes_outputs(std::span<const LinearCall> calls) const {
-  const auto most = static_cast<std::size_t>(most_problems(tokens_));
+  const auto most = static_cast<std::size_t>(most_launch_calls());
   for (std::size_t first = 0; first < calls.size(); first += most) {
     std::array<const LinearCall*, kMaxProblems> launch{};
     const auto part = calls.subspan(first, std::min(most, calls.size() - first));
     for (std::size_t i = 0; i < part.size(); ++i) {
       const LinearCall& call = part[i];
-      if (!call.encoded || !takes_encoded_rows(tokens_, packed(call)) || !same_input(part[0], call)) return false;
-      launch[i] = &part[i];
+      const bool alike = same_input(calls[0], call) && call.weight->in_features() == calls[0].weight->in_features() &&
+                         call.weight->out_features() == calls[0].weight->out_features();
+      if (!call.encoded || !takes_encoded_rows(tokens_, packed(call)) || !alike) return false;
+      launch[i] = &call;
     }
     DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(std::span(launch).first(part.size()), false));
-    for (const LinearCall& call : part) {
-      if (!cuda::encodes_outputs(planned, shape_of(call))) return false;
-    }
+    if (!cuda::encodes_outputs(planned, shape_of(calls[0]))) return false;
   }
   return !calls.empty();
 }
@@ -262,9 +269,12 @@ Status LinearLauncher::add(const LinearCall& call) {
   const bool codes = shape.tiles == TileKind::kFp8Products;
   const bool other_input =
       shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
-  const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
-  const int most = few ? kMaxPrefillProblems : most_problems(tokens_);
-  const bool other_launch = count_ > 0 && !may_share_launch(shape_of(*calls_[0]), shape, tokens_);
+  const int most = most_launch_calls();
+  const auto leave_codes_alike = [](const LinearCall& a, const LinearCall& b) {
+    return !a.encoded_y || !b.encoded_y || same_rows(*a.encoded_y, *b.encoded_y);
+  };
+  const bool other_launch =
+      count_ > 0 && (!may_share_launch(shape_of(*calls_[0]), shape, tokens_) || !leave_codes_alike(*calls_[0], call));
   // Where the products' kernel rounds, every call's own input.
   const bool rounds_each = tokens_ < least_encoded_tokens() && !forced_;
   if (count_ == most || (other_input && !rounds_each) || other_launch) DSV4RT_RETURN_IF_ERROR(flush());
@@ -428,7 +438,7 @@ Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall
     if (rounds(call)) {
       params.problems[i].input = static_cast<std::int16_t>(rounded_input);
       if (call.encoded) {
-        params.problems[i].input_block = static_cast<std::int16_t>(call.encoded_column / kScaleBlockInputs);
+        params.problems[i].input_block = static_cast<std::int16_t>(call.encoded_column / kEncodedBlockValues);
       }
       continue;
     }

@@ -35,14 +35,15 @@ class LinearLauncher {
   // Errors of check_input(); kUnsupported for weights packed in lanes. May run what was added before.
   Status add(const LinearCall& call);
   Status flush();
-  // Whether add() and flush() encode the outputs of all of these calls: of products of codes that come encoded, where
-  // the kernel that they have anyway does so.
+  // Whether add() and flush() encode the outputs of all of these calls: of products of codes that come encoded, of one
+  // shape, where the kernel that they have anyway does so.
   [[nodiscard]] Result<bool> encodes_outputs(std::span<const LinearCall> calls) const;
   // Products of the rows that norm makes of its x, in as few launches as there can be; false where none can be spared.
   // Precondition: nothing is added; calls are over tile-packed weights of norm.width inputs, on norm.y.
   Result<bool> run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls);
 
  private:
+  [[nodiscard]] int most_launch_calls() const;
   Result<LinearPlan> plan(std::span<const LinearCall* const> calls, bool normed) const;
   Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none

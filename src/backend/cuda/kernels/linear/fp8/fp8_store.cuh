@@ -1,4 +1,4 @@
-// How a warpgroup stores one row tile's outputs of 64 tokens, or two.
+// How a warpgroup stores one row tile's outputs of 64 tokens, or two, as values or, a block of two, as codes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Fp8Store {
   static constexpr int kValues = kColumns / 2;
 
   const LinearProblem& q;
-  const CUtensorMap* map;  // tensor map of y, for wide BF16
+  const CUtensorMap* map;  // tensor map of y, for wide BF16, or of its codes
   float* scales;           // PrefillParams::output_scales of the problem: null where outputs leave as values
   int scale_stride;
   int tokens;            // number of rows of y

@@ -11,8 +11,9 @@
 //     twice the rate, but Hopper sums their products with about 14 bits: enough to move the next rounding to E4M3
 //     in one of a hundred values);
 //   * segments are added in order.
-// Products of E4M3 (kFp8Products) differ in what a segment is: the matrix instruction sums 128 inputs of codes, and
-// that sum, times the scales of weights and inputs, is added to the segment's in FP32, block by block.
+// Products of E4M3 (kFp8Products) round their inputs whatever the weight's rule, and differ in what a segment is: the
+// matrix instruction sums 128 inputs of codes, and that sum, times the scales of weights and inputs, is added to the
+// segment's in FP32, block by block.
 #pragma once
 
 #include <cstddef>
