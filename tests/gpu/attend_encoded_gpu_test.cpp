@@ -34,26 +34,13 @@ class EncodedOutputs : public AttendGpuTest {
   static constexpr float kPoisonScale = -3.0F;
   static constexpr std::size_t kBeyond = 256;  // bytes and scales behind the arrays, to be left alone
 
-  static std::vector<AttendPart> decode(std::int32_t tokens, std::int32_t longest) {
-    std::vector<AttendPart> parts;
-    for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, i % 5 == 0 ? i * longest / tokens : longest - i, 1});
-    return parts;
-  }
-
   // serves: of the plan, that the kernel meant takes the step.
   static void expect_encoded(const Step& step, const std::function<bool(const AttendPlan&)>& serves) {
     Setup setup = setup_for(step.shape, step.parts);
     ASSERT_TRUE(serves(plan_of(setup, step.parts, step.padding))) << "another kernel serves this step";
-    const AttendInputs inputs = [&] {
-      AttendInputs all(setup.shape, setup.bank, setup.slots, step.parts, step.padding);
-      for (std::size_t i = 0; i < all.q.size(); ++i) {
-        const auto head = static_cast<std::int32_t>(i / kHeadDim) % step.shape.heads;
-        if (step.scaled_head < 0 || head == step.scaled_head) {
-          all.q[i] = to_bf16(to_float(all.q[i]) * step.query_scale);
-        }
-      }
-      return all;
-    }();
+    setup.query_scale = step.query_scale;
+    setup.scaled_head = step.scaled_head;
+    const AttendInputs inputs = inputs_of(setup, step.parts, step.padding);
     const DeviceArray<std::byte> blocks(gpu(), setup.pool.bytes);
     const DeviceArray<std::int32_t> table(gpu(), setup.pool.table);
     const AttendArrays arrays(gpu(), inputs, setup.pool, blocks.data(), table.data());

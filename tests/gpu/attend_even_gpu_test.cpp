@@ -21,13 +21,6 @@ class HandedOn : public AttendGpuTest {
     float query_scale = 1.0F;  // scales the queries of head 21
   };
 
-  // Tokens of `tokens` sequences, of lengths from a few rows to all that they can have.
-  static std::vector<AttendPart> decode(std::int32_t tokens, std::int32_t longest) {
-    std::vector<AttendPart> parts;
-    for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, i % 5 == 0 ? i * longest / tokens : longest - i, 1});
-    return parts;
-  }
-
   // The step twice, with loose bounds, and its parts in steps of few tokens, which clusters take.
   static void expect_same_bytes(const Step& step) {
     Setup setup = setup_for(step.shape, step.parts);

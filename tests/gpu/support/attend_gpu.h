@@ -65,17 +65,29 @@ class AttendGpuTest : public GpuTest {
     return Setup(shape, slots, end_of(parts));
   }
 
+  // Tokens of `tokens` sequences, of lengths from a few rows to all that they can have.
+  static std::vector<AttendPart> decode(std::int32_t tokens, std::int32_t longest) {
+    std::vector<AttendPart> parts;
+    for (std::int32_t i = 0; i < tokens; ++i) parts.push_back({i, i % 5 == 0 ? i * longest / tokens : longest - i, 1});
+    return parts;
+  }
+
+  // A step's inputs, queries scaled as the setup says.
+  static AttendInputs inputs_of(const Setup& setup, const std::vector<AttendPart>& parts, std::int32_t padding) {
+    AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
+    if (setup.query_scale == 1.0F) return inputs;
+    for (std::size_t i = 0; i < inputs.q.size(); ++i) {
+      const auto head = static_cast<std::int32_t>(i / kHeadDim) % setup.shape.heads;
+      if (setup.scaled_head >= 0 && head != setup.scaled_head) continue;
+      inputs.q[i] = to_bf16(to_float(inputs.q[i]) * setup.query_scale);
+    }
+    return inputs;
+  }
+
   static std::vector<bf16> run(Backend& backend, const Setup& setup, const std::vector<AttendPart>& parts,
                                std::int32_t padding = 0, std::int32_t context_end = 0) {
-    AttendInputs inputs(setup.shape, setup.bank, setup.slots, parts, padding);
+    AttendInputs inputs = inputs_of(setup, parts, padding);
     inputs.counts.context_end = std::max(inputs.counts.context_end, context_end);
-    if (setup.query_scale != 1.0F) {
-      for (std::size_t i = 0; i < inputs.q.size(); ++i) {
-        const auto head = static_cast<std::int32_t>(i / kHeadDim) % setup.shape.heads;
-        if (setup.scaled_head >= 0 && head != setup.scaled_head) continue;
-        inputs.q[i] = to_bf16(to_float(inputs.q[i]) * setup.query_scale);
-      }
-    }
     const DeviceArray<std::byte> blocks(backend, setup.pool.bytes);
     const DeviceArray<std::int32_t> table(backend, setup.pool.table);
     const AttendArrays arrays(backend, inputs, setup.pool, blocks.data(), table.data());

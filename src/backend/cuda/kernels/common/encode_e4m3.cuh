@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "layout/codec_e8m0.h"
 
 namespace dsv4rt::cuda {
@@ -36,13 +37,15 @@ __device__ __forceinline__ float scaled(float value, float reciprocal) {
   return value * __fmaf_rn(value, 0.0F, reciprocal);
 }
 
-// E4M3 codes of a pair of BF16 values: nearest, ties to even, saturating; NaN loses its sign, infinities become NaN.
-__device__ __forceinline__ std::uint16_t encode_pair(std::uint32_t pair, float reciprocal) {
-  const float low = scaled(__uint_as_float(pair << 16), reciprocal);
-  const float high = scaled(__uint_as_float(pair & 0xffff0000U), reciprocal);
+// E4M3 codes of two values: nearest, ties to even, saturating; NaN loses its sign.
+__device__ __forceinline__ std::uint16_t e4m3_codes(float low, float high) {
   std::uint16_t codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   return codes;
+}
+// Of a pair of BF16 values over their scale; infinities become NaN.
+__device__ __forceinline__ std::uint16_t encode_pair(std::uint32_t pair, float reciprocal) {
+  return e4m3_codes(scaled(low_value(pair), reciprocal), scaled(high_value(pair), reciprocal));
 }
 
 // The same in fewer instructions for many pairs of finite values and NaN.
@@ -59,13 +62,9 @@ __device__ __forceinline__ std::uint32_t reciprocal_pair(std::uint8_t scale_code
 }
 // Products are exact, but for magnitudes so small that their code is 0 all the same.
 __device__ __forceinline__ std::uint16_t encode_scaled_pair(std::uint32_t pair, std::uint32_t factor) {
-  std::uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factor));
-  std::uint16_t codes;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(codes)
-      : "f"(__uint_as_float(product & 0xffff0000U)), "f"(__uint_as_float(product << 16)));
-  return codes;
+  const std::uint32_t product = multiply_pairs(pair, factor);
+  const float high = high_value(product);
+  return e4m3_codes(low_value(product), high);
 }
 
 }  // namespace dsv4rt::cuda
