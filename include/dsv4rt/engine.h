@@ -128,7 +128,7 @@ struct EngineOptions {
   // everything else is exact in any case. kFp8: by the matrix instruction for E4M3, which keeps about 14 bits of a sum
   // of 128 inputs, and in FP32 across those, as DeepSeek's serving kernels do. That moves each product by 0.03 % of its
   // norm, and 1 to 2 % of cached codes by one. Outputs of attention are rounded to E4M3 before wo_a multiplies them, as
-  // inputs of all other FP8 weights are in any case: they move by 2.4 % of their norm, a layer's outputs by about 4 %.
+  // inputs of all other FP8 weights are in any case: they move by 2.7 % of their norm, a layer's outputs by about 4 %.
   // For faster steps of many tokens; workspace holds outputs of attention and of wo_a once more, as codes
   // (EngineMemory::workspace_bytes). Results stay the same whatever a step's other sequences, padding, chunks and
   // capture are.
