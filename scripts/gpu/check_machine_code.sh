@@ -40,6 +40,7 @@ check check_shared_loads.py --allow 'attend_(block|pair|warpgroup)_kernel:LDS R'
   --allow 'attend_warpgroup_kernel:LDS\.128'
 # Scales of weights: the first, and of kernels whose consumers learn from their first stage that others have ended all
 # of them. Sinks of two heads.
-check check_early_loads.py --allow 'linear_(gemv|splitk)_kernel' 1 --allow 'linear_(tile_kernel|fp8_kernel<[23])' 4 \
-  --allow 'linear_fp8_kernel<1' 2 --allow attend_warpgroup_kernel 2
+check check_early_loads.py --allow 'linear_(gemv|splitk)_kernel' 1 --allow linear_tile_kernel 4 \
+  --allow 'linear_fp8_kernel<Fp8Shape<[0-9]+, 1,' 2 --allow 'linear_fp8_kernel<Fp8Shape<128, 2, 1>' 6 \
+  --allow 'linear_fp8_kernel<Fp8Shape<[0-9]+, 2,' 4 --allow attend_warpgroup_kernel 2
 exit "$status"

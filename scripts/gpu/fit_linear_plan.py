@@ -32,7 +32,8 @@ EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "s
                   "splitk 96r2", "splitk 112x4", "splitk 128r2", "tile 1c2k2", "tile 2c1", "tile 2c2", "tile 1c2k2t160",
                   "tile 2c1t160", "tile 2c2t160", "tile 1c2k2t192", "tile 2c1t192", "tile 2c2t192", "tile 2c1t256",
                   "prefill 128", "prefill 192"]
-FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 64", "fp8 128", "fp8 192"]
+FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 128r1", "fp8 128r1c2", "fp8 128", "fp8 128c2", "fp8 192r1",
+                "fp8 192r1c2", "fp8 192"]
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
 TRIES = 1_500_000
@@ -72,10 +73,12 @@ def ceil_div(a, b):
 
 def even_item_tokens(family, item_tokens, tokens):
     """Tokens of every item but the last, as even_item_tokens() of linear_dispatch.h has them."""
-    if family in ("prefill", "fp8"):
+    if family == "prefill":
         return item_tokens
     if tokens <= item_tokens:
         return tokens
+    if family == "fp8":
+        return item_tokens
     return 8 * ceil_div(ceil_div(tokens, ceil_div(tokens, item_tokens)), 8)
 
 
@@ -96,6 +99,12 @@ def tile_shape(shape):
     """Row tiles of a block, blocks of a cluster, warpgroups that share a row tile, and tokens."""
     rows, cluster, sharers, tokens = re.fullmatch(r"(\d)c(\d)(?:k(\d))?(?:t(\d+))?", shape).groups()
     return int(rows), int(cluster), int(sharers or 1), int(tokens or 128)
+
+
+def fp8_shape(shape):
+    """Tokens, row tiles, and blocks of a cluster."""
+    tokens, rows, cluster = re.fullmatch(r"(\d+)(?:r(\d))?(?:c(\d))?", shape).groups()
+    return int(tokens), int(rows or 2), int(cluster or 1)
 
 
 def ring_stages(parts, tokens, rows, cluster, sharers):
@@ -125,8 +134,8 @@ def features(variant, parts, tokens):
         if count % (cluster * sharers) or count > most or ring_stages(parts, item_tokens, rows, cluster, sharers) < 3:
             return None
     elif family == "fp8":
-        rows, item_tokens = 2, int(shape)
-        if any(p[2] is not CODES for p in parts):
+        item_tokens, rows, cluster = fp8_shape(shape)
+        if any(p[2] is not CODES for p in parts) or count % cluster:
             return None
     else:
         rows, item_tokens = 4, int(shape)
@@ -147,14 +156,14 @@ def features(variant, parts, tokens):
         neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
         stages = rounds * (parts[0][1] / stage_inputs(parts[0]) / count) * neighbours * groups * rows
     else:
-        clusters = min(items, CLUSTERS[{"tile": cluster, "fp8": 1, "prefill": 2}[family]])
+        clusters = min(items, CLUSTERS[2 if family == "prefill" else cluster])
         rounds = ceil_div(items, clusters)
         most = max(stages for _, stages in work)
         total = sum(n * stages for n, stages in work)
         stages = (rounds * most if total == items * most else max(most, total / clusters)) / cluster
     fp8 = all(p[2] is CODES for p in parts) or any(p[2] == FP8 for p in parts)
     return [1, any(p[3] for p in parts), rounds, stages if fp8 else 0, 0 if fp8 else stages,
-            traffic / 1024 / MULTIPROCESSORS if family == "splitk" else 0]
+            traffic / 1024 / MULTIPROCESSORS if family in ("splitk", "fp8") else 0]
 
 
 def dot(a, b):
@@ -195,7 +204,8 @@ class Choices:
         for i, (name, tokens) in enumerate(self.points):
             parts = problems_of[name]
             # From these counts of tokens on a launch takes as few problems as one of prefill does, for all.
-            launches = ceil_div(len(parts), MOST_PREFILL_PROBLEMS) if tokens >= 192 else 1
+            few = tokens >= 192 or parts[0][2] is CODES
+            launches = ceil_div(len(parts), MOST_PREFILL_PROBLEMS) if few else 1
             for j, variant in enumerate(variants):
                 measured = times[name, tokens].get(variant)
                 known = features(variant, parts[:ceil_div(len(parts), launches)], tokens)
@@ -278,15 +288,19 @@ def divide_rounds(choices, constants):
 
 
 def with_codes():
-    """The problems whose weights all become CODES."""
-    return {name: [(n, k, CODES, True) for n, k, _, _ in parts] for name, parts in PROBLEMS.items()
-            if all(p[3] for p in parts)}
+    """The problems whose weights all become CODES; inputs of wo_a come as such."""
+    return {name: [(n, k, CODES, rounded) for n, k, _, rounded in parts] for name, parts in PROBLEMS.items()
+            if all(p[2] == FP8 for p in parts)}
 
 
 def in_table(variant):
     """A variant as linear_costs.h names it."""
     family, shape = variant.split()
-    numbers = shape.replace("c", ", ")
+    numbers = shape
+    if family == "fp8":
+        tokens, rows, cluster = fp8_shape(shape)
+        more = [rows, cluster] if cluster > 1 else [rows] if rows != 2 else []
+        numbers = ", ".join(map(str, [tokens, *more]))
     if family == "tile":
         rows, cluster, sharers, tokens = tile_shape(shape)
         more = [sharers, tokens] if tokens > 128 else [sharers] if sharers > 1 else []

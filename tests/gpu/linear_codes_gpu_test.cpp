@@ -84,9 +84,13 @@ class LinearCodesGpuTest : public Fp8ProductsGpuTest {
         cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
                                       variant);
         const Result<bool> said = launcher.encodes_outputs(calls);
+        if (inputs <= 1024 && name_of(*variant).ends_with("c2")) {  // one segment
+          EXPECT_EQ(said.status().code(), StatusCode::kUnsupported);
+          continue;
+        }
         ASSERT_OK(said);
         encodes = *said;
-        EXPECT_EQ(encodes, name_of(*variant) != "fp8 64");
+        EXPECT_EQ(encodes, name_of(*variant).find("r1") == std::string::npos);
         for (const LinearCall& call : encoded) ASSERT_OK(launcher.add(call));
         status = launcher.flush();
       } else {
@@ -194,31 +198,33 @@ TEST_F(LinearCodesGpuTest, FewEncodedOutputs) {
   expect_encoded_outputs(70, 1, 256, encodes);
 }
 
-// A few tokens' kernel rounds itself, so that calls with inputs of their own are one launch: the bytes of each alone.
+// A few tokens' kernel rounds itself, so that calls with inputs of their own are one launch; where segments are long
+// another one is behind a kernel that rounds, a launch for every input. Both times the bytes of each call alone.
 TEST_F(LinearCodesGpuTest, FewTokensRoundEveryCallsInput) {
   constexpr std::int64_t kOut = 128;
-  constexpr std::int64_t kIn = 1024;
-  constexpr std::int64_t kGroups = 18;
-  const Weight weight(*fp8_, kOut, kIn);
-  for (const std::int32_t tokens : {1, 2, 3}) {
-    const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * kGroups * kIn));
-    std::vector<std::vector<float>> found;
-    for (const bool together : {true, false}) {
-      const auto count = static_cast<std::size_t>(tokens * kGroups * kOut);
-      const DeviceArray<float> y(*fp8_, std::vector<float>(count, std::nanf("")));
-      std::vector<LinearCall> calls;
-      for (std::int64_t g = 0; g < kGroups; ++g) {
-        calls.push_back({x.data() + g * kIn, kGroups * kIn, weight.packed.get(), y.data() + g * kOut, kGroups * kOut,
-                         OutputType::kF32});
+  for (const auto& [groups, in] : {std::pair<std::int64_t, std::int64_t>{18, 1024}, {3, 16384}}) {
+    const Weight weight(*fp8_, kOut, in);
+    for (const std::int32_t tokens : {1, 2, 3}) {
+      const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * groups * in));
+      std::vector<std::vector<float>> found;
+      for (const bool together : {true, false}) {
+        const auto count = static_cast<std::size_t>(tokens * groups * kOut);
+        const DeviceArray<float> y(*fp8_, std::vector<float>(count, std::nanf("")));
+        std::vector<LinearCall> calls;
+        for (std::int64_t g = 0; g < groups; ++g) {
+          calls.push_back({x.data() + g * in, groups * in, weight.packed.get(), y.data() + g * kOut, groups * kOut,
+                           OutputType::kF32});
+        }
+        const std::size_t each = together ? calls.size() : 1;
+        for (std::size_t first = 0; first < calls.size(); first += each) {
+          ASSERT_OK(fp8_->ops().linear(tokens, std::span(calls).subspan(first, each)));
+        }
+        ASSERT_OK(fp8_->synchronize());
+        found.push_back(y.download());
       }
-      const std::size_t each = together ? calls.size() : 1;
-      for (std::size_t first = 0; first < calls.size(); first += each) {
-        ASSERT_OK(fp8_->ops().linear(tokens, std::span(calls).subspan(first, each)));
-      }
-      ASSERT_OK(fp8_->synchronize());
-      found.push_back(y.download());
+      EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), found[0].size() * sizeof(float)), 0)
+          << "T " << tokens << " inputs " << in;
     }
-    EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), found[0].size() * sizeof(float)), 0) << "T " << tokens;
   }
 }
 

@@ -1,8 +1,10 @@
 // Linears of LinearPrecision::kFp8: the same bytes from every kernel and for every number of tokens, as far from the
 // exact ones as sums of about 14 bits are.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,7 +17,9 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/kernels/linear/linear_costs.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
 #include "backend/row_ops.h"
 #include "gpu/support/fp8_products.h"
@@ -36,14 +40,15 @@ class LinearFp8GpuTest : public Fp8ProductsGpuTest {
     return y.download();
   }
 
-  // Every variant that runs the shape; their bytes are the first one's. Those of family `but` are left out.
-  void expect_same(std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type,
-                   std::optional<cuda::LinearFamily> but = {}) {
+  // Every variant that runs the shape and is `taken`; their bytes are the first one's.
+  void expect_same(
+      std::int64_t out, std::int64_t in, std::int32_t tokens, OutputType type,
+      const std::function<bool(cuda::LinearVariant)>& taken = [](cuda::LinearVariant) { return true; }) {
     const Weight weight(*fp8_, out, in);
     const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * in));
     std::vector<float> expected;
     for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-      if (variant.family == but) continue;
+      if (!taken(variant)) continue;
       const DeviceArray<float> y(*fp8_, std::vector<float>(static_cast<std::size_t>(tokens * out), std::nanf("")));
       ASSERT_OK(fp8_->synchronize());
       const LinearCall call{x.data(), in, weight.packed.get(), y.data(), out, type};
@@ -120,6 +125,10 @@ TEST_F(LinearFp8GpuTest, VariantsGiveTheSameBytes) {
       for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) expect_same(out, in, tokens, type);
     }
   }
+  for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
+    expect_same(4288, 1152, 350, type);  // clusters that go on with other items, which begin in either of two slots
+  }
+  expect_same(128, 16384, 2, OutputType::kF32);  // long segments, which the dispatch does not leave to gemv
   // Blocks wait for places while the matrix units and copies of others keep shared memory busy.
   for (int i = 0; i < 4; ++i) expect_same(4096, 8192, 768, OutputType::kBf16);
   expect_same(2048, 7168, 1024, OutputType::kBf16);  // clusters of four and eight
@@ -132,13 +141,82 @@ TEST_F(LinearFp8GpuTest, VariantsGiveTheSameBytes) {
   }
 }
 
+// The last row tiles of a launch's last weight, taken one by one in a last round of pairs: with rows left over, behind
+// another weight, of one and several segments and tiles of tokens, whose inputs come as codes from a column on.
+TEST_F(LinearFp8GpuTest, LastRoundsOfSingleRowTiles) {
+  constexpr std::int64_t kFirstOut = 192;
+  constexpr std::int64_t kColumn = 256;
+  constexpr int kLeastSingles = 3;  // a pair and the odd one
+  const cuda::LinearVariant variant = cuda::fp8_of(128);
+  const auto asked = cuda::linear_device(*device_, 65);
+  ASSERT_OK(asked);
+  for (const auto& [in, tokens] : {std::pair<std::int64_t, std::int32_t>{384, 100}, {384, 200}, {1152, 100}}) {
+    SCOPED_TRACE(std::to_string(in) + " inputs T " + std::to_string(tokens));
+    const auto shape = [&](std::int64_t out) {
+      return cuda::LinearShape{.outputs = out, .inputs = in, .tiles = cuda::TileKind::kFp8Products, .rounds = true};
+    };
+    std::int64_t tiles = 1;
+    for (int singles = 0; singles < kLeastSingles;) {
+      tiles += 2;
+      ASSERT_LT(tiles, 600) << "no shape leaves single row tiles";
+      const std::array shapes{shape(kFirstOut), shape(tiles * cuda::kRowTile)};
+      const auto plan = plan_variant(variant, *asked, tokens, shapes);
+      ASSERT_OK(plan);
+      singles = plan->single_tiles;
+    }
+    const std::int64_t outs[] = {kFirstOut, tiles * cuda::kRowTile};
+    const Weight weights[] = {Weight(*fp8_, outs[0], in, 5), Weight(*fp8_, outs[1], in, 6)};
+    const std::int64_t width = kColumn + in;
+    const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * width));
+    const std::int32_t stride = encoded_scale_stride(tokens);
+    const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * width)));
+    const DeviceArray<float> scales(*fp8_,
+                                    std::vector<float>(static_cast<std::size_t>(width / kEncodedBlockValues * stride)));
+    const EncodedRows rows{codes.data(), width, scales.data(), stride};
+    ASSERT_OK(fp8_->synchronize());
+    ASSERT_OK(cuda::encode_input({.x = x.data(), .x_stride = width, .to = rows, .tokens = tokens}, 0,
+                                 static_cast<cudaStream_t>(fp8_->native_stream())));
+    for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
+      std::vector<std::vector<float>> found;
+      for (const bool forced : {true, false}) {
+        const DeviceArray<float> y(
+            *fp8_, std::vector<float>(static_cast<std::size_t>(tokens * (outs[0] + outs[1])), std::nanf("")));
+        ASSERT_OK(fp8_->synchronize());
+        cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
+                                      forced ? std::optional(variant) : std::nullopt);
+        float* to = y.data();
+        for (int i = 0; i < 2; to += tokens * outs[i++]) {
+          LinearCall call{.weight = weights[i].packed.get(), .y = to, .y_stride = outs[i], .output = type};
+          call.encoded = rows;
+          call.encoded_column = kColumn;
+          ASSERT_OK(launcher.add(call));
+          if (!forced) {
+            ASSERT_OK(launcher.flush());  // each by itself
+          }
+        }
+        ASSERT_OK(launcher.flush());
+        ASSERT_OK(fp8_->synchronize());
+        found.push_back(y.download());
+      }
+      EXPECT_EQ(std::memcmp(found[0].data(), found[1].data(), found[0].size() * sizeof(float)), 0);
+    }
+  }
+}
+
 // The same with few launches, for tools that follow every access. In the kernel for many tokens one lane of a warp
 // arrives for all of them behind __syncwarp(), which racecheck does not take for the other lanes' arrival: there it
 // gets inputs of which the ring holds all stages.
 TEST_F(LinearFp8GpuTest, FewVariants) {
-  expect_same(192, 2304, 3, OutputType::kF32, cuda::LinearFamily::kFp8);
-  expect_same(192, 2304, 100, OutputType::kBf16, cuda::LinearFamily::kFp8);
+  const auto others = [](cuda::LinearVariant variant) { return variant.family != cuda::LinearFamily::kFp8; };
+  const auto clusters = [&](cuda::LinearVariant variant) {
+    if (others(variant)) return true;
+    const cuda::Fp8Variant& fp8 = cuda::kFp8Variants[static_cast<std::size_t>(variant.number)];
+    return fp8.cluster_blocks > 1 && fp8.tokens == 128;
+  };
+  expect_same(192, 2304, 3, OutputType::kF32, others);
+  expect_same(192, 2304, 100, OutputType::kBf16, others);
   expect_same(192, 384, 100, OutputType::kBf16);
+  expect_same(192, 1152, 100, OutputType::kBf16, clusters);  // two segments, of four stages and five
 }
 
 // A row's bytes do not depend on how many others there are.

@@ -70,9 +70,15 @@ class Reporter {
     const std::int64_t values = config.num_attention_heads * kHeadDim;
     const LinearShape wo_a = fp8(config.o_lora_rank, values / config.o_groups, ActivationRounding::kNone);
     DSV4RT_RETURN_IF_ERROR(add_linear("wq_b", {fp8(values, config.q_lora_rank)}));
+    const std::vector<LinearShape> groups(static_cast<std::size_t>(config.o_groups), wo_a);
+    const LinearShape wo_b = fp8(config.hidden_size, config.o_groups * config.o_lora_rank);
     DSV4RT_RETURN_IF_ERROR(
-        add_linear("wo_a", std::vector<LinearShape>(static_cast<std::size_t>(config.o_groups), wo_a)));
-    DSV4RT_RETURN_IF_ERROR(add_linear("wo_b", {fp8(config.hidden_size, config.o_groups * config.o_lora_rank)}));
+        add("linear wo_a", [&](std::int32_t tokens) { return linear(encoded_groups(groups, tokens), tokens); }));
+    DSV4RT_RETURN_IF_ERROR(add("linear wo_b", [&](std::int32_t tokens) -> Result<Served> {
+      LinearShape shape = wo_b;
+      DSV4RT_ASSIGN_OR_RETURN(shape.encoded, leaves_codes(encoded_groups(groups, tokens), tokens));
+      return linear(std::span(&shape, 1), tokens);
+    }));
     return std::move(uses_);
   }
 
@@ -112,6 +118,28 @@ class Reporter {
     return add("linear " + name, [&](std::int32_t tokens) { return linear(shapes, tokens); });
   }
 
+  // How many of such calls one launch takes.
+  static std::size_t launch_calls(const LinearShape& shape, std::int32_t tokens) {
+    if (!shape.tiles) return 1;
+    return static_cast<std::size_t>(most_problems(tokens, shape.tiles == TileKind::kFp8Products));
+  }
+
+  // The groups of wo_a: attention leaves codes where products take them.
+  static std::vector<LinearShape> encoded_groups(std::vector<LinearShape> groups, std::int32_t tokens) {
+    for (LinearShape& shape : groups) {
+      shape.encoded = shape.tiles == TileKind::kFp8Products && tokens >= least_encoded_tokens();
+    }
+    return groups;
+  }
+  // Whether wo_a leaves codes for wo_b.
+  Result<bool> leaves_codes(std::span<const LinearShape> groups, std::int32_t tokens) {
+    if (!groups[0].encoded) return false;
+    DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
+    const std::size_t count = std::min(launch_calls(groups[0], tokens), groups.size());
+    DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, groups.first(count)));
+    return encodes_outputs(plan, groups[0]);
+  }
+
   // The launches of one operation, grouped as LinearLauncher groups them; a kernel of several is named once.
   Result<Served> linear(std::span<const LinearShape> shapes, std::int32_t tokens) {
     DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
@@ -119,7 +147,7 @@ class Reporter {
     std::vector<std::string> kernels;
     for (std::size_t first = 0, count = 1; first < shapes.size(); first += count) {
       const LinearShape& shape = shapes[first];
-      const std::size_t most = shape.tiles ? std::min<std::size_t>(most_problems(tokens), shapes.size() - first) : 1;
+      const std::size_t most = std::min(launch_calls(shape, tokens), shapes.size() - first);
       const auto joins = [&](const LinearShape& next) { return next.tiles && may_share_launch(shape, next, tokens); };
       for (count = 1; count < most && joins(shapes[first + count]);) ++count;
       DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, shapes.subspan(first, count)));

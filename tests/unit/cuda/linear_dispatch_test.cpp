@@ -39,6 +39,8 @@ LinearDevice h200() {
                       .prefill_clusters = {66, 66}};
   std::ranges::transform(cuda::kTileVariants, device.tile_clusters.begin(),
                          [&](const cuda::TileVariant& variant) { return 132 / variant.cluster_blocks; });
+  std::ranges::transform(cuda::kFp8Variants, device.fp8_clusters.begin(),
+                         [&](const cuda::Fp8Variant& variant) { return 132 / variant.cluster_blocks; });
   return device;
 }
 
@@ -56,10 +58,14 @@ constexpr LinearShape bf16_shape(std::int64_t outputs, std::int64_t inputs) {
   return {.outputs = outputs, .inputs = inputs, .tiles = TileKind::kBf16};
 }
 
-// The same weights under LinearPrecision::kFp8: those whose inputs are rounded multiply codes.
+// The same weights under LinearPrecision::kFp8: FP8 ones multiply codes. Inputs that are not rounded otherwise come as
+// such.
 std::vector<LinearShape> with_products(std::vector<LinearShape> shapes) {
   for (LinearShape& shape : shapes) {
-    if (shape.rounds) shape.tiles = TileKind::kFp8Products;
+    if (shape.tiles != TileKind::kFp8) continue;
+    shape.tiles = TileKind::kFp8Products;
+    shape.encoded = !shape.rounds;
+    shape.rounds = true;
   }
   return shapes;
 }
@@ -304,6 +310,10 @@ TEST(LinearDispatch, PlansFitTheDevice) {
         if (variant.family == LinearFamily::kFp8) {
           EXPECT_GE(plan->stages, 3);
           EXPECT_TRUE(std::ranges::all_of(shapes, is(TileKind::kFp8Products)));
+          const cuda::Fp8Variant& fp8 = cuda::kFp8Variants.at(static_cast<std::size_t>(variant.number));
+          const bool several = cuda::tile_segments(TileKind::kFp8Products, shapes[0].inputs) > 1;
+          const int other_bytes = several ? fp8.segmented_other_bytes : fp8.other_bytes;
+          EXPECT_LE(plan->stages * plan->stage_bytes + other_bytes, plan->shared_bytes);
         }
         if (variant.family == LinearFamily::kTile || variant.family == LinearFamily::kPrefill) {
           EXPECT_TRUE(std::ranges::none_of(shapes, is(TileKind::kFp8Products)));
@@ -332,7 +342,7 @@ TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
       ASSERT_LE(even, plan->item_tokens);
       ASSERT_GE(even * items, tokens);
       ASSERT_LT(even * (items - 1), tokens);
-      if (codes || variant.family == LinearFamily::kPrefill) {
+      if (variant.family == LinearFamily::kPrefill || (codes && items > 1)) {
         ASSERT_EQ(even, plan->item_tokens);
       } else if (items == 1) {
         ASSERT_EQ(even, tokens);  // no rows to be filled with zeros
@@ -353,9 +363,12 @@ TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
 
 // A last round that has pairs of row tiles for no more than half of the multiprocessors has single ones.
 TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
-  const auto singles = [](std::int32_t tokens, const std::vector<LinearShape>& shapes, bool pairs = true) {
-    const auto plan = plan_variant(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2, 2), h200(), tokens, shapes);
+  const auto singles_of = [](cuda::LinearVariant variant, std::int32_t tokens, const std::vector<LinearShape>& shapes) {
+    const auto plan = plan_variant(variant, h200(), tokens, shapes);
     return plan.ok() ? plan->single_tiles : -1;
+  };
+  const auto singles = [&](std::int32_t tokens, const std::vector<LinearShape>& shapes, bool pairs = true) {
+    return singles_of(pairs ? cuda::tile_of(2, 1) : cuda::tile_of(1, 2, 2), tokens, shapes);
   };
   EXPECT_EQ(singles(128, {fp8(32768, 1024), fp8(8192, 1024)}), 112);          // 320 pairs: 2 x 132 and 56
   EXPECT_EQ(singles(256, {fp8(32768, 1024), fp8(8192, 1024)}), 0);            // 640: 4 x 132 and 112
@@ -367,6 +380,12 @@ TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   EXPECT_EQ(singles(128, {fp8(33792, 4096), bf16_shape(128, 4096)}), 0);      // rounds that are not alike
   EXPECT_EQ(singles(128, {fp8(8512, 4096)}, false), 0);                       // items of one row tile
   EXPECT_EQ(singles(128, std::vector<LinearShape>(16, fp8(2240, 1024))), 0);  // no place for another problem
+  // Products of codes, where registers hold totals.
+  const std::vector<LinearShape> queries = with_products({fp8(32768, 1024), fp8(8192, 1024)});
+  EXPECT_EQ(singles_of(cuda::fp8_of(128), 128, queries), 112);
+  EXPECT_EQ(singles_of(cuda::fp8_of(128, 1), 128, queries), 0);
+  EXPECT_EQ(singles_of(cuda::fp8_of(192), 128, queries), 0);
+  EXPECT_EQ(singles_of(cuda::fp8_of(128), 128, with_products(std::vector<LinearShape>(8, fp8(4480, 1024)))), 0);
 }
 
 // A warpgroup has registers for the sums of two segments of 192 tokens, of 256 for those of one.
@@ -418,7 +437,8 @@ void expect_fast_choices(const std::string& path, std::size_t least_points, std:
   for (const auto& [at, measured] : times) {
     const auto& [problem, tokens] = at;
     std::vector<LinearShape> shapes = layers.at(problem);
-    shapes.resize(std::min(shapes.size(), static_cast<std::size_t>(cuda::most_problems(tokens))));
+    const bool products = shapes[0].tiles == TileKind::kFp8Products;
+    shapes.resize(std::min(shapes.size(), static_cast<std::size_t>(cuda::most_problems(tokens, products))));
     const std::string chosen = served(h200(), tokens, shapes);
     ASSERT_TRUE(measured.contains(chosen)) << problem << " T " << tokens << ": " << chosen;
     double least = measured.at(chosen);
@@ -441,7 +461,7 @@ TEST(LinearDispatch, ChoicesAreThoseThatMeasuredFast) {
 TEST(LinearDispatch, ChoicesForProductsOfCodesAreThoseThatMeasuredFast) {
   auto layers = all_layers();
   for (auto& [name, shapes] : layers) shapes = with_products(std::move(shapes));
-  expect_fast_choices("linear_plan_fp8_h200.csv", 88, cuda::kFp8Costs, layers);
+  expect_fast_choices("linear_plan_fp8_h200.csv", 124, cuda::kFp8Costs, layers);
 }
 
 // Codes have kernels of their own from 65 tokens on, share launches with BF16 up to 128, and have half as many segments
@@ -451,11 +471,26 @@ TEST(LinearDispatch, ProductsOfCodes) {
   EXPECT_EQ(served(h200(), 1, wo_b), "gemv");
   EXPECT_EQ(served(h200(), 5, wo_b), "splitk 16x2");
   EXPECT_EQ(served(h200(), 64, wo_b), "splitk 64x2");
-  EXPECT_EQ(served(h200(), 65, wo_b), "splitk 64x4");
-  EXPECT_EQ(served(h200(), 128, wo_b), "splitk 64x4");
-  EXPECT_EQ(served(h200(), 256, wo_b), "fp8 64");
+  EXPECT_EQ(served(h200(), 65, wo_b), "fp8 128r1c2");
+  EXPECT_EQ(served(h200(), 128, wo_b), "fp8 128r1c2");
+  EXPECT_EQ(served(h200(), 192, wo_b), "fp8 192r1c2");
+  EXPECT_EQ(served(h200(), 256, wo_b), "fp8 128c2");
   EXPECT_EQ(served(h200(), 512, wo_b), "fp8 128");
   EXPECT_EQ(served(h200(), 8192, wo_b), "fp8 192");
+  // Blocks of gemv would round segments of 4,096 inputs each for itself.
+  EXPECT_EQ(served(h200(), 1, with_products({fp8(7168, 16384)})), "splitk 16x4");
+  EXPECT_EQ(served(h200(), 1, {fp8(7168, 16384)}), "gemv");
+  // Up to eight groups of outputs are a launch; two blocks share an even number of segments.
+  const std::vector<LinearShape> wo_a = with_products(std::vector<LinearShape>(8, fp8(1024, 4096)));
+  EXPECT_EQ(served(h200(), 128, wo_a), "fp8 128r1");
+  EXPECT_EQ(served(h200(), 192, wo_a), "fp8 192r1");
+  EXPECT_EQ(served(h200(), 256, wo_a), "fp8 128");
+  EXPECT_EQ(cuda::most_problems(64, true), cuda::kMaxProblems);
+  EXPECT_EQ(cuda::most_problems(65, true), cuda::kMaxPrefillProblems);
+  EXPECT_EQ(cuda::most_problems(65, false), cuda::kMaxProblems);
+  EXPECT_EQ(cuda::most_problems(192, false), cuda::kMaxPrefillProblems);
+  EXPECT_EQ(plan_variant(cuda::fp8_of(128, 1, 2), h200(), 128, with_products({fp8(4096, 1024)})).status().code(),
+            StatusCode::kUnsupported);
   EXPECT_EQ(cuda::tile_segments(TileKind::kFp8Products, 8192), 4);
   EXPECT_EQ(cuda::tile_segments(TileKind::kFp8, 8192), 8);
   EXPECT_EQ(cuda::tile_segments(TileKind::kFp8Products, 7168), 8);

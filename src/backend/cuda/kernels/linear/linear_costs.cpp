@@ -41,7 +41,7 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
   bool fp8 = false;
   double bytes = 0;
   for (const LinearShape& shape : shapes) {
-    rounds_inputs = rounds_inputs || shape.rounds;
+    rounds_inputs = rounds_inputs || (shape.rounds && !shape.encoded);
     fp8 = fp8 || shape.tiles != TileKind::kBf16;
     const int items = static_cast<int>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles)) *
                       ceil_div(tokens, plan.item_tokens);
@@ -61,8 +61,8 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
     stages = rounds * segment_stages * neighbours * variant.groups * variant.row_tiles;
   } else {
     int items = 0;
-    // The blocks of the tile kernel's clusters share the segments.
-    const int share = plan.variant.family == LinearFamily::kTile ? plan.cluster_blocks : 1;
+    // Blocks of a cluster share the segments, but for the prefill kernel's.
+    const int share = plan.variant.family == LinearFamily::kPrefill ? 1 : plan.cluster_blocks;
     stages = busiest_stages(plan, tokens, shapes, items) / share;
     rounds = ceil_div(items, plan.clusters);
   }

@@ -54,8 +54,10 @@ consteval LinearVariant prefill_of(int tokens) {
           number_of(kPrefillVariants, [&](const PrefillVariant& v) { return v.tokens == tokens; })};
 }
 
-consteval LinearVariant fp8_of(int tokens) {
-  return {LinearFamily::kFp8, number_of(kFp8Variants, [&](const Fp8Variant& v) { return v.tokens == tokens; })};
+consteval LinearVariant fp8_of(int tokens, int row_tiles = 2, int cluster_blocks = 1) {
+  return {LinearFamily::kFp8, number_of(kFp8Variants, [&](const Fp8Variant& v) {
+            return v.tokens == tokens && v.row_tiles == row_tiles && v.cluster_blocks == cluster_blocks;
+          })};
 }
 
 // splitk 96r2 is the one variant besides 64x4 that runs kFp8Products beside other kinds, and the only one where they
@@ -84,13 +86,17 @@ inline constexpr std::array kLinearCosts = {
     LinearCost{prefill_of(192), 5.432, 1.167, 2.986, 0.4413, 0.4137, 0},
 };
 
-// Of launches of kFp8Products alone, which all round: `start` holds that too.
+// Of launches of kFp8Products alone.
 inline constexpr std::array kFp8Costs = {
-    LinearCost{splitk_of(64, 4, 1), 1.326, 0, 6.61, 0, 0, 0.01124},
-    LinearCost{splitk_of(96, 1, 2), 5.654, 0, 3.145, 0.1654, 0, 0.008404},
-    LinearCost{fp8_of(64), 3.71, 0, 0.709, 0.3544, 0, 0},
-    LinearCost{fp8_of(128), 4.347, 0, 0.9786, 0.5079, 0, 0},
-    LinearCost{fp8_of(192), 3.097, 0, 1.217, 0.6954, 0, 0},
+    LinearCost{splitk_of(64, 4, 1), 0, 2.793, 3.628, 0.03276, 0, 0.0106},
+    LinearCost{splitk_of(96, 1, 2), 3.124, 2.519, 3.345, 0.07744, 0, 0.01341},
+    LinearCost{fp8_of(128, 1), 1.692, 2.587, 0.3952, 0.2038, 0, 0.006959},
+    LinearCost{fp8_of(128, 1, 2), 3.381, 1.866, 0.6401, 0.1626, 0, 0.009935},
+    LinearCost{fp8_of(128), 2.575, 3.473, 0.3016, 0.294, 0, 0.007694},
+    LinearCost{fp8_of(128, 2, 2), 3.384, 3.848, 0.9909, 0.2481, 0, 0.01155},
+    LinearCost{fp8_of(192, 1), 0.8253, 3.3, 0, 0.2921, 0, 0.007032},
+    LinearCost{fp8_of(192, 1, 2), 2.44, 2.142, 0.9089, 0.2843, 0, 0.007892},
+    LinearCost{fp8_of(192), 2.592, 2.37, 0, 0.533, 0, 0.005779},
 };
 
 }  // namespace dsv4rt::cuda

@@ -21,7 +21,8 @@ constexpr std::int32_t kMostGemvTokens = 2;
 constexpr std::int32_t kMostSplitKTokens = 64;
 // Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
 constexpr std::int32_t kMostMixedTokens = 128;
-// From these tokens on a launch has few problems: as many as the prefill kernel, often the fastest there, takes.
+// From these tokens on a launch has few problems: as many as the prefill kernel, often the fastest there, takes. The
+// kernel of products of codes takes no more either, and is to be had wherever split-K is not the only one.
 constexpr std::int32_t kLeastPrefillTokens = 192;
 
 // kPortable, then the tables of the families.
@@ -63,6 +64,14 @@ int scale_blocks(const LinearShape& shape) {
 // Scale blocks of the longest segment.
 int longest_segment(const LinearShape& shape) {
   return ceil_div(scale_blocks(shape), tile_segments(*shape.tiles, shape.inputs));
+}
+// Whether the gemv kernel's blocks would round so many inputs, each its segment's, that the split-K kernel behind one
+// that rounds takes less time: wo_b of V4-Pro with one token 28.6 us for 36.8 (H200).
+bool rounds_long_segments(std::span<const LinearShape> shapes) {
+  constexpr int kMostBlocks = 16;
+  return std::ranges::any_of(shapes, [](const LinearShape& shape) {
+    return shape.tiles == TileKind::kFp8Products && longest_segment(shape) > kMostBlocks;
+  });
 }
 // A row tile's in a stage, most of all shapes.
 int weight_bytes(std::span<const LinearShape> shapes) {
@@ -229,15 +238,26 @@ Result<LinearPlan> plan_prefill(int number, const LinearDevice& device, std::int
                        kPrefillBlockTiles * weight_bytes(shapes), variant.input_bytes, variant.other_bytes);
 }
 
-Result<LinearPlan> plan_fp8(int number, const DeviceFacts& device, std::int32_t tokens,
+Result<LinearPlan> plan_fp8(int number, const LinearDevice& device, std::int32_t tokens,
                             std::span<const LinearShape> shapes) {
-  const Fp8Variant& variant = kFp8Variants.at(static_cast<std::size_t>(number));
-  const LinearPlan plan{
-      .variant = {LinearFamily::kFp8, number}, .item_tokens = variant.tokens, .item_row_tiles = kFp8RowTiles};
+  const auto index = static_cast<std::size_t>(number);
+  const Fp8Variant& variant = kFp8Variants.at(index);
+  const int segments = segments_of(shapes);
+  LinearPlan plan{.variant = {LinearFamily::kFp8, number},
+                  .item_tokens = variant.tokens,
+                  .item_row_tiles = variant.row_tiles,
+                  .cluster_blocks = variant.cluster_blocks};
   if (shapes.size() > kMaxPrefillProblems || !all_products(shapes)) return does_not_fit(plan.variant);
-  return plan_resident(plan, device, device.multiprocessors, items_of(shapes, tokens, variant.tokens, kFp8RowTiles),
-                       kFp8WeightBytes, variant.stage_bytes - kFp8WeightBytes,
-                       segments_of(shapes) > 1 ? variant.segmented_other_bytes : variant.other_bytes);
+  if (segments % variant.cluster_blocks != 0) return does_not_fit(plan.variant);
+  const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);
+  const int other_bytes = segments > 1 ? variant.segmented_other_bytes : variant.other_bytes;
+  DSV4RT_ASSIGN_OR_RETURN(plan,
+                          plan_resident(plan, device.facts, device.fp8_clusters[index], items, variant.weight_bytes,
+                                        variant.stage_bytes - variant.weight_bytes, other_bytes));
+  if (variant.takes_singles && shapes.size() < kMaxPrefillProblems) {
+    plan.single_tiles = single_tiles(plan, tokens, shapes, items);
+  }
+  return plan;
 }
 
 // Up to kMostSplitKTokens: as many segments a block as leave blocks for most multiprocessors. Blocks of several
@@ -343,6 +363,8 @@ std::string name_of(LinearVariant variant) {
       break;
     case LinearFamily::kFp8:
       add("fp8 ", kFp8Variants.at(number).tokens);
+      if (kFp8Variants.at(number).row_tiles == 1) add("r", 1);
+      if (kFp8Variants.at(number).cluster_blocks > 1) add("c", kFp8Variants.at(number).cluster_blocks);
       break;
   }
   return name;
@@ -364,7 +386,7 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
     case LinearFamily::kTile:
       return plan_tiles(variant.number, device, tokens, shapes);
     case LinearFamily::kFp8:
-      return plan_fp8(variant.number, device.facts, tokens, shapes);
+      return plan_fp8(variant.number, device, tokens, shapes);
     default:
       return plan_prefill(variant.number, device, tokens, shapes);
   }
@@ -380,7 +402,7 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
                         });
   if (!together) return Status{StatusCode::kInternal, "linear: these calls do not share a launch"};
   if (!shapes[0].tiles) return plan(LinearFamily::kPortable, 0);
-  if (normed || tokens <= kMostGemvTokens) {
+  if (normed || (tokens <= kMostGemvTokens && !rounds_long_segments(shapes))) {
     Result<LinearPlan> gemv = plan(LinearFamily::kGemv, 0);
     if (gemv.ok() || normed) return gemv;
   }
@@ -393,14 +415,15 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens) {
   constexpr std::int32_t kUnit = 8;  // scales of so many are aligned for the copy engine
   const LinearFamily family = plan.variant.family;
-  if (family == LinearFamily::kPrefill || family == LinearFamily::kFp8) return plan.item_tokens;
+  if (family == LinearFamily::kPrefill) return plan.item_tokens;
   if (tokens <= plan.item_tokens) return tokens;
+  if (family == LinearFamily::kFp8) return plan.item_tokens;
   return round_up(ceil_div(tokens, ceil_div(tokens, plan.item_tokens)), kUnit);
 }
 
 bool encodes_outputs(const LinearPlan& plan, const LinearShape& shape) {
-  return plan.variant.family == LinearFamily::kFp8 && shape.outputs % kFp8Outputs == 0 &&
-         kFp8Variants.at(static_cast<std::size_t>(plan.variant.number)).row_groups == 1;
+  return plan.variant.family == LinearFamily::kFp8 && shape.outputs % kEncodedBlockValues == 0 &&
+         kFp8Variants.at(static_cast<std::size_t>(plan.variant.number)).encodes;
 }
 
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens) {
@@ -408,8 +431,9 @@ bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t t
   if (tokens > kMostMixedTokens && products(a) != products(b)) return false;
   return tile_segments(*a.tiles, a.inputs) == tile_segments(*b.tiles, b.inputs);
 }
-int most_problems(std::int32_t tokens) {
-  return tokens < kLeastPrefillTokens ? kMaxProblems : kMaxPrefillProblems;
+int most_problems(std::int32_t tokens, bool products) {
+  const bool few = tokens >= kLeastPrefillTokens || (products && tokens > kMostSplitKTokens);
+  return few ? kMaxPrefillProblems : kMaxProblems;
 }
 std::int32_t most_norm_tokens() {
   return kMostGemvTokens;

@@ -28,7 +28,7 @@ enum class LinearFamily : std::uint8_t {
   kSplitK,    // wgmma, segments side by side, all of a launch at once
   kTile,      // wgmma, blocks stay and take item after item; those of a cluster share the segments
   kPrefill,   // wgmma, as kTile, but the two blocks of a cluster share the inputs and each takes all segments
-  kFp8,       // wgmma of E4M3 by E4M3, resident blocks of 64, 128 or 192 tokens
+  kFp8,       // wgmma of E4M3 by E4M3, resident blocks of 128 or 192 tokens; two of a cluster may share segments
 };
 
 // The tiles that a weight is packed in, by its kind and shape; nothing: lanes. The values of an FP8 weight's scales may
@@ -62,7 +62,8 @@ struct LinearVariant {
 // Every variant: kPortable, then the families from few tokens to many.
 std::span<const LinearVariant> linear_variants();
 // Names are "gemv", "splitk 64x2" (64 tokens, two segments a block), "splitk 96r2" (two row tiles a block), "tile 2c2"
-// (two row tiles a block, clusters of two, 128 tokens), "tile 2c2t160" (160), "prefill 192", "fp8 128".
+// (two row tiles a block, clusters of two, 128 tokens), "tile 2c2t160" (160), "prefill 192", "fp8 128" (two row
+// tiles a block), "fp8 128r1c2" (one, clusters of two).
 std::string name_of(LinearVariant variant);
 
 // A device, and what it says of kernels.
@@ -71,6 +72,7 @@ struct LinearDevice {
   // How many clusters of each variant run at once.
   std::array<int, kTileVariants.size()> tile_clusters{};
   std::array<int, kPrefillVariants.size()> prefill_clusters{};
+  std::array<int, kFp8Variants.size()> fp8_clusters{};
 };
 
 // How to launch it.
@@ -86,7 +88,7 @@ struct LinearPlan {
   int input_offset = 0;     // kTile, kPrefill, kFp8: offset of the inputs in a stage, behind the weights
   int stage_bytes = 0;      // kTile, kPrefill, kFp8: weights and inputs of a stage
   int sum_bytes = 0;        // kTile: for each row tile of a block, see LinearParams
-  int single_tiles = 0;     // kTile: the last row tiles of the last call, which are items of their own
+  int single_tiles = 0;     // kTile, kFp8: the last row tiles of the last call, which are items of their own
   int rounding_blocks = 0;  // most blocks of the kernel that rounds inputs before this one; 0: as many as there are
 };
 
@@ -103,7 +105,8 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
 // Tokens of every item but the last, as many as the plan's items have room for or fewer: inputs are fetched in boxes of
 // so many tokens, and what a box holds beyond the last token is not free. Rows that the copy engine fills with zeros
 // take it longer than rows that it fetches (wo_b with 33 tokens in boxes of 64 takes 19.9 us, in boxes of 33 14.7).
-// kPrefill and kFp8 have full items: they store whole groups of tokens, and gain nothing (8,192 tokens, 192 an item).
+// kPrefill has full items, and kFp8 where there are several: they store whole groups of tokens, and gain nothing (8,192
+// tokens, 192 an item).
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens);
 
 // Whether the kernel writes outputs of such a shape as codes: a block of 128 of them must be one warpgroup's.
@@ -111,11 +114,11 @@ bool encodes_outputs(const LinearPlan& plan, const LinearShape& shape);
 // Whether calls over tile-packed weights may run in one launch: those of equally many segments, and with more than
 // 128 tokens those of one kind, kFp8Products or not.
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens);
-// How many calls may run as one launch with so many tokens.
-int most_problems(std::int32_t tokens);
+// How many calls may run as one launch with so many tokens. products: of kFp8Products.
+int most_problems(std::int32_t tokens, bool products);
 // Up to how many tokens a norm is computed in the products' kernel.
 std::int32_t most_norm_tokens();
-// From how many on products of E4M3 read their inputs encoded; before they encode them themselves.
+// From how many on inputs of products of E4M3 may come encoded (LinearCall::encoded); calls of fewer have values.
 std::int32_t least_encoded_tokens();
 // Up to how many no launch depends on how many clusters run at once.
 std::int32_t most_one_wave_tokens();

@@ -52,14 +52,13 @@ bool aligned(const void* pointer) {
 }
 
 // y as the resident kernels' stores see it: BF16, or pairs of bytes of FP32.
-Status output_map(CUtensorMap& map, const LinearCall& call, std::int32_t tokens, int box_tokens) {
-  const bool floats = call.output == OutputType::kF32;
-  const std::int64_t pairs = floats ? 2 : 1;  // pairs of bytes in a value
-  return encode_row_map({.data = call.y,
+Status output_map(CUtensorMap& map, const LinearProblem& problem, std::int32_t tokens, int box_tokens) {
+  const std::int64_t pairs = problem.float_output ? 2 : 1;  // pairs of bytes in a value
+  return encode_row_map({.data = problem.y,
                          .value_bytes = 2,
-                         .columns = call.weight->out_features() * pairs,
+                         .columns = std::int64_t{problem.row_tiles} * kRowTile * pairs,
                          .rows = tokens,
-                         .row_bytes = call.y_stride * pairs * 2,
+                         .row_bytes = problem.y_stride * pairs * 2,
                          .box_columns = kStageInputs,
                          .box_rows = box_tokens},
                         map);
@@ -98,17 +97,19 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   PrefillParams params{};
   std::copy_n(described.inputs, kMaxPrefillProblems, params.inputs);
   std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (const auto& rows = calls[i]->encoded_y; rows) {
-      params.output_scales[i] = rows->scales + calls[i]->encoded_y_column / kEncodedBlockValues * rows->scale_stride;
-      params.output_scale_stride = rows->scale_stride;
+  // Behind the calls there may be another problem, the last row tiles of the last one (split_last_problem).
+  for (std::size_t i = 0; i < static_cast<std::size_t>(described.problem_count); ++i) {
+    if (i < calls.size() && calls[i]->encoded_y) {
+      const EncodedRows& rows = *calls[i]->encoded_y;
+      params.output_scales[i] = rows.scales + calls[i]->encoded_y_column / kEncodedBlockValues * rows.scale_stride;
+      params.output_scale_stride = rows.scale_stride;
       DSV4RT_RETURN_IF_ERROR(encoded_output_map(params.outputs[i], *calls[i], described.tokens));
       continue;
     }
-    if (!params.problems[i].wide_stores) continue;
-    const bool floats = calls[i]->output == OutputType::kF32;
-    const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, floats);
-    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], *calls[i], described.tokens, box_tokens));
+    const LinearProblem& problem = params.problems[i];
+    if (!problem.wide_stores) continue;
+    const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, problem.float_output);
+    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], problem, described.tokens, box_tokens));
   }
   params.input_scales = described.input_scales;
   params.input_scale_stride = described.input_scale_stride;
@@ -116,6 +117,7 @@ Status run_resident(const CudaDevice& device, const LinearParams& described, std
   params.first_item = described.first_item;
   params.token_tiles = described.token_tiles;
   params.items = described.items;
+  params.item_tokens = described.item_tokens;
   params.segments = described.segments;
   params.stages = plan.stages;
   params.input_offset = plan.input_offset;
@@ -225,17 +227,19 @@ Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens
   if (tokens <= most_one_wave_tokens()) return asked;
   DSV4RT_RETURN_IF_ERROR(ask_tile_clusters(device, asked.tile_clusters));
   DSV4RT_RETURN_IF_ERROR(ask_prefill_clusters(device, asked.prefill_clusters));
+  DSV4RT_RETURN_IF_ERROR(ask_fp8_clusters(device, asked.fp8_clusters));
   return asked;
 }
 
-int LinearLauncher::most_launch_calls() const {
+int LinearLauncher::most_launch_calls(const LinearCall& call) const {
   const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
-  return few ? kMaxPrefillProblems : most_problems(tokens_);
+  return few ? kMaxPrefillProblems : most_problems(tokens_, multiplies_codes(call));
 }
 
 // Calls of one shape and one input share launches, as many as fit.
 Result<bool> LinearLauncher::encodes_outputs(std::span<const LinearCall> calls) const {
-  const auto most = static_cast<std::size_t>(most_launch_calls());
+  if (calls.empty()) return false;
+  const auto most = static_cast<std::size_t>(most_launch_calls(calls[0]));
   for (std::size_t first = 0; first < calls.size(); first += most) {
     std::array<const LinearCall*, kMaxProblems> launch{};
     const auto part = calls.subspan(first, std::min(most, calls.size() - first));
@@ -249,7 +253,7 @@ Result<bool> LinearLauncher::encodes_outputs(std::span<const LinearCall> calls) 
     DSV4RT_ASSIGN_OR_RETURN(const LinearPlan planned, plan(std::span(launch).first(part.size()), false));
     if (!cuda::encodes_outputs(planned, shape_of(calls[0]))) return false;
   }
-  return !calls.empty();
+  return true;
 }
 
 Result<LinearPlan> LinearLauncher::plan(std::span<const LinearCall* const> calls, bool normed) const {
@@ -269,15 +273,16 @@ Status LinearLauncher::add(const LinearCall& call) {
   const bool codes = shape.tiles == TileKind::kFp8Products;
   const bool other_input =
       shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
-  const int most = most_launch_calls();
+  const int most = most_launch_calls(call);
   const auto leave_codes_alike = [](const LinearCall& a, const LinearCall& b) {
     return !a.encoded_y || !b.encoded_y || same_rows(*a.encoded_y, *b.encoded_y);
   };
   const bool other_launch =
       count_ > 0 && (!may_share_launch(shape_of(*calls_[0]), shape, tokens_) || !leave_codes_alike(*calls_[0], call));
-  // Where the products' kernel rounds, every call's own input.
+  // Calls of so few tokens have values: the products' kernel rounds every call's own input, or run_each() has them one
+  // by one.
   const bool rounds_each = tokens_ < least_encoded_tokens() && !forced_;
-  if (count_ == most || (other_input && !rounds_each) || other_launch) DSV4RT_RETURN_IF_ERROR(flush());
+  if (count_ >= most || (other_input && !rounds_each) || other_launch) DSV4RT_RETURN_IF_ERROR(flush());
   several_rounded_ = several_rounded_ || (count_ > 0 && other_input);
   if (shape.rounds && rounded_ == nullptr) rounded_ = &call;
   calls_[static_cast<std::size_t>(count_++)] = &call;
@@ -312,6 +317,8 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   params.item_tokens = even_item_tokens(planned, tokens_);
   const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : params.item_tokens;
   DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned, box_tokens));
+  // A single row tile is half of a block of codes.
+  if (!prefill && !calls.back()->encoded_y) split_last_problem(params, planned.single_tiles);
   if (resident) return run_resident(device_, params, calls, planned, stream_);
   params.ring_bytes = planned.ring_bytes;
   if (planned.variant.family == LinearFamily::kSplitK) return launch_splitk(device_, params, planned, stream_);
@@ -319,7 +326,6 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   params.stage_bytes = planned.stage_bytes;
   params.stages = planned.stages;
   params.sum_bytes = planned.sum_bytes;
-  split_last_problem(params, planned.single_tiles);
   DSV4RT_RETURN_IF_ERROR(box_outputs(params, planned));
   return launch_tiles(device_, params, planned, stream_);
 }

@@ -43,7 +43,7 @@ class LinearLauncher {
   Result<bool> run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls);
 
  private:
-  [[nodiscard]] int most_launch_calls() const;
+  [[nodiscard]] int most_launch_calls(const LinearCall& call) const;
   Result<LinearPlan> plan(std::span<const LinearCall* const> calls, bool normed) const;
   Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none

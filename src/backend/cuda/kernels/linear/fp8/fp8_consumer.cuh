@@ -1,5 +1,5 @@
 // A consumer of the E4M3 kernel: a warpgroup that multiplies 64 tokens by one row tile or two, scales and adds the
-// sums of every 128 inputs, and stores.
+// sums of every 128 inputs, and stores, or sends its sums to the cluster's block that does.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,39 @@ namespace dsv4rt::cuda {
 // Shared-memory addresses.
 struct Fp8Memory {
   std::uint32_t stages;   // [p.stages][kStageBytes]: inputs, then weights
-  std::uint32_t buffers;  // totals over segments of each warpgroup, then outputs on their way
+  std::uint32_t buffers;  // totals, or sums of the other block, of each warpgroup, then outputs on their way
   std::uint32_t scales;   // [p.stages][tokens]
   std::uint32_t full;     // [kMaxStages] barriers
   std::uint32_t empty;    // [kMaxStages]
+  // Where a cluster shares segments, [warpgroup][kFp8SumSlots]: sums have come; the other block may send the next.
+  std::uint32_t sent;
+  std::uint32_t taken;
+};
+
+// Of a block: its cluster among the grid's, and itself in it.
+struct Fp8Place {
+  int cluster;
+  int clusters;
+  int rank;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kTokenGroups, int kRowGroups>
+template <class Shape>
 struct Fp8Consumer {
-  using Shape = Fp8Shape<kTokenGroups, kRowGroups>;
-  static constexpr int kValues = Shape::kValues;
-  static constexpr int kTiles = Shape::kGroupTiles;
+  static constexpr bool kSharesSegments = Shape::kSharesSegments;
+  // Accumulators of a thread for so many row tiles.
+  template <int kTiles>
+  using Values = float[kTiles * kRowTile / 2];
 
   const PrefillParams& p;
   const Fp8Memory& m;
+  Fp8Place place;
   int group;
   int warp;  // number in the warpgroup
   int lane;
-  Ring ring;
-
-  // The warpgroup's number among those of the same tokens, and among those of the same outputs.
-  __device__ __forceinline__ int row_group() const { return kRowGroups > 1 ? group % kRowGroups : 0; }
-  __device__ __forceinline__ int token_group() const { return group / kRowGroups; }
+  Ring ring{};
+  Ring pass{};  // slots in which the other block's sums come, or go there
 
   // The scales of a row tile's weights. One beyond the problem's last has those of the last one, as it has its weights,
   // and is not stored.
@@ -46,8 +55,11 @@ struct Fp8Consumer {
   }
 
   // Blocks first .. end - 1 of 128 inputs, a segment.
-  __device__ __forceinline__ void sum_segment(float (&sum)[kValues], const float* const (&scales)[kTiles], int first,
+  template <int kTiles>
+  __device__ __forceinline__ void sum_segment(Values<kTiles>& sum, const float* const (&scales)[kTiles], int first,
                                               int end) {
+    constexpr int kColumns = kTiles * kRowTile;
+    constexpr int kValues = kColumns / 2;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) sum[i] = 0.0F;
     float weight[kTiles];
@@ -56,18 +68,18 @@ struct Fp8Consumer {
     for (int block = first; block < end; ++block) {
       barrier_wait(m.full + ring.stage * 8, ring.parity);
       const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
-      const std::uint32_t a = inputs + token_group() * (kFp8GroupTokens * kStageBytesOfInput);
-      const std::uint32_t b = inputs + Shape::kInputBytes + row_group() * (kTiles * kFp8TileBytes);
+      const std::uint32_t a = inputs + group * (kFp8GroupTokens * kStageBytesOfInput);
+      const std::uint32_t b = inputs + Shape::kInputBytes;
       float product[kValues];
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kE4m3Steps; ++step) {
-        WgmmaE4m3<Shape::kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
+        WgmmaE4m3<kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
       }
       wgmma_commit();
       // While they run: the scales of tokens l / 4 and l / 4 + 8.
       const std::uint32_t at =
-          m.scales + ring.stage * Shape::kScaleBytes + (token_group() * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
+          m.scales + ring.stage * Shape::kScaleBytes + (group * kFp8GroupTokens + warp * 16 + lane / 4) * 4;
       float token[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -93,61 +105,173 @@ struct Fp8Consumer {
     }
   }
 
-  // Totals of a thread lie by fours, [kValues / 4][128 threads].
-  __device__ __forceinline__ std::uint32_t totals() const {
-    return m.buffers + group * Shape::kTotalBytes + (warp * 32 + lane) * 16;
+  // The warpgroup's part of the buffers, in the block that adds up its tokens' totals.
+  __device__ __forceinline__ std::uint32_t buffer() const {
+    const int number = kSharesSegments ? group / 2 : group;
+    return m.buffers + number * Shape::group_bytes(p.segments > 1);
   }
+
+  // Totals in shared memory: those of a thread lie by fours, [kValues / 4][128 threads], as sums that blocks send do.
+  __device__ __forceinline__ std::uint32_t fours(int slot = 0) const {
+    return buffer() + slot * Shape::kTotalBytes + (warp * 32 + lane) * 16;
+  }
+  template <int kValues>
   __device__ __forceinline__ void store_totals(const float (&sum)[kValues]) const {
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
-      store_shared(totals() + i * (kWarpgroup * 4), make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+      store_shared(fours() + i * (kWarpgroup * 4), make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
     }
   }
-  // Adds the segment to what those before have come to.
-  __device__ __forceinline__ void add_totals(float (&sum)[kValues]) const {
+  // Adds what lies at `from` to the totals.
+  template <int kValues>
+  __device__ __forceinline__ static void add_fours(float (&total)[kValues], std::uint32_t from) {
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
-      const float4 total = load_shared_float4(totals() + i * (kWarpgroup * 4));
-      sum[i] = total.x + sum[i];
-      sum[i + 1] = total.y + sum[i + 1];
-      sum[i + 2] = total.z + sum[i + 2];
-      sum[i + 3] = total.w + sum[i + 3];
+      const float4 part = load_shared_float4(from + i * (kWarpgroup * 4));
+      total[i] += part.x;
+      total[i + 1] += part.y;
+      total[i + 2] += part.z;
+      total[i + 3] += part.w;
     }
   }
 
-  __device__ __forceinline__ void run_item(int index) {
-    const LinearItem item = linear_item(p, index);
-    const LinearProblem& q = p.problems[item.problem];
-    const int row_tile = item.row_group * kFp8RowTiles + row_group() * kTiles;
+  // Barriers of the warpgroup's slots.
+  __device__ __forceinline__ std::uint32_t sent(int slot) const {
+    return m.sent + (group * kFp8SumSlots + slot) * 8;
+  }
+  __device__ __forceinline__ std::uint32_t taken(int slot) const {
+    return m.taken + (group * kFp8SumSlots + slot) * 8;
+  }
+  __device__ __forceinline__ bool owns_tokens() const {
+    return group % 2 == place.rank;
+  }
+  __device__ __forceinline__ unsigned other_block() const {
+    return static_cast<unsigned>(place.rank) ^ 1U;
+  }
+  __device__ __forceinline__ void expect_sums(int slot) const {
+    barrier_arrive_expect(sent(slot), Shape::kTotalBytes);
+  }
+  __device__ __forceinline__ void wait_taken() const {
+    barrier_wait_cluster(taken(pass.stage), pass.parity ^ 1);
+  }
+  template <int kValues>
+  __device__ __forceinline__ void send(const float (&sum)[kValues]) {
+    wait_taken();
+    const std::uint32_t barrier = block_address(sent(pass.stage), other_block());
+    const std::uint32_t to = block_address(fours(pass.stage), other_block());
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4) {
+      store_cluster(to + i * (kWarpgroup * 4), make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), barrier);
+    }
+    pass.advance(kFp8SumSlots);
+  }
+  // Adds what has come to the current slot.
+  template <int kValues>
+  __device__ __forceinline__ void receive(float (&total)[kValues]) const {
+    barrier_wait_cluster(sent(pass.stage), pass.parity);
+    if (warp == 0 && lane == 0) expect_sums(pass.stage);
+    add_fours(total, fours(pass.stage));
+  }
+  // The other block may fill the current slot again. An arrival of readers suffices: what this warp has written there,
+  // outputs on their way, has been read back.
+  __device__ __forceinline__ void pass_slot() {
+    __syncwarp();
+    if (lane == 0) barrier_arrive_readers(block_address(taken(pass.stage), other_block()));
+    pass.advance(kFp8SumSlots);
+  }
+
+  // Totals of the item in registers; nothing where the other block has them.
+  template <int kTiles>
+  __device__ __forceinline__ bool sum_shared(Values<kTiles>& total, const float* const (&scales)[kTiles],
+                                             const LinearProblem& q) {
+    Values<kTiles> sum;
+#pragma unroll 1
+    for (int segment = kSharesSegments ? place.rank : 0; segment < p.segments; segment += kSharesSegments ? 2 : 1) {
+      sum_segment<kTiles>(sum, scales, segment_block(p, q, segment), segment_block(p, q, segment + 1));
+      if (kSharesSegments && !owns_tokens()) {
+        send(sum);
+        continue;
+      }
+      if (kSharesSegments && segment > 0) {  // the other block's, the segment in front
+        receive(total);
+        if (segment + 1 < p.segments) pass_slot();
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles * kRowTile / 2; ++i) total[i] += sum[i];
+    }
+    if (kSharesSegments && !owns_tokens()) return false;
+    if (kSharesSegments && place.rank == 0) receive(total);
+    return true;
+  }
+
+  // slot: of the warpgroup's, where outputs lie on their way.
+  template <int kTiles>
+  __device__ __forceinline__ Fp8Store<kTiles> store_of(int problem, int slot) const {
+    return {p.problems[problem],
+            &p.outputs[problem],
+            p.output_scales[problem],
+            p.output_scale_stride,
+            p.tokens,
+            buffer() + slot * Shape::kTotalBytes,
+            1 + group,
+            warp,
+            lane};
+  }
+
+  template <int kTiles>
+  __device__ __forceinline__ void run_item(const LinearItem& item, const LinearProblem& q) {
+    const int row_tile = item.row_group * kTiles;
     const float* scales[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) scales[tile] = scales_of(q, row_tile + tile);
-    const Fp8Store<kTiles> store{q,
-                                 &p.outputs[item.problem],
-                                 p.output_scales[item.problem],
-                                 p.output_scale_stride,
-                                 p.tokens,
-                                 m.buffers + group * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes),
-                                 1 + group,
-                                 warp,
-                                 lane};
-    float sum[kValues];
-    for (int segment = 0; segment < p.segments; ++segment) {
-      sum_segment(sum, scales, q.scale_blocks * segment / p.segments, q.scale_blocks * (segment + 1) / p.segments);
-      if (segment == 0) store.wait_for_buffer();
-      if (segment > 0) add_totals(sum);
-      if (segment + 1 < p.segments) store_totals(sum);
+    const int first_token = item.token_tile * Shape::kTokens + group * kFp8GroupTokens;
+    if constexpr (Shape::kKeepsTotals) {
+      Values<kTiles> total;
+#pragma unroll
+      for (float& value : total) value = -0.0F;  // added to, it leaves the first segment's sum as it is
+      if (!sum_shared<kTiles>(total, scales, q)) return;
+      const auto store = store_of<kTiles>(item.problem, kSharesSegments ? pass.stage : 0);
+      if constexpr (kSharesSegments) {
+        store.sync_warpgroup();  // all have read the slot
+      } else {
+        store.wait_for_buffer();
+      }
+      store.run(row_tile, first_token, total);
+      if constexpr (kSharesSegments) {
+        store.wait_for_boxes();
+        pass_slot();
+      }
+    } else {
+      const auto store = store_of<kTiles>(item.problem, 0);
+      Values<kTiles> sum;
+      for (int segment = 0; segment < p.segments; ++segment) {
+        sum_segment<kTiles>(sum, scales, segment_block(p, q, segment), segment_block(p, q, segment + 1));
+        if (segment == 0) store.wait_for_buffer();
+        if (segment > 0) add_fours(sum, fours());
+        if (segment + 1 < p.segments) store_totals(sum);
+      }
+      if (p.segments > 1) store.sync_warpgroup();  // all have read their totals
+      store.run(row_tile, first_token, sum);
     }
-    if (p.segments > 1) store.sync_warpgroup();  // all have read their totals
-    store.run(row_tile, item.token_tile * Shape::kTokens + token_group() * kFp8GroupTokens, sum);
   }
 
   __device__ __forceinline__ void run() {
-    const int blocks = static_cast<int>(gridDim.x);
+    if (kSharesSegments && owns_tokens() && warp == 0 && lane == 0) {
+      for (int slot = 0; slot < kFp8SumSlots; ++slot) expect_sums(slot);
+    }
     for (int round = 0;; ++round) {
-      const int index = item_of_round(round, static_cast<int>(blockIdx.x), blocks);
+      const int index = item_of_round(round, place.cluster, place.clusters);
       if (index >= p.items) break;
-      run_item(index);
+      const LinearItem item = linear_item(p, index);
+      const LinearProblem& q = p.problems[item.problem];
+      if (Shape::kTakesSingles && q.item_tiles == 1) {
+        run_item<1>(item, q);
+      } else {
+        run_item<Shape::kRowTiles>(item, q);
+      }
+    }
+    if (kSharesSegments && !owns_tokens()) {  // before its block ends: nobody arrives here any more
+      for (int i = 0; i < kFp8SumSlots; ++i, pass.advance(kFp8SumSlots)) wait_taken();
     }
     if (warp == 0 && elected_lane()) wait_stores_read<0>();  // shared memory ends with the block
   }

@@ -1,11 +1,14 @@
-// Linear layers of E4M3 weights and inputs at many tokens: a block multiplies 64, 128 or 192 tokens by 128
-// outputs, in two or three consumer warpgroups of 64 tokens. Tokens are the rows of the matrix instruction, so that a
-// thread has two of their scales and FP32 promotion is a multiply-add for every sum of 128 inputs; while one warpgroup
-// does that the others' products run. One thread keeps a ring of stages full; it asks for the weights of the first ones
-// while the kernels in front still run.
+// Linear layers of E4M3 weights and inputs at many tokens: a block multiplies 128 or 192 tokens by 64 or 128
+// outputs, in two or three consumer warpgroups of 64 tokens, and goes on with item after item. Tokens are the rows of
+// the matrix instruction, so that a thread has two of their scales and FP32 promotion is a multiply-add for every sum
+// of 128 inputs; while one warpgroup does that the others' products run. One thread keeps a ring of stages full; it
+// asks for the weights of the first ones while the kernels in front still run.
 //
 // Order of accumulation: that of linear_params.h. Totals over segments, touched once for a segment, wait in shared
-// memory: the registers of three warpgroups hold products and one segment's sums.
+// memory where three warpgroups' registers hold products and one segment's sums alone.
+//
+// The two blocks of a cluster deal the segments of an item between them: block 0 has the even ones. Either adds up the
+// totals of its warpgroups' tokens, in order, and gets what the other one has of them segment by segment.
 #pragma once
 
 #include <cstdint>
@@ -21,48 +24,77 @@ namespace dsv4rt::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kTokenGroups, int kRowGroups>
+template <class Shape>
 struct Fp8Producer {
-  using Shape = Fp8Shape<kTokenGroups, kRowGroups>;
-
   const PrefillParams& p;
   const Fp8Memory& m;
-  std::uint64_t policy;
+  std::uint64_t weight_policy;
+  std::uint64_t scale_policy;
+  Fp8Place place;
 
-  // The stages that a block fetches, item after item. To go on takes a few instructions: where a ring has three slots,
-  // every one more of this thread is waited for.
+  // The stages that a block fetches, segment after segment and item after item. To go on takes a few instructions:
+  // where a ring has three slots, every one more of this thread is waited for.
   struct Stages {
     int round = 0;
-    int left = 0;                        // the item's stages from the next one on; 0 after the last item
+    int left = 0;                        // stages in a row, the next one included; 0 after the last item
     const std::byte* weights = nullptr;  // the next stage, in the item's first row tile
     std::int64_t second_tile = 0;        // bytes from there to the second row tile, or 0 where there is none
+    bool single = false;                 // the item has one row tile
     const CUtensorMap* inputs = nullptr;
     const float* scales = nullptr;  // those of the next stage's inputs
     int column = 0;
     int token = 0;
+    // Where a cluster shares the item's segments.
+    const LinearProblem* problem = nullptr;
+    int segment = 0;
+    int block = 0;  // number of the next stage among the item's
   };
+  __device__ __forceinline__ void move_by(Stages& at, int stages) const {
+    at.weights += std::int64_t{stages} * kFp8TileBytes;
+    at.column += stages * kScaleBlockInputs;
+    at.scales += std::int64_t{stages} * p.input_scale_stride;
+    if constexpr (Shape::kSharesSegments) at.block += stages;
+  }
+  // To the beginning of the block's segment `segment`.
+  __device__ __forceinline__ void begin_segment(Stages& at, int segment) const {
+    const int first = segment_block(p, *at.problem, segment);
+    move_by(at, first - at.block);
+    at.segment = segment;
+    at.left = segment_block(p, *at.problem, segment + 1) - first;
+  }
   __device__ __forceinline__ void begin_item(Stages& at) const {
-    const int index = item_of_round(at.round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+    const int index = item_of_round(at.round, place.cluster, place.clusters);
     at.left = 0;
     if (index >= p.items) return;
     const LinearItem item = linear_item(p, index);
     const LinearProblem& q = p.problems[item.problem];
-    const int row_tile = item.row_group * kFp8RowTiles;
+    const int item_tiles = Shape::kTakesSingles ? q.item_tiles : Shape::kRowTiles;
+    const int row_tile = item.row_group * item_tiles;
     const std::int64_t tile_bytes = std::int64_t{q.scale_blocks} * kFp8TileBytes;
-    static_assert(kFp8RowTiles == 2);
     at.left = q.scale_blocks;
     at.weights = q.codes + row_tile * tile_bytes;
     at.second_tile = row_tile + 1 < q.row_tiles ? tile_bytes : 0;
+    if constexpr (Shape::kTakesSingles) at.single = item_tiles == 1;
     at.inputs = &p.inputs[q.input];
     at.column = q.input_block * kScaleBlockInputs;
     at.token = item.token_tile * Shape::kTokens;
     at.scales = p.input_scales + std::int64_t{q.input_block} * p.input_scale_stride + at.token;
+    if constexpr (Shape::kSharesSegments) {
+      at.problem = &q;
+      at.block = 0;
+      begin_segment(at, place.rank);
+    }
   }
   __device__ __forceinline__ void next(Stages& at) const {
-    at.weights += kFp8TileBytes;
-    at.column += kScaleBlockInputs;
-    at.scales += p.input_scale_stride;
+    move_by(at, 1);
     if (--at.left > 0) return;
+    if constexpr (Shape::kSharesSegments) {
+      const int segment = at.segment + Shape::kClusterBlocks;
+      if (segment < p.segments) {
+        begin_segment(at, segment);
+        return;
+      }
+    }
     ++at.round;
     begin_item(at);
   }
@@ -71,14 +103,18 @@ struct Fp8Producer {
   __device__ __forceinline__ void load_weights(const Stages& at, int slot) const {
     const std::uint32_t barrier = m.full + slot * 8;
     const std::uint32_t to = m.stages + slot * Shape::kStageBytes + Shape::kInputBytes;
-    barrier_arrive_expect(barrier, Shape::kStageBytes + Shape::kScaleBytes);
-    copy_bulk(to, at.weights, kFp8TileBytes, barrier, policy);
-    copy_bulk(to + kFp8TileBytes, at.weights + at.second_tile, kFp8TileBytes, barrier, policy);
+    const int input_bytes = p.item_tokens * kStageBytesOfInput + Shape::kScaleBytes;
+    const int weight_bytes = at.single ? kFp8TileBytes : Shape::kWeightBytes;
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(weight_bytes + input_bytes));
+    copy_bulk(to, at.weights, kFp8TileBytes, barrier, weight_policy);
+    if (Shape::kRowTiles > 1 && !at.single) {
+      copy_bulk(to + kFp8TileBytes, at.weights + at.second_tile, kFp8TileBytes, barrier, weight_policy);
+    }
   }
   __device__ __forceinline__ void load_inputs(const Stages& at, int slot) const {
     const std::uint32_t barrier = m.full + slot * 8;
     copy_box(m.stages + slot * Shape::kStageBytes, at.inputs, at.column, at.token, barrier);
-    copy_bulk(m.scales + slot * Shape::kScaleBytes, at.scales, Shape::kScaleBytes, barrier, policy);
+    copy_bulk(m.scales + slot * Shape::kScaleBytes, at.scales, Shape::kScaleBytes, barrier, scale_policy);
   }
 
   // The first stages: weights at once, inputs when the kernels before have written them.
@@ -90,6 +126,7 @@ struct Fp8Producer {
     for (; filled < min(p.stages, Shape::kStagesAhead) && ahead.left > 0; ++filled, next(ahead)) {
       load_weights(ahead, filled);
     }
+    if constexpr (Shape::kSharesSegments) cluster_wait();
     wait_for_predecessors();
     fill_ring(*this, at, filled);
     Ring ring;
@@ -99,20 +136,21 @@ struct Fp8Producer {
 
 #endif  // sm_90a
 
-// Grid: any number of blocks.
-template <int kTokenGroups, int kRowGroups>
-__global__ __launch_bounds__(Fp8Shape<kTokenGroups, kRowGroups>::kThreads,
-                             1) void linear_fp8_kernel(const __grid_constant__ PrefillParams p) {
+// Grid: any number of clusters of Shape::kClusterBlocks blocks.
+template <class Shape>
+__global__ __launch_bounds__(Shape::kThreads, 1) void linear_fp8_kernel(const __grid_constant__ PrefillParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shape = Fp8Shape<kTokenGroups, kRowGroups>;
+  constexpr int kBlocks = Shape::kClusterBlocks;
   allow_dependents();
-  extern __shared__ char fp8_memory[];
+  extern __shared__ __align__(1024) char fp8_memory[];
   Fp8Memory m;
-  m.stages = (shared_address(fp8_memory) + 1023U) & ~1023U;
+  m.stages = shared_address(fp8_memory);
   m.buffers = m.stages + p.stages * Shape::kStageBytes;
-  m.scales = m.buffers + Shape::kGroups * (p.segments > 1 ? Shape::kTotalBytes : Shape::kOutputBytes);
+  m.scales = m.buffers + Shape::buffer_bytes(p.segments > 1);
   m.full = m.scales + p.stages * Shape::kScaleBytes;
   m.empty = m.full + kMaxStages * 8;
+  m.sent = m.empty + kMaxStages * 8;
+  m.taken = m.sent + Shape::kGroups * kFp8SumSlots * 8;
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (threadIdx.x == 0) {
@@ -120,20 +158,36 @@ __global__ __launch_bounds__(Fp8Shape<kTokenGroups, kRowGroups>::kThreads,
       barrier_init(m.full + i * 8, 1);
       barrier_init(m.empty + i * 8, Shape::kGroups * kRowTileWarps);
     }
+    for (int i = 0; kBlocks > 1 && i < Shape::kGroups * kFp8SumSlots; ++i) {
+      barrier_init(m.sent + i * 8, 1);
+      barrier_init(m.taken + i * 8, kRowTileWarps);
+    }
     barrier_init_fence();
   }
   __syncthreads();
+  if constexpr (kBlocks > 1) cluster_arrive_relaxed();  // own barriers are ready
+  const Fp8Place place{static_cast<int>(blockIdx.x) / kBlocks, static_cast<int>(gridDim.x) / kBlocks,
+                       kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0};
 
   if (warp >= Shape::kGroups * kRowTileWarps) {
     give_registers<Shape::kProducerRegisters>();
-    if (warp == Shape::kGroups * kRowTileWarps && elected_lane())
-      Fp8Producer<kTokenGroups, kRowGroups>{p, m, evict_normal_policy()}.run();
+    if (warp == Shape::kGroups * kRowTileWarps && elected_lane()) {
+      const std::uint64_t weights = p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy();
+      Fp8Producer<Shape>{p, m, weights, evict_normal_policy(), place}.run();
+    } else {
+      if constexpr (kBlocks > 1) cluster_wait();
+    }
     __syncwarp();
   } else {
     take_registers<Shape::kRegisters>();
+    if constexpr (kBlocks > 1) cluster_wait();  // everybody's are
     // The first full stage tells them that the kernels before have ended: of what these write they read nothing else.
-    Fp8Consumer<kTokenGroups, kRowGroups>{p, m, warp / kRowTileWarps, warp % kRowTileWarps, lane, Ring{}}.run();
+    Fp8Consumer<Shape>{p, m, place, warp / kRowTileWarps, warp % kRowTileWarps, lane}.run();
     __syncwarp();
+  }
+  if constexpr (kBlocks > 1) {  // the other block may still write here
+    cluster_arrive_relaxed();
+    cluster_wait();
   }
 #endif
 }

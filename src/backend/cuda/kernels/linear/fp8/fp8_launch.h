@@ -7,7 +7,10 @@
 
 namespace dsv4rt::cuda {
 
-// Any number of blocks.
+// Any number of clusters.
 Status launch_fp8(const CudaDevice& device, const PrefillParams& p, const LinearPlan& plan, cudaStream_t stream);
+
+// How many clusters of each variant the device runs at once. Kept by the device.
+Status ask_fp8_clusters(const CudaDevice& device, std::array<int, kFp8Variants.size()>& clusters);
 
 }  // namespace dsv4rt::cuda

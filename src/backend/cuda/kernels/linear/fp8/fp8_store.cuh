@@ -34,9 +34,13 @@ struct Fp8Store {
   // The thread that hands boxes to the copy engine.
   __device__ __forceinline__ bool stores() const { return warp == 0 && elected_lane(); }
 
-  // The boxes of the item before have left the buffer, which others may then write.
-  __device__ __forceinline__ void wait_for_buffer() const {
+  // The boxes that this thread has handed over have left the buffer.
+  __device__ __forceinline__ void wait_for_boxes() const {
     if (stores()) wait_stores_read<0>();
+  }
+  // Those of the item before have, and others may write it.
+  __device__ __forceinline__ void wait_for_buffer() const {
+    wait_for_boxes();
     sync_warpgroup();
   }
 
@@ -120,7 +124,7 @@ struct Fp8Store {
     }
   }
 
-  // Precondition: wait_for_buffer().
+  // Precondition: the buffer is free.
   __device__ __forceinline__ void run(int first_row_tile, int first_token, const float (&sum)[kValues]) const {
     if constexpr (kColumns == kEncodedBlockValues) {
       if (scales != nullptr) {

@@ -41,7 +41,8 @@ __device__ __forceinline__ int exponent_of(int power) {
 }
 
 // First block of 128 inputs of a segment; the number of segments is a power of two.
-__device__ __forceinline__ int segment_block(const LinearParams& p, const LinearProblem& q, int segment) {
+template <class Params>
+__device__ __forceinline__ int segment_block(const Params& p, const LinearProblem& q, int segment) {
   return q.scale_blocks * segment >> exponent_of(p.segments);
 }
 

@@ -68,7 +68,7 @@ constexpr int tile_segments(std::int64_t inputs) {
 }
 
 // The same for products of codes. Up to 8191 inputs the parts are those of other weights, with which they share
-// launches; beyond they are longer: the kernel for many tokens brings totals back once for each.
+// launches; beyond they are longer: the kernel for most tokens (fp8 192) brings totals back once for each.
 constexpr int tile_segments(TileKind kind, std::int64_t inputs) {
   constexpr std::int64_t kManyInputs = 8192;
   const int segments = tile_segments(inputs);
