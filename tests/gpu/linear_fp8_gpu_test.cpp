@@ -184,11 +184,14 @@ TEST_F(LinearFp8GpuTest, LastRoundsOfSingleRowTiles) {
         ASSERT_OK(fp8_->synchronize());
         cuda::LinearLauncher launcher(*device_, tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
                                       forced ? std::optional(variant) : std::nullopt);
-        float* to = y.data();
-        for (int i = 0; i < 2; to += tokens * outs[i++]) {
-          LinearCall call{.weight = weights[i].packed.get(), .y = to, .y_stride = outs[i], .output = type};
-          call.encoded = rows;
-          call.encoded_column = kColumn;
+        std::vector<LinearCall> calls;
+        for (int i = 0; i < 2; ++i) {
+          float* const to = y.data() + (i > 0 ? tokens * outs[0] : 0);
+          calls.push_back({.weight = weights[i].packed.get(), .y = to, .y_stride = outs[i], .output = type});
+          calls.back().encoded = rows;
+          calls.back().encoded_column = kColumn;
+        }
+        for (const LinearCall& call : calls) {
           ASSERT_OK(launcher.add(call));
           if (!forced) {
             ASSERT_OK(launcher.flush());  // each by itself
