@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/kernels/linear/linear_launch.h"
-#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "gpu/support/fp8_products.h"
 #include "layout/codec_e4m3.h"
 #include "layout/rounding.h"
@@ -41,21 +40,14 @@ class LinearCodesGpuTest : public Fp8ProductsGpuTest {
     std::fill_n(values.begin() + groups * inputs, inputs, bf16{});  // the second token's are zero, of the first group
     const DeviceArray<bf16> x(*fp8_, values);
     const std::int32_t stride = encoded_scale_stride(tokens);
-    const std::int64_t x_width = groups * inputs;
-    const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * x_width)));
-    const DeviceArray<float> scales(
-        *fp8_, std::vector<float>(static_cast<std::size_t>(x_width / kEncodedBlockValues * stride)));
-    const EncodedRows rows{codes.data(), x_width, scales.data(), stride};
-    ASSERT_OK(fp8_->synchronize());
-    ASSERT_OK(cuda::encode_input({.x = x.data(), .x_stride = x_width, .to = rows, .tokens = tokens}, 0,
-                                 static_cast<cudaStream_t>(fp8_->native_stream())));
+    const EncodedInputs x_codes(*fp8_, x, groups * inputs, tokens, stride);
     const DeviceArray<bf16> y(*fp8_, std::vector<bf16>(static_cast<std::size_t>(tokens * groups * kOut)));
     std::vector<LinearCall> calls;
     for (std::int64_t g = 0; g < groups; ++g) {
       LinearCall call{.weight = weights[static_cast<std::size_t>(g)]->packed.get(),
                       .y = y.data() + g * kOut,
                       .y_stride = groups * kOut};
-      call.encoded = rows;
+      call.encoded = x_codes.rows;
       call.encoded_column = g * inputs;
       calls.push_back(call);
     }
@@ -147,14 +139,7 @@ TEST_F(LinearCodesGpuTest, EncodedInputs) {
     for (const std::int32_t tokens : {3, 17, 40, 64, 65, 100, 128, 131, 200, 500}) {
       SCOPED_TRACE("T " + std::to_string(tokens) + " groups " + std::to_string(groups));
       const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * width));
-      const std::int32_t stride = encoded_scale_stride(tokens + 5);
-      const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * width)));
-      const DeviceArray<float> scales(
-          *fp8_, std::vector<float>(static_cast<std::size_t>(width / kEncodedBlockValues * stride), std::nanf("")));
-      const EncodedRows rows{codes.data(), width, scales.data(), stride};
-      ASSERT_OK(fp8_->synchronize());
-      ASSERT_OK(cuda::encode_input({.x = x.data(), .x_stride = width, .to = rows, .tokens = tokens}, 0,
-                                   static_cast<cudaStream_t>(fp8_->native_stream())));
+      const EncodedInputs x_codes(*fp8_, x, width, tokens, encoded_scale_stride(tokens + 5), std::nanf(""));
       const auto count = static_cast<std::size_t>(tokens * groups * kOut);
       std::vector<std::vector<float>> found;
       for (const bool encoded : {false, true}) {
@@ -167,7 +152,7 @@ TEST_F(LinearCodesGpuTest, EncodedInputs) {
                           .y_stride = groups * kOut,
                           .output = OutputType::kF32};
           if (encoded) {
-            call.encoded = rows;
+            call.encoded = x_codes.rows;
             call.encoded_column = g * in;
           } else {
             call.x = x.data() + g * in;

@@ -19,7 +19,6 @@
 
 #include "backend/cuda/kernels/linear/linear_costs.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
-#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/kernels/linear/splitk/splitk_shape.h"
 #include "backend/row_ops.h"
 #include "gpu/support/fp8_products.h"
@@ -168,14 +167,7 @@ TEST_F(LinearFp8GpuTest, LastRoundsOfSingleRowTiles) {
     const Weight weights[] = {Weight(*fp8_, outs[0], in, 5), Weight(*fp8_, outs[1], in, 6)};
     const std::int64_t width = kColumn + in;
     const DeviceArray<bf16> x(*fp8_, random_inputs(tokens * width));
-    const std::int32_t stride = encoded_scale_stride(tokens);
-    const DeviceArray<std::uint8_t> codes(*fp8_, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * width)));
-    const DeviceArray<float> scales(*fp8_,
-                                    std::vector<float>(static_cast<std::size_t>(width / kEncodedBlockValues * stride)));
-    const EncodedRows rows{codes.data(), width, scales.data(), stride};
-    ASSERT_OK(fp8_->synchronize());
-    ASSERT_OK(cuda::encode_input({.x = x.data(), .x_stride = width, .to = rows, .tokens = tokens}, 0,
-                                 static_cast<cudaStream_t>(fp8_->native_stream())));
+    const EncodedInputs inputs(*fp8_, x, width, tokens, encoded_scale_stride(tokens));
     for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
       std::vector<std::vector<float>> found;
       for (const bool forced : {true, false}) {
@@ -188,7 +180,7 @@ TEST_F(LinearFp8GpuTest, LastRoundsOfSingleRowTiles) {
         for (int i = 0; i < 2; ++i) {
           float* const to = y.data() + (i > 0 ? tokens * outs[0] : 0);
           calls.push_back({.weight = weights[i].packed.get(), .y = to, .y_stride = outs[i], .output = type});
-          calls.back().encoded = rows;
+          calls.back().encoded = inputs.rows;
           calls.back().encoded_column = kColumn;
         }
         for (const LinearCall& call : calls) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/kernels/linear/shared/encode_input.h"
 #include "backend/cuda/scratch.h"
 #include "gpu/support/gpu.h"
 #include "gpu/support/gpu_device.h"
@@ -33,6 +34,24 @@ struct Weight {
   Weight(Backend& backend, std::int64_t out, std::int64_t in, std::uint32_t seed = 91) {
     fill_matrix(matrix, WeightEncoding::kFp8Block128, kRounded, out, in, seed);
     packed = pack(backend, matrix.host);
+  }
+};
+
+// Codes of x [tokens, width] on the device, `stride` scales a block; places of scales beyond the last token are
+// `beyond`.
+struct EncodedInputs {
+  DeviceArray<std::uint8_t> codes;
+  DeviceArray<float> scales;
+  EncodedRows rows;
+
+  EncodedInputs(Backend& backend, const DeviceArray<bf16>& x, std::int64_t width, std::int32_t tokens,
+                std::int32_t stride, float beyond = 0)
+      : codes(backend, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens * width))),
+        scales(backend, std::vector<float>(static_cast<std::size_t>(width / kEncodedBlockValues * stride), beyond)),
+        rows{codes.data(), width, scales.data(), stride} {
+    EXPECT_OK(backend.synchronize());
+    EXPECT_OK(cuda::encode_input({.x = x.data(), .x_stride = width, .to = rows, .tokens = tokens}, 0,
+                                 static_cast<cudaStream_t>(backend.native_stream())));
   }
 };
 
