@@ -180,10 +180,10 @@ struct Fp8Consumer {
     pass.advance(kFp8SumSlots);
   }
 
-  // Totals of the item in registers; nothing where the other block has them.
+  // Totals of the item over all segments; false where the other block has them.
   template <int kTiles>
-  __device__ __forceinline__ bool sum_shared(Values<kTiles>& total, const float* const (&scales)[kTiles],
-                                             const LinearProblem& q) {
+  __device__ __forceinline__ bool sum_segments(Values<kTiles>& total, const float* const (&scales)[kTiles],
+                                               const LinearProblem& q) {
     Values<kTiles> sum;
 #pragma unroll 1
     for (int segment = kSharesSegments ? place.rank : 0; segment < p.segments; segment += kSharesSegments ? 2 : 1) {
@@ -229,7 +229,7 @@ struct Fp8Consumer {
       Values<kTiles> total;
 #pragma unroll
       for (float& value : total) value = -0.0F;  // added to, it leaves the first segment's sum as it is
-      if (!sum_shared<kTiles>(total, scales, q)) return;
+      if (!sum_segments<kTiles>(total, scales, q)) return;
       const auto store = store_of<kTiles>(item.problem, kSharesSegments ? pass.stage : 0);
       if constexpr (kSharesSegments) {
         store.sync_warpgroup();  // all have read the slot
