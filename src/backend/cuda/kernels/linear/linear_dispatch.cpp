@@ -200,15 +200,21 @@ int single_tiles(const LinearPlan& plan, std::int32_t tokens, std::span<const Li
   return last - 2 * (last_groups - groups);
 }
 
+// What a variant says of its items, TileVariant or Fp8Variant.
+template <class Variant>
+LinearPlan items_of_variant(LinearFamily family, int number, const Variant& variant) {
+  return {.variant = {family, number},
+          .item_tokens = variant.tokens,
+          .item_row_tiles = variant.row_tiles,
+          .cluster_blocks = variant.cluster_blocks};
+}
+
 Result<LinearPlan> plan_tiles(int number, const LinearDevice& device, std::int32_t tokens,
                               std::span<const LinearShape> shapes) {
   const auto index = static_cast<std::size_t>(number);
   const TileVariant& variant = kTileVariants.at(index);
   const int segments = segments_of(shapes);
-  LinearPlan plan{.variant = {LinearFamily::kTile, number},
-                  .item_tokens = variant.tokens,
-                  .item_row_tiles = variant.row_tiles,
-                  .cluster_blocks = variant.cluster_blocks};
+  LinearPlan plan = items_of_variant(LinearFamily::kTile, number, variant);
   const int shares = variant.cluster_blocks * variant.parts;
   if (segments % shares != 0 || any_products(shapes)) return does_not_fit(plan.variant);
   if (!variant.adds_segments && segments > 1) return does_not_fit(plan.variant);
@@ -243,10 +249,7 @@ Result<LinearPlan> plan_fp8(int number, const LinearDevice& device, std::int32_t
   const auto index = static_cast<std::size_t>(number);
   const Fp8Variant& variant = kFp8Variants.at(index);
   const int segments = segments_of(shapes);
-  LinearPlan plan{.variant = {LinearFamily::kFp8, number},
-                  .item_tokens = variant.tokens,
-                  .item_row_tiles = variant.row_tiles,
-                  .cluster_blocks = variant.cluster_blocks};
+  LinearPlan plan = items_of_variant(LinearFamily::kFp8, number, variant);
   if (shapes.size() > kMaxPrefillProblems || !all_products(shapes)) return does_not_fit(plan.variant);
   if (segments % variant.cluster_blocks != 0) return does_not_fit(plan.variant);
   const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);

@@ -318,7 +318,7 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : params.item_tokens;
   DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned, box_tokens));
   // A single row tile is half of a block of codes.
-  if (!prefill && !calls.back()->encoded_y) split_last_problem(params, planned.single_tiles);
+  if (!calls.back()->encoded_y) split_last_problem(params, planned.single_tiles);
   if (resident) return run_resident(device_, params, calls, planned, stream_);
   params.ring_bytes = planned.ring_bytes;
   if (planned.variant.family == LinearFamily::kSplitK) return launch_splitk(device_, params, planned, stream_);
