@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
 """Fits the constants of src/backend/cuda/kernels/linear/linear_costs.h to measured times.
 
-scripts/gpu/fit_linear_plan.py [--fp8] [--term NAME] [FILE...]     default: scripts/gpu/linear_plan_h200.csv
-                                                     with --fp8: scripts/gpu/linear_plan_fp8_h200.csv
+scripts/gpu/fit_linear_plan.py [--fp8 | --mixed] [--new PREFIX | --term NAME] [FILE...]
+
+--fp8: of launches of FP8 products alone; --mixed: of such beside BF16 weights. FILE: by default
+scripts/gpu/linear_plan_h200.csv, linear_plan_fp8_h200.csv or linear_plan_mixed_h200.csv.
+
+--new: constants begin as linear_costs.h has them, and those of the variants alone whose name begins with PREFIX are
+fitted.
 
 --term: constants begin as linear_costs.h has them, and this one alone is moved: bf16_stage changes no choice where some
 weights are FP8.
@@ -34,6 +39,9 @@ EXACT_VARIANTS = ["splitk 64x4", "splitk 80x4", "splitk 80x2", "splitk 80x1", "s
                   "prefill 128", "prefill 192"]
 FP8_VARIANTS = ["splitk 64x4", "splitk 96r2", "fp8 128r1", "fp8 128r1c2", "fp8 128", "fp8 128c2", "fp8 192r1",
                 "fp8 192r1c2", "fp8 192"]
+WIDEST = "fp8 192"  # does not run BF16 weights
+MIXED_VARIANTS = [variant for variant in FP8_VARIANTS if variant != WIDEST]
+EXACT_VARIANTS += [variant for variant in MIXED_VARIANTS if variant not in EXACT_VARIANTS]  # BF16 weights alone
 TERMS = ["start", "rounding", "round", "fp8_stage", "bf16_stage", "traffic"]
 MOST_PREFILL_PROBLEMS = 8
 TRIES = 1_500_000
@@ -69,17 +77,6 @@ PROBLEMS = problems(4096, 1024, 64, 8, "") | problems(7168, 1536, 128, 16, "pro 
 
 def ceil_div(a, b):
     return -(-a // b)
-
-
-def even_item_tokens(family, item_tokens, tokens):
-    """Tokens of every item but the last, as even_item_tokens() of linear_dispatch.h has them."""
-    if family == "prefill":
-        return item_tokens
-    if tokens <= item_tokens:
-        return tokens
-    if family == "fp8":
-        return item_tokens
-    return 8 * ceil_div(ceil_div(tokens, ceil_div(tokens, item_tokens)), 8)
 
 
 def segments(part):
@@ -135,7 +132,7 @@ def features(variant, parts, tokens):
             return None
     elif family == "fp8":
         item_tokens, rows, cluster = fp8_shape(shape)
-        if any(p[2] is not CODES for p in parts) or count % cluster:
+        if any(p[2] == FP8 or (variant == WIDEST and p[2] is not CODES) for p in parts) or count % cluster:
             return None
     else:
         rows, item_tokens = 4, int(shape)
@@ -147,21 +144,22 @@ def features(variant, parts, tokens):
 
     items = sum(items_of(p) for p in parts)
     work = [(items_of(p), p[1] // stage_inputs(p)) for p in parts]
-    inputs = even_item_tokens(family, item_tokens, tokens) * 128  # bytes of a stage
-    traffic = sum(items_of(p) * (p[1] // stage_inputs(p)) * (inputs + rows * p[2]) for p in parts)
+    tiles = ceil_div(tokens, item_tokens)
+    traffic = sum(ceil_div(p[0], 64 * rows) * (p[1] // stage_inputs(p)) * (tokens * 128 + tiles * rows * p[2])
+                  for p in parts)
     if family == "splitk":
         per_sm = max(1, 4 // (groups * rows)) if groups * rows > 1 else 5
         blocks = MULTIPROCESSORS * per_sm
         rounds = ceil_div(items, max(1, blocks // cluster if cluster <= 2 else blocks * 10 // 11 // cluster))
         neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
-        stages = rounds * (parts[0][1] / stage_inputs(parts[0]) / count) * neighbours * groups * rows
+        stages = rounds * (max(p[1] / stage_inputs(p) for p in parts) / count) * neighbours * groups * rows
     else:
         clusters = min(items, CLUSTERS[2 if family == "prefill" else cluster])
         rounds = ceil_div(items, clusters)
         most = max(stages for _, stages in work)
         total = sum(n * stages for n, stages in work)
         stages = (rounds * most if total == items * most else max(most, total / clusters)) / cluster
-    fp8 = all(p[2] is CODES for p in parts) or any(p[2] == FP8 for p in parts)
+    fp8 = any(p[2] is CODES or p[2] == FP8 for p in parts)
     return [1, any(p[3] for p in parts), rounds, stages if fp8 else 0, 0 if fp8 else stages,
             traffic / 1024 / MULTIPROCESSORS if family in ("splitk", "fp8") else 0]
 
@@ -214,7 +212,7 @@ class Choices:
                     self.measured[i, j] = measured / launches
         self.runs = np.isfinite(self.measured)
         self.losses = np.log(self.measured / self.measured.min(axis=1, keepdims=True))
-        self.weights = np.array([5.0 if tokens == 128 and not name.startswith("pro ") else 1.0
+        self.weights = np.array([5.0 if tokens in (128, 256) and not name.startswith("pro ") else 1.0
                                  for name, tokens in self.points])
 
     def estimates(self, constants):
@@ -226,7 +224,7 @@ class Choices:
         return variants, self.losses[np.arange(len(self.points)), variants]
 
     def score(self, constants):
-        """Large losses count most, and those of a full batch of decode steps. Where variants are estimated alike the
+        """Large losses count most, and those of full batches of decode steps. Where variants are estimated alike the
         slowest counts, since constants are printed with four digits. Estimates far from what was measured count too:
         choices for other problems and numbers of tokens are made by them."""
         estimates = self.estimates(constants)
@@ -287,10 +285,14 @@ def divide_rounds(choices, constants):
         values[fp8_stages:fp8_stages + 2] = whole * 5 / 6 / stages
 
 
-def with_codes():
-    """The problems whose weights all become CODES; inputs of wo_a come as such."""
-    return {name: [(n, k, CODES, rounded) for n, k, _, rounded in parts] for name, parts in PROBLEMS.items()
-            if all(p[2] == FP8 for p in parts)}
+def with_codes(beside_others):
+    """The problems whose weights all become CODES, or some; inputs of wo_a come as such."""
+    def has(part):
+        return part[2] == FP8
+
+    return {name: [(n, k, CODES if kind == FP8 else kind, rounded) for n, k, kind, rounded in parts]
+            for name, parts in PROBLEMS.items()
+            if (any(map(has, parts)) and not all(map(has, parts)) if beside_others else all(map(has, parts)))}
 
 
 def in_table(variant):
@@ -311,26 +313,33 @@ def in_table(variant):
     return f"{family}_of({numbers})"
 
 
-def constants_in_force(variants, fp8):
-    """Those of linear_costs.h: its second table is of FP8 products."""
+def constants_in_force(variants, table):
+    """Those of linear_costs.h."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                         "../../src/backend/cuda/kernels/linear/linear_costs.h")
     with open(path, encoding="utf-8") as file:
-        table = file.read().split("std::array kLinearCosts = {")[1].split("};")[1 if fp8 else 0]
+        text = file.read().split(f"std::array {table} = {{")[1].split("};")[0]
     known = {name: [float(value) for value in values.split(",")]
-             for name, values in re.findall(r"LinearCost\{(\w+\([^)]*\)), ([^}]*)\}", table)}
+             for name, values in re.findall(r"LinearCost\{(\w+\([^)]*\)), ([^}]*)\}", text)}
     return np.array([known[in_table(variant)] for variant in variants])
 
 
 def main():
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--fp8", action="store_true")
-    arguments.add_argument("--term", choices=TERMS)
+    kinds = arguments.add_mutually_exclusive_group()
+    kinds.add_argument("--fp8", action="store_true")
+    kinds.add_argument("--mixed", action="store_true")
+    parts = arguments.add_mutually_exclusive_group()
+    parts.add_argument("--new", metavar="PREFIX")
+    parts.add_argument("--term", choices=TERMS)
     arguments.add_argument("paths", nargs="*", metavar="FILE")
     options = arguments.parse_args()
-    variants = FP8_VARIANTS if options.fp8 else EXACT_VARIANTS
-    problems_of = with_codes() if options.fp8 else PROBLEMS
-    default = "linear_plan_fp8_h200.csv" if options.fp8 else "linear_plan_h200.csv"
+    codes = options.fp8 or options.mixed
+    variants = MIXED_VARIANTS if options.mixed else FP8_VARIANTS if options.fp8 else EXACT_VARIANTS
+    problems_of = with_codes(options.mixed) if codes else PROBLEMS
+    table, default = (("kMixedCosts", "linear_plan_mixed_h200.csv") if options.mixed else
+                      ("kFp8Costs", "linear_plan_fp8_h200.csv") if options.fp8 else
+                      ("kLinearCosts", "linear_plan_h200.csv"))
     paths = options.paths or [os.path.join(os.path.dirname(os.path.abspath(__file__)), default)]
     times = read(paths, variants, problems_of)
     if not times:
@@ -338,14 +347,23 @@ def main():
     choices = Choices(times, variants, problems_of)
     if options.term:
         term = TERMS.index(options.term)
-        constants = choices.refined(constants_in_force(variants, options.fp8), TRIES // 10, only=term)
+        constants = choices.refined(constants_in_force(variants, table), TRIES // 10, only=term)
     else:
-        fits = []
-        for j in range(len(variants)):
+        def fitted(j):
             runs = choices.runs[:, j]
-            fits.append(fit((choices.features[runs, j] / choices.measured[runs, j, None]).tolist()))
-        constants = choices.mended(choices.refined(np.array(fits), TRIES), TRIES // 20)
-        divide_rounds(choices, constants)
+            return fit((choices.features[runs, j] / choices.measured[runs, j, None]).tolist())
+
+        if options.new:
+            new = np.array([j for j, variant in enumerate(variants) if variant.startswith(options.new)])
+            kept = [variant for variant in variants if not variant.startswith(options.new)]
+            constants = np.zeros((len(variants), len(TERMS)))
+            constants[[variants.index(variant) for variant in kept]] = constants_in_force(kept, table)
+            constants[new] = [fitted(j) for j in new]
+            constants = choices.refined(constants, TRIES // 3, new)
+        else:
+            constants = choices.mended(choices.refined(np.array([fitted(j) for j in range(len(variants))]), TRIES),
+                                       TRIES // 20)
+            divide_rounds(choices, constants)
     for variant, constant in zip(variants, constants):
         values = ", ".join(f"{value if value > 1e-6 else 0:.4g}" for value in constant)
         print(f"    LinearCost{{{in_table(variant)}, {values}}},")

@@ -198,6 +198,80 @@ TEST_F(LinearFp8GpuTest, LastRoundsOfSingleRowTiles) {
   }
 }
 
+// BF16 weights beside codes of the same input, in one launch of every variant that takes both: each gives the bytes of
+// a launch of its own. Odd row tiles, values that leave as FP32 and as BF16, of one segment and several, and clusters
+// that go on from weights of one kind to the other.
+TEST_F(LinearFp8GpuTest, LaunchesOfBothKindsGiveTheSameBytes) {
+  struct Case {
+    std::int64_t in;
+    std::int32_t tokens;
+    std::vector<std::int64_t> outs;  // by turns of codes and of values
+  };
+  const Case cases[] = {{384, 70, {192, 64, 128, 320}},       {2304, 200, {320, 448, 64, 64}},
+                        {7168, 130, {192, 320, 256}},         {1152, 350, {2048, 2112, 192, 64}},
+                        {4096, 256, {1024, 1024, 512, 1088}}, {4096, 600, {1024, 2048, 512, 576}}};
+  for (const Case& c : cases) {
+    const DeviceArray<bf16> x(*fp8_, random_inputs(c.tokens * c.in));
+    std::vector<std::unique_ptr<TestMatrix>> matrices;
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    for (std::size_t i = 0; i < c.outs.size(); ++i) {
+      matrices.push_back(std::make_unique<TestMatrix>());
+      const bool values = i % 2 == 1;
+      fill_matrix(*matrices.back(), values ? WeightEncoding::kBf16 : WeightEncoding::kFp8Block128,
+                  values ? ActivationRounding::kNone : kRounded, c.outs[i], c.in, static_cast<std::uint32_t>(i));
+      weights.push_back(pack(*fp8_, matrices.back()->host));
+    }
+    for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
+      const auto run =
+          [&](std::optional<cuda::LinearVariant> variant) -> std::optional<std::vector<std::vector<float>>> {
+        std::vector<std::unique_ptr<DeviceArray<float>>> outputs;
+        std::vector<LinearCall> calls;
+        for (std::size_t i = 0; i < c.outs.size(); ++i) {
+          const auto count = static_cast<std::size_t>(c.tokens * c.outs[i]);
+          outputs.push_back(std::make_unique<DeviceArray<float>>(*fp8_, std::vector<float>(count, std::nanf(""))));
+          calls.push_back({x.data(), c.in, weights[i].get(), outputs[i]->data(), c.outs[i], type});
+        }
+        EXPECT_OK(fp8_->synchronize());
+        cuda::LinearLauncher launcher(*device_, c.tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
+                                      variant);
+        for (const LinearCall& call : calls) {
+          EXPECT_OK(launcher.add(call));
+          if (!variant) {
+            EXPECT_OK(launcher.flush());  // each by itself
+          }
+        }
+        if (const Status status = launcher.flush(); !status.ok()) {
+          EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
+          return std::nullopt;
+        }
+        EXPECT_OK(fp8_->synchronize());
+        std::vector<std::vector<float>> found;
+        for (const auto& output : outputs) found.push_back(output->download());
+        return found;
+      };
+      const auto expected = run(std::nullopt);
+      ASSERT_TRUE(expected);
+      for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+        if (variant.family != cuda::LinearFamily::kFp8 && variant.family != cuda::LinearFamily::kSplitK) continue;
+        const auto found = run(variant);
+        if (!found) continue;
+        seen_.insert(name_of(variant));
+        for (std::size_t i = 0; i < c.outs.size(); ++i) {
+          EXPECT_EQ(std::memcmp((*found)[i].data(), (*expected)[i].data(), (*found)[i].size() * sizeof(float)), 0)
+              << "[" << c.outs[i] << ", " << c.in << "] T " << c.tokens << " " << name_of(variant) << " weight " << i;
+        }
+      }
+    }
+  }
+  for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+    const auto number = static_cast<std::size_t>(variant.number);
+    bool takes_both = false;
+    if (variant.family == cuda::LinearFamily::kSplitK) takes_both = cuda::kSplitKVariants[number].takes_codes;
+    if (variant.family == cuda::LinearFamily::kFp8) takes_both = cuda::kFp8Variants[number].takes_values;
+    EXPECT_EQ(seen_.contains(name_of(variant)), takes_both) << name_of(variant);
+  }
+}
+
 // The same with few launches, for tools that follow every access. In the kernel for many tokens one lane of a warp
 // arrives for all of them behind __syncwarp(), which racecheck does not take for the other lanes' arrival: there it
 // gets inputs of which the ring holds all stages.

@@ -309,7 +309,7 @@ TEST(LinearDispatch, PlansFitTheDevice) {
         const auto is = [](TileKind kind) { return [kind](const LinearShape& s) { return s.tiles == kind; }; };
         if (variant.family == LinearFamily::kFp8) {
           EXPECT_GE(plan->stages, 3);
-          EXPECT_TRUE(std::ranges::all_of(shapes, is(TileKind::kFp8Products)));
+          EXPECT_TRUE(std::ranges::none_of(shapes, is(TileKind::kFp8)));
           const cuda::Fp8Variant& fp8 = cuda::kFp8Variants.at(static_cast<std::size_t>(variant.number));
           const bool several = cuda::tile_segments(TileKind::kFp8Products, shapes[0].inputs) > 1;
           const int other_bytes = several ? fp8.segmented_other_bytes : fp8.other_bytes;
@@ -342,7 +342,7 @@ TEST(LinearDispatch, ItemsShareTheTokensEvenly) {
       ASSERT_LE(even, plan->item_tokens);
       ASSERT_GE(even * items, tokens);
       ASSERT_LT(even * (items - 1), tokens);
-      if (variant.family == LinearFamily::kPrefill || (codes && items > 1)) {
+      if (variant.family == LinearFamily::kPrefill || codes) {
         ASSERT_EQ(even, plan->item_tokens);
       } else if (items == 1) {
         ASSERT_EQ(even, tokens);  // no rows to be filled with zeros
@@ -386,6 +386,8 @@ TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   EXPECT_EQ(singles_of(cuda::fp8_of(128, 1), 128, queries), 0);
   EXPECT_EQ(singles_of(cuda::fp8_of(192), 128, queries), 0);
   EXPECT_EQ(singles_of(cuda::fp8_of(128), 128, with_products(std::vector<LinearShape>(8, fp8(4480, 1024)))), 0);
+  EXPECT_EQ(singles_of(cuda::fp8_of(128), 128, {bf16_shape(32768, 1024), bf16_shape(8192, 1024)}),
+            0);  // of codes alone
 }
 
 // A warpgroup has registers for the sums of two segments of 192 tokens, of 256 for those of one.
@@ -462,9 +464,10 @@ TEST(LinearDispatch, ChoicesForProductsOfCodesAreThoseThatMeasuredFast) {
   auto layers = all_layers();
   for (auto& [name, shapes] : layers) shapes = with_products(std::move(shapes));
   expect_fast_choices("linear_plan_fp8_h200.csv", 124, cuda::kFp8Costs, layers);
+  expect_fast_choices("linear_plan_mixed_h200.csv", 64, cuda::kMixedCosts, layers);
 }
 
-// Codes have kernels of their own from 65 tokens on, share launches with BF16 up to 128, and have half as many segments
+// Codes have kernels of their own from 65 tokens on, share launches with BF16 up to 768, and have half as many segments
 // where inputs are many.
 TEST(LinearDispatch, ProductsOfCodes) {
   const std::vector<LinearShape> wo_b = with_products({fp8(4096, 8192)});
@@ -498,10 +501,18 @@ TEST(LinearDispatch, ProductsOfCodes) {
   EXPECT_EQ(plan_variant(cuda::splitk_of(80, 4, 1), h200(), 65, wo_b).status().code(), StatusCode::kUnsupported);
   const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
   EXPECT_EQ(served(h200(), 64, mixed).substr(0, 6), "splitk");
-  EXPECT_EQ(served(h200(), 128, mixed).substr(0, 6), "splitk");
-  EXPECT_EQ(served(h200(), 65, with_products({fp8(1024, 1024), bf16_shape(1024, 1024)})), "splitk 96r2");
-  EXPECT_EQ(served(h200(), 128, with_products({fp8(1024, 2048), bf16_shape(1024, 2048)})), "splitk 96r2");
-  EXPECT_EQ(plan_variant({LinearFamily::kFp8, 2}, h200(), 8192, mixed).status().code(), StatusCode::kUnsupported);
+  const std::vector<LinearShape> x_of_csa = with_products(all_layers().at("x CSA"));
+  EXPECT_EQ(served(h200(), 64, x_of_csa).substr(0, 6), "splitk");
+  EXPECT_EQ(served(h200(), 128, x_of_csa), "fp8 128r1c2");
+  EXPECT_EQ(served(h200(), 192, x_of_csa), "fp8 192r1c2");
+  EXPECT_EQ(served(h200(), 256, x_of_csa), "fp8 128r1");
+  EXPECT_EQ(served(h200(), 512, x_of_csa), "fp8 128");
+  // A block of 192 tokens by two row tiles has no registers for a second set of accumulators.
+  EXPECT_EQ(plan_variant(cuda::fp8_of(192), h200(), 256, mixed).status().code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(plan_variant(cuda::fp8_of(192), h200(), 256, wo_b).ok());
+  EXPECT_TRUE(plan_variant(cuda::fp8_of(192, 1), h200(), 256, mixed).ok());
+  const std::vector<LinearShape> widened{mixed[0], fp8(1024, 4096)};
+  EXPECT_EQ(plan_variant(cuda::fp8_of(128), h200(), 256, widened).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(plan_variant({LinearFamily::kPrefill, 1}, h200(), 8192, wo_b).status().code(), StatusCode::kUnsupported);
 }
 
@@ -511,8 +522,8 @@ TEST(LinearDispatch, CallsThatShareNoLaunchHaveNoPlan) {
     return plan_linear(h200(), tokens, shapes).status().code();
   };
   const std::vector<LinearShape> mixed = with_products({fp8(1024, 4096), bf16_shape(1024, 4096)});
-  EXPECT_EQ(code_of(128, mixed), StatusCode::kOk);
-  EXPECT_EQ(code_of(129, mixed), StatusCode::kInternal);
+  EXPECT_EQ(code_of(768, mixed), StatusCode::kOk);
+  EXPECT_EQ(code_of(769, mixed), StatusCode::kInternal);
   EXPECT_EQ(code_of(8192, mixed), StatusCode::kInternal);
   EXPECT_EQ(code_of(8192, {mixed[0], mixed[0]}), StatusCode::kOk);
   const std::vector<LinearShape> segments = with_products({fp8(1024, 8192), bf16_shape(1024, 8192)});

@@ -76,6 +76,12 @@ __device__ inline void copy_bulk(std::uint32_t target, const void* source, std::
       "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier), "l"(cache_policy)
       : "memory");
 }
+__device__ inline void copy_bulk(std::uint32_t target, const void* source, std::uint32_t bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(target),
+      "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
 // The box of a two-dimensional tensor map whose first element is (column, row); zeros beyond the tensor.
 __device__ inline void copy_box(std::uint32_t target, const CUtensorMap* map, int column, int row,
                                 std::uint32_t barrier) {

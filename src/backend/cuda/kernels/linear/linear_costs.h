@@ -21,7 +21,7 @@ struct LinearCost {
   double start;
   double rounding;
   double round;
-  double fp8_stage;   // a stage where some weights are FP8; of 128 inputs for kFp8Products, as of no others
+  double fp8_stage;   // a stage where some weights are FP8; of kFp8Products it holds 128 inputs, of others 64
   double bf16_stage;  // a stage where all weights are BF16
   double traffic;     // a KB copied into shared memory
 };
@@ -60,8 +60,7 @@ consteval LinearVariant fp8_of(int tokens, int row_tiles = 2, int cluster_blocks
           })};
 }
 
-// splitk 96r2 is the one variant besides 64x4 that runs kFp8Products beside other kinds, and the only one where they
-// have fewer than four segments.
+// Of launches without kFp8Products.
 inline constexpr std::array kLinearCosts = {
     LinearCost{splitk_of(64, 4, 1), 0, 0.0003409, 4.716, 0.08363, 0.09834, 0.004159},
     LinearCost{splitk_of(80, 4, 1), 0, 5.994e-06, 9.543, 0, 1.988e-05, 0.006599},
@@ -86,17 +85,30 @@ inline constexpr std::array kLinearCosts = {
     LinearCost{prefill_of(192), 5.432, 1.167, 2.986, 0.4413, 0.4137, 0},
 };
 
-// Of launches of kFp8Products alone.
+// Of launches of kFp8Products alone. splitk 96r2 is the one variant besides 64x4 that runs them, and the only one where
+// they have fewer than four segments.
 inline constexpr std::array kFp8Costs = {
-    LinearCost{splitk_of(64, 4, 1), 0, 2.793, 3.628, 0.03276, 0, 0.0106},
-    LinearCost{splitk_of(96, 1, 2), 3.124, 2.519, 3.345, 0.07744, 0, 0.01341},
-    LinearCost{fp8_of(128, 1), 1.692, 2.587, 0.3952, 0.2038, 0, 0.006959},
-    LinearCost{fp8_of(128, 1, 2), 3.381, 1.866, 0.6401, 0.1626, 0, 0.009935},
-    LinearCost{fp8_of(128), 2.575, 3.473, 0.3016, 0.294, 0, 0.007694},
-    LinearCost{fp8_of(128, 2, 2), 3.384, 3.848, 0.9909, 0.2481, 0, 0.01155},
-    LinearCost{fp8_of(192, 1), 0.8253, 3.3, 0, 0.2921, 0, 0.007032},
-    LinearCost{fp8_of(192, 1, 2), 2.44, 2.142, 0.9089, 0.2843, 0, 0.007892},
-    LinearCost{fp8_of(192), 2.592, 2.37, 0, 0.533, 0, 0.005779},
+    LinearCost{splitk_of(64, 4, 1), 0, 2.056, 3.803, 0.08135, 0, 0.007135},
+    LinearCost{splitk_of(96, 1, 2), 2.704, 2.189, 3.285, 0.1377, 0, 0.008863},
+    LinearCost{fp8_of(128, 1), 1.384, 1.428, 0.6179, 0.2566, 0, 0.003461},
+    LinearCost{fp8_of(128, 1, 2), 3.86, 1.191, 0.8524, 0.1666, 0, 0.008315},
+    LinearCost{fp8_of(128), 1.96, 2.229, 0.6686, 0.349, 0, 0.005182},
+    LinearCost{fp8_of(128, 2, 2), 3.484, 2.212, 1.165, 0.3241, 0, 0.00742},
+    LinearCost{fp8_of(192, 1), 1.878, 0, 0.6066, 0.3382, 0, 0.00305},
+    LinearCost{fp8_of(192, 1, 2), 3.121, 1.384, 0.9952, 0.311, 0, 0.005632},
+    LinearCost{fp8_of(192), 3.08, 2.042e-05, 0.7285, 0.5549, 0, 0.00415},
+};
+
+// Of launches of kFp8Products beside BF16 weights.
+inline constexpr std::array kMixedCosts = {
+    LinearCost{splitk_of(64, 4, 1), 1.009, 0, 7.526, 0, 0, 0.007833},
+    LinearCost{splitk_of(96, 1, 2), 0.8117, 0, 7.44, 0, 0, 0.01702},
+    LinearCost{fp8_of(128, 1), 0, 0, 6.445, 0.1078, 0, 0.005907},
+    LinearCost{fp8_of(128, 1, 2), 0, 0, 5.365, 0.1441, 0, 0.005715},
+    LinearCost{fp8_of(128), 0, 0, 11.38, 0.2091, 0, 0.003792},
+    LinearCost{fp8_of(128, 2, 2), 0, 0, 6.021, 0.2903, 0, 0.006531},
+    LinearCost{fp8_of(192, 1), 0, 0, 4.731, 0.1795, 0, 0.005682},
+    LinearCost{fp8_of(192, 1, 2), 0, 0, 4.843, 0.2573, 0, 0.006349},
 };
 
 }  // namespace dsv4rt::cuda

@@ -19,8 +19,8 @@ namespace {
 constexpr std::int32_t kMostGemvTokens = 2;
 // Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
 constexpr std::int32_t kMostSplitKTokens = 64;
-// Up to these the split-K kernel, which takes all kinds, is the fastest for some kFp8Products.
-constexpr std::int32_t kMostMixedTokens = 128;
+// Up to these kFp8Products and BF16 share launches.
+constexpr std::int32_t kMostMixedTokens = 768;
 // From these tokens on a launch has few problems: as many as the prefill kernel, often the fastest there, takes. The
 // kernel of products of codes takes no more either, and is to be had wherever split-K is not the only one.
 constexpr std::int32_t kLeastPrefillTokens = 192;
@@ -85,6 +85,9 @@ bool all_products(std::span<const LinearShape> shapes) {
 }
 bool any_products(std::span<const LinearShape> shapes) {
   return std::ranges::any_of(shapes, [](const LinearShape& s) { return s.tiles == TileKind::kFp8Products; });
+}
+bool any_widened(std::span<const LinearShape> shapes) {
+  return std::ranges::any_of(shapes, [](const LinearShape& s) { return s.tiles == TileKind::kFp8; });
 }
 
 int items_of(std::span<const LinearShape> shapes, std::int32_t tokens, int item_tokens, int item_row_tiles) {
@@ -250,14 +253,15 @@ Result<LinearPlan> plan_fp8(int number, const LinearDevice& device, std::int32_t
   const Fp8Variant& variant = kFp8Variants.at(index);
   const int segments = segments_of(shapes);
   LinearPlan plan = items_of_variant(LinearFamily::kFp8, number, variant);
-  if (shapes.size() > kMaxPrefillProblems || !all_products(shapes)) return does_not_fit(plan.variant);
+  const bool takes = all_products(shapes) || (variant.takes_values && !any_widened(shapes));
+  if (shapes.size() > kMaxPrefillProblems || !takes) return does_not_fit(plan.variant);
   if (segments % variant.cluster_blocks != 0) return does_not_fit(plan.variant);
   const int items = items_of(shapes, tokens, variant.tokens, variant.row_tiles);
   const int other_bytes = segments > 1 ? variant.segmented_other_bytes : variant.other_bytes;
   DSV4RT_ASSIGN_OR_RETURN(plan,
                           plan_resident(plan, device.facts, device.fp8_clusters[index], items, variant.weight_bytes,
                                         variant.stage_bytes - variant.weight_bytes, other_bytes));
-  if (variant.takes_singles && shapes.size() < kMaxPrefillProblems) {
+  if (variant.takes_singles && shapes.size() < kMaxPrefillProblems && all_products(shapes)) {
     plan.single_tiles = single_tiles(plan, tokens, shapes, items);
   }
   return plan;
@@ -282,30 +286,20 @@ int choose_splitk(const DeviceFacts& device, std::int32_t tokens, std::span<cons
   return number;
 }
 
-// From 65 tokens on. Costs are those of `counted`.
+// From 65 tokens on.
 Result<LinearPlan> plan_cheapest(std::span<const LinearCost> costs, const LinearDevice& device, std::int32_t tokens,
-                                 std::span<const LinearShape> shapes, std::span<const LinearShape> counted) {
+                                 std::span<const LinearShape> shapes) {
   Result<LinearPlan> best = Status{StatusCode::kUnsupported, "linear: no kernel runs these problems on this device"};
   double least = 0;
   for (const LinearCost& cost : costs) {
     Result<LinearPlan> plan = plan_variant(cost.variant, device, tokens, shapes);
     if (!plan.ok()) continue;
-    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, counted);
+    const double microseconds = cost_of(cost, *plan, device.facts.multiprocessors, tokens, shapes);
     if (best.ok() && microseconds >= least) continue;
     least = microseconds;
     best = std::move(plan);
   }
   return best;
-}
-
-// Codes that share a launch with other kinds cost about what weights do that are widened: memory counts there.
-Result<LinearPlan> plan_mixed(const LinearDevice& device, std::int32_t tokens, std::span<const LinearShape> shapes) {
-  std::array<LinearShape, kMaxProblems> widened;
-  std::ranges::transform(shapes, widened.begin(), [](LinearShape shape) {
-    if (shape.tiles == TileKind::kFp8Products) shape.tiles = TileKind::kFp8;
-    return shape;
-  });
-  return plan_cheapest(kLinearCosts, device, tokens, shapes, std::span(widened).first(shapes.size()));
 }
 
 }  // namespace
@@ -410,17 +404,16 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
     if (gemv.ok() || normed) return gemv;
   }
   if (tokens <= kMostSplitKTokens) return plan(LinearFamily::kSplitK, choose_splitk(device.facts, tokens, shapes));
-  if (all_products(shapes)) return plan_cheapest(kFp8Costs, device, tokens, shapes, shapes);
-  if (any_products(shapes)) return plan_mixed(device, tokens, shapes);
-  return plan_cheapest(kLinearCosts, device, tokens, shapes, shapes);
+  if (all_products(shapes)) return plan_cheapest(kFp8Costs, device, tokens, shapes);
+  if (any_products(shapes)) return plan_cheapest(kMixedCosts, device, tokens, shapes);
+  return plan_cheapest(kLinearCosts, device, tokens, shapes);
 }
 
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens) {
   constexpr std::int32_t kUnit = 8;  // scales of so many are aligned for the copy engine
   const LinearFamily family = plan.variant.family;
-  if (family == LinearFamily::kPrefill) return plan.item_tokens;
+  if (family == LinearFamily::kPrefill || family == LinearFamily::kFp8) return plan.item_tokens;
   if (tokens <= plan.item_tokens) return tokens;
-  if (family == LinearFamily::kFp8) return plan.item_tokens;
   return round_up(ceil_div(tokens, ceil_div(tokens, plan.item_tokens)), kUnit);
 }
 

@@ -105,8 +105,7 @@ Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& devic
 // Tokens of every item but the last, as many as the plan's items have room for or fewer: inputs are fetched in boxes of
 // so many tokens, and what a box holds beyond the last token is not free. Rows that the copy engine fills with zeros
 // take it longer than rows that it fetches (wo_b with 33 tokens in boxes of 64 takes 19.9 us, in boxes of 33 14.7).
-// kPrefill has full items, and kFp8 where there are several: they store whole groups of tokens, and gain nothing (8,192
-// tokens, 192 an item).
+// kPrefill and kFp8 have full items, since they store whole groups of tokens; the last of kFp8 has boxes of its own.
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens);
 
 // Whether the kernel writes outputs of such a shape as codes: a block of 128 of them must be one warpgroup's.

@@ -77,54 +77,6 @@ Status encoded_output_map(CUtensorMap& map, const LinearCall& call, std::int32_t
                         map);
 }
 
-// [T][K] BF16 values or codes, boxes of one stage.
-Status input_map(CUtensorMap& map, const void* data, int value_bytes, std::int64_t inputs, std::int64_t stride,
-                 std::int32_t tokens, int box_tokens) {
-  return encode_row_map({.data = data,
-                         .value_bytes = value_bytes,
-                         .columns = inputs,
-                         .rows = tokens,
-                         .row_bytes = stride * value_bytes,
-                         .box_columns = kStageBytesOfInput / value_bytes,
-                         .box_rows = box_tokens},
-                        map);
-}
-
-// kPrefill and kFp8: `described` but for what depends on the kernel.
-Status run_resident(const CudaDevice& device, const LinearParams& described, std::span<const LinearCall* const> calls,
-                    const LinearPlan& plan, cudaStream_t stream) {
-  const bool fp8 = plan.variant.family == LinearFamily::kFp8;
-  PrefillParams params{};
-  std::copy_n(described.inputs, kMaxPrefillProblems, params.inputs);
-  std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
-  // Behind the calls there may be another problem, the last row tiles of the last one (split_last_problem).
-  for (std::size_t i = 0; i < static_cast<std::size_t>(described.problem_count); ++i) {
-    if (i < calls.size() && calls[i]->encoded_y) {
-      const EncodedRows& rows = *calls[i]->encoded_y;
-      params.output_scales[i] = rows.scales + calls[i]->encoded_y_column / kEncodedBlockValues * rows.scale_stride;
-      params.output_scale_stride = rows.scale_stride;
-      DSV4RT_RETURN_IF_ERROR(encoded_output_map(params.outputs[i], *calls[i], described.tokens));
-      continue;
-    }
-    const LinearProblem& problem = params.problems[i];
-    if (!problem.wide_stores) continue;
-    const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, problem.float_output);
-    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], problem, described.tokens, box_tokens));
-  }
-  params.input_scales = described.input_scales;
-  params.input_scale_stride = described.input_scale_stride;
-  params.tokens = described.tokens;
-  params.first_item = described.first_item;
-  params.token_tiles = described.token_tiles;
-  params.items = described.items;
-  params.item_tokens = described.item_tokens;
-  params.segments = described.segments;
-  params.stages = plan.stages;
-  params.input_offset = plan.input_offset;
-  params.stage_bytes = plan.stage_bytes;
-  return fp8 ? launch_fp8(device, params, plan, stream) : launch_prefill(device, params, plan, stream);
-}
-
 // The problems of a launch but for their inputs. Calls with most to read first: the tail of the launch is then made of
 // short items.
 void describe_problems(LinearParams& params, std::span<const LinearCall*> calls, std::int32_t tokens, int item_tokens,
@@ -310,16 +262,16 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   }
   if (planned.variant.family == LinearFamily::kGemv) return run_gemv(calls, planned, {});
   if (several_rounded) return run_each(calls);
-  const bool prefill = planned.variant.family == LinearFamily::kPrefill;
-  const bool resident = prefill || planned.variant.family == LinearFamily::kFp8;
   LinearParams params{};
   describe_problems(params, calls, tokens_, planned.item_tokens, planned.item_row_tiles);
-  params.item_tokens = even_item_tokens(planned, tokens_);
-  const int box_tokens = prefill ? planned.item_tokens / kPrefillBlocks : params.item_tokens;
-  DSV4RT_RETURN_IF_ERROR(set_maps(params, calls, rounded, norm, planned, box_tokens));
+  DSV4RT_ASSIGN_OR_RETURN(const Inputs inputs, set_inputs(params, calls, rounded, norm, planned));
   // A single row tile is half of a block of codes.
   if (!calls.back()->encoded_y) split_last_problem(params, planned.single_tiles);
-  if (resident) return run_resident(device_, params, calls, planned, stream_);
+  if (planned.variant.family == LinearFamily::kPrefill || planned.variant.family == LinearFamily::kFp8) {
+    return run_resident(params, calls, inputs, planned);
+  }
+  params.item_tokens = even_item_tokens(planned, tokens_);
+  DSV4RT_RETURN_IF_ERROR(map_inputs(params.inputs, inputs, params.item_tokens));
   params.ring_bytes = planned.ring_bytes;
   if (planned.variant.family == LinearFamily::kSplitK) return launch_splitk(device_, params, planned, stream_);
   params.input_offset = planned.input_offset;
@@ -328,6 +280,44 @@ Status LinearLauncher::run_added(const RmsNormParams* norm) {
   params.sum_bytes = planned.sum_bytes;
   DSV4RT_RETURN_IF_ERROR(box_outputs(params, planned));
   return launch_tiles(device_, params, planned, stream_);
+}
+
+// kPrefill and kFp8: `described` but for what depends on the kernel.
+Status LinearLauncher::run_resident(const LinearParams& described, std::span<const LinearCall* const> calls,
+                                    const Inputs& inputs, const LinearPlan& plan) {
+  const bool fp8 = plan.variant.family == LinearFamily::kFp8;
+  PrefillParams params{};
+  std::copy_n(described.problems, kMaxPrefillProblems, params.problems);
+  // Behind the calls there may be another problem, the last row tiles of the last one (split_last_problem).
+  for (std::size_t i = 0; i < static_cast<std::size_t>(described.problem_count); ++i) {
+    if (i < calls.size() && calls[i]->encoded_y) {
+      const EncodedRows& rows = *calls[i]->encoded_y;
+      params.output_scales[i] = rows.scales + calls[i]->encoded_y_column / kEncodedBlockValues * rows.scale_stride;
+      params.output_scale_stride = rows.scale_stride;
+      DSV4RT_RETURN_IF_ERROR(encoded_output_map(params.outputs[i], *calls[i], described.tokens));
+      continue;
+    }
+    const LinearProblem& problem = params.problems[i];
+    if (!problem.wide_stores) continue;
+    const int box_tokens = fp8 ? kFp8GroupTokens : prefill_box_tokens(plan.item_tokens, problem.float_output);
+    DSV4RT_RETURN_IF_ERROR(output_map(params.outputs[i], problem, described.tokens, box_tokens));
+  }
+  DSV4RT_RETURN_IF_ERROR(map_inputs(params.inputs, inputs, fp8 ? plan.item_tokens : plan.item_tokens / kPrefillBlocks));
+  if (fp8) {
+    params.last_tokens = tokens_ - (described.token_tiles - 1) * plan.item_tokens;
+    DSV4RT_RETURN_IF_ERROR(map_inputs(params.last_inputs, inputs, params.last_tokens));
+  }
+  params.input_scales = described.input_scales;
+  params.input_scale_stride = described.input_scale_stride;
+  params.tokens = described.tokens;
+  params.first_item = described.first_item;
+  params.token_tiles = described.token_tiles;
+  params.items = described.items;
+  params.segments = described.segments;
+  params.stages = plan.stages;
+  params.input_offset = plan.input_offset;
+  params.stage_bytes = plan.stage_bytes;
+  return fp8 ? launch_fp8(device_, params, plan, stream_) : launch_prefill(device_, params, plan, stream_);
 }
 
 Status LinearLauncher::run_each(std::span<const LinearCall* const> calls) {
@@ -382,9 +372,9 @@ Result<bool> LinearLauncher::run_normed(const RmsNormParams& norm, std::span<con
   return true;
 }
 
-// The first input of params: codes and scales of a call's x, or of what norm makes, or those that the call comes with.
-Status LinearLauncher::encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm,
-                              const LinearPlan& plan, int box_tokens) {
+// Codes of a call's x, or of what norm makes, or those that the call comes with; sets their scales.
+Result<LinearLauncher::Input> LinearLauncher::encode(LinearParams& params, const LinearCall& call,
+                                                     const RmsNormParams* norm, const LinearPlan& plan) {
   EncodedRows rows = call.encoded.value_or(EncodedRows{});
   if (!call.encoded) {
     rows.width = call.weight->in_features();
@@ -395,66 +385,82 @@ Status LinearLauncher::encode(LinearParams& params, const LinearCall& call, cons
     DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
     rows.codes = reinterpret_cast<std::uint8_t*>(memory);
     rows.scales = reinterpret_cast<float*>(memory + code_bytes);
+    DSV4RT_RETURN_IF_ERROR(norm != nullptr
+                               ? encoded_rms_norm(*norm, rows, stream_)
+                               : encode_input({.x = call.x, .x_stride = call.x_stride, .to = rows, .tokens = tokens_},
+                                              plan.rounding_blocks, stream_));
   }
   params.input_scales = rows.scales;
   params.input_scale_stride = rows.scale_stride;
-  DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[0], rows.codes, 1, rows.width, rows.width, tokens_, box_tokens));
-  if (call.encoded) return {};
-  if (norm != nullptr) return encoded_rms_norm(*norm, rows, stream_);
-  return encode_input({.x = call.x, .x_stride = call.x_stride, .to = rows, .tokens = tokens_}, plan.rounding_blocks,
-                      stream_);
+  return Input{.data = rows.codes, .value_bytes = 1, .values = rows.width, .stride = rows.width};
 }
 
-// Rounded and plain inputs as the copy engine reads them, `box_tokens` tokens at a time. norm, if any, makes the
-// rounded ones.
-Status LinearLauncher::set_maps(LinearParams& params, std::span<const LinearCall* const> calls,
-                                const LinearCall* rounded, const RmsNormParams* norm, const LinearPlan& plan,
-                                int box_tokens) {
-  int inputs = 0;
-  int rounded_input = -1;
-  if (rounded != nullptr) {
-    if (multiplies_codes(*rounded)) {
-      DSV4RT_RETURN_IF_ERROR(encode(params, *rounded, norm, plan, box_tokens));
-      rounded_input = inputs++;
-    } else {
-      const std::int64_t width = rounded->weight->in_features();
-      const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
-      DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
-      auto* const rows = reinterpret_cast<bf16*>(memory);
-      if (norm != nullptr) {
-        RmsNormParams rounding = *norm;
-        rounding.y = rows;
-        DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
-      } else {
-        DSV4RT_RETURN_IF_ERROR(round_input({.x = rounded->x,
-                                            .x_stride = rounded->x_stride,
-                                            .rounded = rows,
-                                            .tokens = tokens_,
-                                            .inputs = static_cast<std::int32_t>(width)},
-                                           plan.rounding_blocks, stream_));
-      }
-      rounded_input = inputs++;
-      DSV4RT_RETURN_IF_ERROR(
-          input_map(params.inputs[rounded_input], memory, sizeof(bf16), width, width, tokens_, box_tokens));
-    }
+// A call's x, or what norm makes, rounded.
+Result<LinearLauncher::Input> LinearLauncher::round(const LinearCall& call, const RmsNormParams* norm,
+                                                    const LinearPlan& plan) {
+  const std::int64_t width = call.weight->in_features();
+  const std::int64_t bytes = tokens_ * width * std::int64_t{sizeof(bf16)};
+  DSV4RT_ASSIGN_OR_RETURN(std::byte * memory, scratch_.take(static_cast<std::size_t>(bytes), "linear"));
+  auto* const rows = reinterpret_cast<bf16*>(memory);
+  if (norm != nullptr) {
+    RmsNormParams rounding = *norm;
+    rounding.y = rows;
+    DSV4RT_RETURN_IF_ERROR(rounded_rms_norm(rounding, stream_));
+  } else {
+    DSV4RT_RETURN_IF_ERROR(round_input({.x = call.x,
+                                        .x_stride = call.x_stride,
+                                        .rounded = rows,
+                                        .tokens = tokens_,
+                                        .inputs = static_cast<std::int32_t>(width)},
+                                       plan.rounding_blocks, stream_));
   }
-  const LinearCall* mapped = nullptr;  // the call whose BF16 input the last map describes
+  return Input{.data = rows, .value_bytes = sizeof(bf16), .values = width, .stride = width};
+}
+
+// Tells the problems their inputs: what is rounded, if anything, then the others. norm, if any, makes what is rounded.
+Result<LinearLauncher::Inputs> LinearLauncher::set_inputs(LinearParams& params,
+                                                          std::span<const LinearCall* const> calls,
+                                                          const LinearCall* rounded, const RmsNormParams* norm,
+                                                          const LinearPlan& plan) {
+  Inputs inputs;
+  if (rounded != nullptr) {
+    DSV4RT_ASSIGN_OR_RETURN(
+        inputs.of[0], multiplies_codes(*rounded) ? encode(params, *rounded, norm, plan) : round(*rounded, norm, plan));
+    inputs.count = 1;
+  }
+  const LinearCall* last = nullptr;  // the call whose x is the last input
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const LinearCall& call = *calls[i];
     if (rounds(call)) {
-      params.problems[i].input = static_cast<std::int16_t>(rounded_input);
+      params.problems[i].input = 0;
       if (call.encoded) {
         params.problems[i].input_block = static_cast<std::int16_t>(call.encoded_column / kEncodedBlockValues);
       }
       continue;
     }
-    if (mapped == nullptr || !same_input(*mapped, call)) {
-      if (inputs == kMaxProblems) return {StatusCode::kInternal, "linear: more inputs than tensor maps"};
-      DSV4RT_RETURN_IF_ERROR(input_map(params.inputs[inputs++], call.x, sizeof(bf16), call.weight->in_features(),
-                                       call.x_stride, tokens_, box_tokens));
-      mapped = &call;
+    if (last == nullptr || !same_input(*last, call)) {
+      if (inputs.count == kMaxProblems) return Status{StatusCode::kInternal, "linear: more inputs than tensor maps"};
+      inputs.of[static_cast<std::size_t>(inputs.count++)] = {
+          .data = call.x, .value_bytes = sizeof(bf16), .values = call.weight->in_features(), .stride = call.x_stride};
+      last = &call;
     }
-    params.problems[i].input = static_cast<std::int16_t>(inputs - 1);
+    params.problems[i].input = static_cast<std::int16_t>(inputs.count - 1);
+  }
+  return inputs;
+}
+
+// Boxes of one stage, so many tokens each.
+Status LinearLauncher::map_inputs(std::span<CUtensorMap> maps, const Inputs& inputs, int box_tokens) const {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(inputs.count); ++i) {
+    const Input& input = inputs.of[i];
+    DSV4RT_RETURN_IF_ERROR(encode_row_map({.data = input.data,
+                                           .value_bytes = input.value_bytes,
+                                           .columns = input.values,
+                                           .rows = tokens_,
+                                           .row_bytes = input.stride * input.value_bytes,
+                                           .box_columns = kStageBytesOfInput / input.value_bytes,
+                                           .box_rows = box_tokens},
+                                          maps[i]));
   }
   return {};
 }

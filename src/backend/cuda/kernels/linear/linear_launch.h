@@ -43,15 +43,30 @@ class LinearLauncher {
   Result<bool> run_normed(const RmsNormParams& norm, std::span<const LinearCall> calls);
 
  private:
+  // What the copy engine reads: rows of values or codes.
+  struct Input {
+    const void* data = nullptr;
+    int value_bytes = 0;
+    std::int64_t values = 0;  // of a row
+    std::int64_t stride = 0;  // from row to row, in values
+  };
+  struct Inputs {
+    std::array<Input, kMaxProblems> of;  // LinearProblem::input numbers them
+    int count = 0;
+  };
+
   [[nodiscard]] int most_launch_calls(const LinearCall& call) const;
   Result<LinearPlan> plan(std::span<const LinearCall* const> calls, bool normed) const;
   Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none
   Status run_each(std::span<const LinearCall* const> calls);
-  Status set_maps(LinearParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
-                  const RmsNormParams* norm, const LinearPlan& plan, int box_tokens);
-  Status encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm, const LinearPlan& plan,
-                int box_tokens);
+  Status run_resident(const LinearParams& described, std::span<const LinearCall* const> calls, const Inputs& inputs,
+                      const LinearPlan& plan);
+  Result<Inputs> set_inputs(LinearParams& params, std::span<const LinearCall* const> calls, const LinearCall* rounded,
+                            const RmsNormParams* norm, const LinearPlan& plan);
+  Result<Input> encode(LinearParams& params, const LinearCall& call, const RmsNormParams* norm, const LinearPlan& plan);
+  Result<Input> round(const LinearCall& call, const RmsNormParams* norm, const LinearPlan& plan);
+  Status map_inputs(std::span<CUtensorMap> maps, const Inputs& inputs, int box_tokens) const;
 
   const CudaDevice& device_;
   std::int32_t tokens_;

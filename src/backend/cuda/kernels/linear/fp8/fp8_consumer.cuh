@@ -1,10 +1,11 @@
 // A consumer of the E4M3 kernel: a warpgroup that multiplies 64 tokens by one row tile or two, scales and adds the
-// sums of every 128 inputs, and stores, or sends its sums to the cluster's block that does.
+// sums of every 128 inputs of codes, and stores, or sends its sums to the cluster's block that does.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/async_copy.cuh"
+#include "backend/cuda/kernels/common/wgmma.cuh"
 #include "backend/cuda/kernels/common/wgmma_e4m3.cuh"
 #include "backend/cuda/kernels/linear/fp8/fp8_store.cuh"
 #include "backend/cuda/kernels/linear/shared/items.cuh"
@@ -48,16 +49,32 @@ struct Fp8Consumer {
   Ring ring{};
   Ring pass{};  // slots in which the other block's sums come, or go there
 
-  // The scales of a row tile's weights. One beyond the problem's last has those of the last one, as it has its weights,
-  // and is not stored.
+  // The scales of a row tile's weights, if they are codes. One beyond the problem's last has those of the last one, as
+  // it has its weights, and is not stored.
   __device__ __forceinline__ static const float* scales_of(const LinearProblem& q, int row_tile) {
     return q.scales + std::int64_t{min(row_tile, q.row_tiles - 1)} * q.scale_blocks;
   }
 
-  // Blocks first .. end - 1 of 128 inputs, a segment.
+  // The current stage's operands: the warpgroup's tokens, and the weights.
+  struct Operands {
+    std::uint32_t inputs;
+    std::uint32_t weights;
+  };
+  __device__ __forceinline__ Operands wait_for_stage() const {
+    barrier_wait(m.full + ring.stage * 8, ring.parity);
+    const std::uint32_t stage = m.stages + ring.stage * Shape::kStageBytes;
+    return {stage + group * (kFp8GroupTokens * kStageBytesOfInput), stage + Shape::kInputBytes};
+  }
+  __device__ __forceinline__ void pass_stage() {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(m.empty + ring.stage * 8);  // 32 arrivals of a warp would take turns
+    ring.advance(p.stages);
+  }
+
+  // A segment of codes, blocks first .. end - 1 of 128 inputs.
   template <int kTiles>
-  __device__ __forceinline__ void sum_segment(Values<kTiles>& sum, const float* const (&scales)[kTiles], int first,
-                                              int end) {
+  __device__ __forceinline__ void multiply_codes(Values<kTiles>& sum, const float* const (&scales)[kTiles], int first,
+                                                 int end) {
     constexpr int kColumns = kTiles * kRowTile;
     constexpr int kValues = kColumns / 2;
 #pragma unroll
@@ -66,15 +83,12 @@ struct Fp8Consumer {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) weight[tile] = __ldg(scales[tile] + first);
     for (int block = first; block < end; ++block) {
-      barrier_wait(m.full + ring.stage * 8, ring.parity);
-      const std::uint32_t inputs = m.stages + ring.stage * Shape::kStageBytes;
-      const std::uint32_t a = inputs + group * (kFp8GroupTokens * kStageBytesOfInput);
-      const std::uint32_t b = inputs + Shape::kInputBytes;
+      const Operands stage = wait_for_stage();
       float product[kValues];
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kE4m3Steps; ++step) {
-        WgmmaE4m3<kColumns>::run(product, wgmma_tile(a, step), wgmma_tile(b, step), step > 0);
+        WgmmaE4m3<kColumns>::run(product, wgmma_tile(stage.inputs, step), wgmma_tile(stage.weights, step), step > 0);
       }
       wgmma_commit();
       // While they run: the scales of tokens l / 4 and l / 4 + 8.
@@ -91,9 +105,7 @@ struct Fp8Consumer {
       wgmma_wait<0>();
       wgmma_hold(product);
       fence_async_proxy();  // loads of the scales end before the copy engine writes the next ones
-      __syncwarp();
-      if (lane == 0) barrier_arrive(m.empty + ring.stage * 8);  // 32 arrivals of a warp would take turns
-      ring.advance(p.stages);
+      pass_stage();
       // The weights' next scales: not before the fence, which would wait for them.
       const int next = min(block + 1, end - 1);
 #pragma unroll
@@ -105,6 +117,42 @@ struct Fp8Consumer {
     }
   }
 
+  // A segment of so many stages of BF16 values. The products' accumulators are not the sums that multiply_codes() adds
+  // to: those would then be bound to registers next to each other, whose banks its products share, 4 % of its time.
+  template <int kTiles>
+  __device__ __forceinline__ void multiply_values(Values<kTiles>& sum, int stages) {
+    Values<kTiles> product;
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+      const Operands stage = wait_for_stage();
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kStageInputs / kTileStepInputs; ++step) {
+        Wgmma<kTiles * kRowTile>::bf16(product, wgmma_tile(stage.inputs, step), wgmma_tile(stage.weights, step),
+                                       i + step > 0);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_hold(product);
+      pass_stage();
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles * kRowTile / 2; ++i) sum[i] = product[i];
+  }
+
+  template <int kTiles>
+  __device__ __forceinline__ void sum_segment(Values<kTiles>& sum, const float* const (&scales)[kTiles],
+                                              const LinearProblem& q, int segment) {
+    const int first = segment_block(p, q, segment);
+    const int end = segment_block(p, q, segment + 1);
+    // Single row tiles are of codes alone.
+    if (Shape::kTakesValues && kTiles == Shape::kRowTiles && q.kind == TileKind::kBf16) {
+      multiply_values<kTiles>(sum, (end - first) * stages_per_scale(TileKind::kBf16));
+    } else {
+      multiply_codes<kTiles>(sum, scales, first, end);
+    }
+  }
+
   // The warpgroup's part of the buffers, in the block that adds up its tokens' totals.
   __device__ __forceinline__ std::uint32_t buffer() const {
     const int number = kSharesSegments ? group / 2 : group;
@@ -112,6 +160,9 @@ struct Fp8Consumer {
   }
 
   // Totals in shared memory: those of a thread lie by fours, [kValues / 4][128 threads], as sums that blocks send do.
+  // Of a pair the odd one comes first: what leaves for memory by fours lies in registers next to each other, an odd sum
+  // in an even one, and an even product, which that sum is added to, too. An addition of products to sums that reads
+  // all three operands from one of the two banks takes twice as long.
   __device__ __forceinline__ std::uint32_t fours(int slot = 0) const {
     return buffer() + slot * Shape::kTotalBytes + (warp * 32 + lane) * 16;
   }
@@ -119,7 +170,7 @@ struct Fp8Consumer {
   __device__ __forceinline__ void store_totals(const float (&sum)[kValues]) const {
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
-      store_shared(fours() + i * (kWarpgroup * 4), make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+      store_shared(fours() + i * (kWarpgroup * 4), make_float4(sum[i + 1], sum[i], sum[i + 3], sum[i + 2]));
     }
   }
   // Adds what lies at `from` to the totals.
@@ -128,10 +179,10 @@ struct Fp8Consumer {
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
       const float4 part = load_shared_float4(from + i * (kWarpgroup * 4));
-      total[i] += part.x;
-      total[i + 1] += part.y;
-      total[i + 2] += part.z;
-      total[i + 3] += part.w;
+      total[i] += part.y;
+      total[i + 1] += part.x;
+      total[i + 2] += part.w;
+      total[i + 3] += part.z;
     }
   }
 
@@ -161,7 +212,7 @@ struct Fp8Consumer {
     const std::uint32_t to = block_address(fours(pass.stage), other_block());
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
-      store_cluster(to + i * (kWarpgroup * 4), make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), barrier);
+      store_cluster(to + i * (kWarpgroup * 4), make_float4(sum[i + 1], sum[i], sum[i + 3], sum[i + 2]), barrier);
     }
     pass.advance(kFp8SumSlots);
   }
@@ -187,7 +238,7 @@ struct Fp8Consumer {
     Values<kTiles> sum;
 #pragma unroll 1
     for (int segment = kSharesSegments ? place.rank : 0; segment < p.segments; segment += kSharesSegments ? 2 : 1) {
-      sum_segment<kTiles>(sum, scales, segment_block(p, q, segment), segment_block(p, q, segment + 1));
+      sum_segment<kTiles>(sum, scales, q, segment);
       if (kSharesSegments && !owns_tokens()) {
         send(sum);
         continue;
@@ -245,7 +296,7 @@ struct Fp8Consumer {
       const auto store = store_of<kTiles>(item.problem, 0);
       Values<kTiles> sum;
       for (int segment = 0; segment < p.segments; ++segment) {
-        sum_segment<kTiles>(sum, scales, segment_block(p, q, segment), segment_block(p, q, segment + 1));
+        sum_segment<kTiles>(sum, scales, q, segment);
         if (segment == 0) store.wait_for_buffer();
         if (segment > 0) add_fours(sum, fours());
         if (segment + 1 < p.segments) store_totals(sum);

@@ -4,6 +4,13 @@
 // of 128 inputs; while one warpgroup does that the others' products run. One thread keeps a ring of stages full; it
 // asks for the weights of the first ones while the kernels in front still run.
 //
+// The last tokens, where they do not fill an item, come in boxes of their own: rows that the copy engine fills with
+// zeros take it longer than rows that it fetches. What a stage held before stands in their place; nothing of it is
+// stored.
+//
+// Problems of BF16 weights and inputs run beside those of codes, so that products that read one input in both forms are
+// one launch: a stage has as many bytes of either, and half as many inputs of these.
+//
 // Order of accumulation: that of linear_params.h. Totals over segments, touched once for a segment, wait in shared
 // memory where three warpgroups' registers hold products and one segment's sums alone.
 //
@@ -29,7 +36,6 @@ struct Fp8Producer {
   const PrefillParams& p;
   const Fp8Memory& m;
   std::uint64_t weight_policy;
-  std::uint64_t scale_policy;
   Fp8Place place;
 
   // The stages that a block fetches, segment after segment and item after item. To go on takes a few instructions:
@@ -41,26 +47,29 @@ struct Fp8Producer {
     std::int64_t second_tile = 0;        // bytes from there to the second row tile, or 0 where there is none
     bool single = false;                 // the item has one row tile
     const CUtensorMap* inputs = nullptr;
-    const float* scales = nullptr;  // those of the next stage's inputs
+    const float* scales = nullptr;  // of codes: those of the next stage's inputs
     int column = 0;
+    int columns = 0;  // inputs of a stage
     int token = 0;
+    std::uint32_t input_bytes = 0;  // a stage's, with scales
     // Where a cluster shares the item's segments.
     const LinearProblem* problem = nullptr;
     int segment = 0;
-    int block = 0;  // number of the next stage among the item's
   };
   __device__ __forceinline__ void move_by(Stages& at, int stages) const {
     at.weights += std::int64_t{stages} * kFp8TileBytes;
-    at.column += stages * kScaleBlockInputs;
+    at.column += stages * at.columns;
     at.scales += std::int64_t{stages} * p.input_scale_stride;
-    if constexpr (Shape::kSharesSegments) at.block += stages;
   }
-  // To the beginning of the block's segment `segment`.
+  // To the beginning of the block's segment `segment`, from the end of the one before the last.
   __device__ __forceinline__ void begin_segment(Stages& at, int segment) const {
-    const int first = segment_block(p, *at.problem, segment);
-    move_by(at, first - at.block);
+    const auto begin = [&](int number) {
+      return segment_block(p, *at.problem, number) * stages_per_scale(at.problem->kind);
+    };
+    const int first = begin(segment);
+    if (segment > 0) move_by(at, first - begin(segment - 1));  // the other block's
     at.segment = segment;
-    at.left = segment_block(p, *at.problem, segment + 1) - first;
+    at.left = begin(segment + 1) - first;
   }
   __device__ __forceinline__ void begin_item(Stages& at) const {
     const int index = item_of_round(at.round, place.cluster, place.clusters);
@@ -70,18 +79,21 @@ struct Fp8Producer {
     const LinearProblem& q = p.problems[item.problem];
     const int item_tiles = Shape::kTakesSingles ? q.item_tiles : Shape::kRowTiles;
     const int row_tile = item.row_group * item_tiles;
-    const std::int64_t tile_bytes = std::int64_t{q.scale_blocks} * kFp8TileBytes;
-    at.left = q.scale_blocks;
+    at.columns = stage_inputs(q.kind);
+    at.left = q.scale_blocks * stages_per_scale(q.kind);
+    const std::int64_t tile_bytes = std::int64_t{at.left} * kFp8TileBytes;
     at.weights = q.codes + row_tile * tile_bytes;
     at.second_tile = row_tile + 1 < q.row_tiles ? tile_bytes : 0;
     if constexpr (Shape::kTakesSingles) at.single = item_tiles == 1;
-    at.inputs = &p.inputs[q.input];
+    const bool last = item.token_tile == p.token_tiles - 1;
+    at.inputs = last ? &p.last_inputs[q.input] : &p.inputs[q.input];
+    at.input_bytes = (last ? p.last_tokens : Shape::kTokens) * kStageBytesOfInput;
+    if (has_scales(at)) at.input_bytes += Shape::kScaleBytes;
     at.column = q.input_block * kScaleBlockInputs;
     at.token = item.token_tile * Shape::kTokens;
     at.scales = p.input_scales + std::int64_t{q.input_block} * p.input_scale_stride + at.token;
     if constexpr (Shape::kSharesSegments) {
       at.problem = &q;
-      at.block = 0;
       begin_segment(at, place.rank);
     }
   }
@@ -99,13 +111,15 @@ struct Fp8Producer {
     begin_item(at);
   }
 
+  // Whether a stage is of codes, whose inputs have scales.
+  __device__ __forceinline__ static bool has_scales(const Stages& at) { return at.columns == kScaleBlockInputs; }
+
   // Announces the inputs and their scales too.
   __device__ __forceinline__ void load_weights(const Stages& at, int slot) const {
     const std::uint32_t barrier = m.full + slot * 8;
     const std::uint32_t to = m.stages + slot * Shape::kStageBytes + Shape::kInputBytes;
-    const int input_bytes = p.item_tokens * kStageBytesOfInput + Shape::kScaleBytes;
-    const int weight_bytes = at.single ? kFp8TileBytes : Shape::kWeightBytes;
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(weight_bytes + input_bytes));
+    const std::uint32_t weight_bytes = at.single ? kFp8TileBytes : Shape::kWeightBytes;
+    barrier_arrive_expect(barrier, weight_bytes + at.input_bytes);
     copy_bulk(to, at.weights, kFp8TileBytes, barrier, weight_policy);
     if (Shape::kRowTiles > 1 && !at.single) {
       copy_bulk(to + kFp8TileBytes, at.weights + at.second_tile, kFp8TileBytes, barrier, weight_policy);
@@ -114,7 +128,8 @@ struct Fp8Producer {
   __device__ __forceinline__ void load_inputs(const Stages& at, int slot) const {
     const std::uint32_t barrier = m.full + slot * 8;
     copy_box(m.stages + slot * Shape::kStageBytes, at.inputs, at.column, at.token, barrier);
-    copy_bulk(m.scales + slot * Shape::kScaleBytes, at.scales, Shape::kScaleBytes, barrier, scale_policy);
+    if (!has_scales(at)) return;
+    copy_bulk(m.scales + slot * Shape::kScaleBytes, at.scales, Shape::kScaleBytes, barrier);
   }
 
   // The first stages: weights at once, inputs when the kernels before have written them.
@@ -173,7 +188,7 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void linear_fp8_kernel(const __
     give_registers<Shape::kProducerRegisters>();
     if (warp == Shape::kGroups * kRowTileWarps && elected_lane()) {
       const std::uint64_t weights = p.token_tiles == 1 ? evict_first_policy() : evict_normal_policy();
-      Fp8Producer<Shape>{p, m, weights, evict_normal_policy(), place}.run();
+      Fp8Producer<Shape>{p, m, weights, place}.run();
     } else {
       if constexpr (kBlocks > 1) cluster_wait();
     }

@@ -30,6 +30,8 @@ struct Fp8Shape {
   // Whether there are enough for totals over segments beside the products and sums of one.
   static constexpr bool kKeepsTotals = 3 * kValues + 40 <= kRegisters;
   static_assert(!kSharesSegments || kKeepsTotals);
+  // Whether weights may be BF16: their products' accumulators take part of the registers that totals leave.
+  static constexpr bool kTakesValues = kKeepsTotals;
   // Whether items may have one row tile of two (LinearPlan::single_tiles).
   static constexpr bool kTakesSingles = kTiles == 2 && kBlocks == 1 && kKeepsTotals;
   static constexpr int kInputBytes = kTokens * kStageBytesOfInput;
@@ -57,6 +59,7 @@ struct Fp8Variant {
   int tokens;          // tokens of an item
   int row_tiles;       // row tiles of an item
   int cluster_blocks;  // blocks that share an item's segments
+  bool takes_values;   // weights may be BF16, of all problems or some
   bool takes_singles;  // items may have one row tile of two
   bool encodes;        // outputs of a warpgroup are whole blocks, which it may leave as codes
   int weight_bytes;    // weights of a stage
@@ -71,6 +74,7 @@ constexpr Fp8Variant fp8_variant() {
   return {.tokens = Shape::kTokens,
           .row_tiles = Shape::kRowTiles,
           .cluster_blocks = Shape::kClusterBlocks,
+          .takes_values = Shape::kTakesValues,
           .takes_singles = Shape::kTakesSingles,
           .encodes = Shape::kColumns == kScaleBlockInputs,
           .weight_bytes = Shape::kWeightBytes,

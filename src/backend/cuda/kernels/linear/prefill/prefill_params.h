@@ -11,10 +11,11 @@ namespace dsv4rt::cuda {
 inline constexpr int kMaxPrefillProblems = 8;
 
 struct PrefillParams {
-  CUtensorMap inputs[kMaxPrefillProblems];   // [T][K]; boxes of 128 bytes x kShareTokens rows (kFp8:
-                                             // item_tokens), 128-byte swizzle
-  CUtensorMap outputs[kMaxPrefillProblems];  // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
-                                             // bytes x box_tokens rows
+  CUtensorMap inputs[kMaxPrefillProblems];       // [T][K]; boxes of 128 bytes x kShareTokens rows (kFp8: an item's
+                                                 // tokens), 128-byte swizzle
+  CUtensorMap last_inputs[kMaxPrefillProblems];  // kFp8: the same in boxes of last_tokens rows
+  CUtensorMap outputs[kMaxPrefillProblems];      // y where wide_stores, as BF16 or pairs of bytes of FP32: boxes of 128
+                                                 // bytes x box_tokens rows
   // kFp8: of problems whose outputs leave as codes, EncodedRows::scales from the first output's on; otherwise null.
   // Their `outputs` are the codes, in boxes of 128.
   float* output_scales[kMaxPrefillProblems] = {};
@@ -26,7 +27,7 @@ struct PrefillParams {
   std::int32_t tokens = 0;  // T
   std::int32_t token_tiles = 0;
   std::int32_t items = 0;
-  std::int32_t item_tokens = 0;   // kFp8: tokens of an item's boxes, as many as it has room for or fewer
+  std::int32_t last_tokens = 0;   // kFp8: tokens of the last items, as many as they have room for or fewer
   std::int32_t segments = 1;      // segments of every problem
   std::int32_t stages = 0;        // stages of the ring
   std::int32_t stage_bytes = 0;   // a multiple of 1024

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Finds instructions in loops that read three registers of one bank.
+
+  find_bank_conflicts.py [--cuobjdump PATH] [--least NUMBER] [--json] FILE...
+
+FILE is an object, a library or a program with sm_90a code. Registers lie in two banks, those of even and those of odd
+numbers, and an instruction gets two of each bank at once: one with three different operands of one bank takes a cycle
+more. The compiler chooses registers so that this is rare, unless something else chooses them: accumulators of matrix
+instructions and what is loaded or stored by fours lie next to each other, in order, so that a multiply-add of one array
+to another one reads two registers of one bank, and the factor's is the third in every other one. This script
+disassembles FILE and tells of each kernel with matrix instructions how many such instructions its loops have. An operand
+that the instruction in front has read in the same place and kept (.reuse) is not read again.
+
+--least NUMBER   fewest instructions of a kernel that is told of; default 8
+
+A number is a place to look at: what is in a loop over items costs little, in the loop of the products a few per cent.
+
+Exit status: 0 it looked at something; 2 it could not, or FILE has no kernel with matrix instructions.
+"""
+import re
+import sys
+
+from check_matrix_operands import MATRIX
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, demangle, disassemble, find_in_files, parse
+
+BANKS = 2
+THREE_OPERANDS = ("FFMA", "HFMA2", "IMAD", "IADD3", "LOP3", "PRMT", "SHF", "VIADDMNMX", "VIMNMX3")
+REGISTER = re.compile(r"^[-|~]*R(\d+)\b(\.reuse)?")
+
+
+class BankedInstruction(Instruction):
+    def sources(self):
+        """Registers that it reads, by place: their numbers, and whether they are kept."""
+        found = {}
+        for place, operand in enumerate(self.operands[1:]):
+            if match := REGISTER.match(operand):
+                found[place] = (int(match.group(1)), match.group(2) is not None)
+        return found
+
+    def conflicts(self, before):
+        """Whether it reads three registers of one bank; before: the instruction in front of it."""
+        if self.root not in THREE_OPERANDS:
+            return False
+        kept = {place: number for place, (number, reuse) in before.sources().items() if reuse} if before else {}
+        read = {number for place, (number, _) in self.sources().items() if kept.get(place) != number}
+        return len(read) == 3 and len({number % BANKS for number in read}) == 1
+
+
+class BankedKernel(Kernel):
+    def multiplies(self):
+        return any(instruction.root in MATRIX for instruction in self.instructions)
+
+    def looped(self):
+        """Indices of instructions in loops."""
+        index = {instruction.address: i for i, instruction in enumerate(self.instructions)}
+        found = set()
+        for i, instruction in enumerate(self.instructions):
+            if instruction.root == "BRA" and index.get(instruction.target(), i + 1) <= i:
+                found.update(range(index[instruction.target()], i + 1))
+        return sorted(found)
+
+    def conflicts(self):
+        return [self.instructions[i] for i in self.looped()
+                if self.instructions[i].conflicts(self.instructions[i - 1] if i > 0 else None)]
+
+
+def report_file(least, cuobjdump, file):
+    kernels = [kernel for kernel in parse(disassemble(cuobjdump, file), BankedKernel, BankedInstruction)
+               if kernel.multiplies()]
+    if not kernels:
+        raise CannotCheck(f"{file}: no {ARCHITECTURE} kernel with matrix instructions")
+    found = []
+    for kernel, name in zip(kernels, demangle([kernel.name for kernel in kernels])):
+        conflicts = kernel.conflicts()
+        if len(conflicts) >= max(least, 1):
+            found.append({"kernel": name, "looped": len(kernel.looped()),
+                          "conflicts": [f"{conflict.address:#06x}  {conflict.text}" for conflict in conflicts]})
+    found.sort(key=lambda kernel: -len(kernel["conflicts"]))
+    return {"file": file, "kernels": len(kernels), "found": found}
+
+
+def print_report(report):
+    for kernel in report["found"]:
+        print(f"{kernel['kernel']}: {len(kernel['conflicts'])} of {kernel['looped']} instructions in loops")
+        for conflict in kernel["conflicts"]:
+            print(f"    {conflict}")
+    print(f"{sys.argv[0].rsplit('/', 1)[-1]}: {report['file']}: {report['kernels']} kernels with matrix instructions, "
+          f"{len(report['found'])} with conflicts")
+
+
+if __name__ == "__main__":
+    sys.exit(find_in_files(__doc__, 8, report_file, print_report))
