@@ -14,6 +14,8 @@ that the instruction in front has read in the same place and kept (.reuse) is no
 --least NUMBER   fewest instructions of a kernel that is told of; default 8
 
 A number is a place to look at: what is in a loop over items costs little, in the loop of the products a few per cent.
+What lies between a jump back and its target counts as a loop, also where the compiler has put a wait's other tries behind
+everything else.
 
 Exit status: 0 it looked at something; 2 it could not, or FILE has no kernel with matrix instructions.
 """
@@ -39,7 +41,7 @@ class BankedInstruction(Instruction):
 
     def conflicts(self, before):
         """Whether it reads three registers of one bank; before: the instruction in front of it."""
-        if self.root not in THREE_OPERANDS:
+        if self.root not in THREE_OPERANDS or "WIDE" in self.parts:  # which reads a pair of registers, one of each bank
             return False
         kept = {place: number for place, (number, reuse) in before.sources().items() if reuse} if before else {}
         read = {number for place, (number, _) in self.sources().items() if kept.get(place) != number}

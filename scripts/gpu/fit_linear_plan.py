@@ -72,7 +72,14 @@ def stage_inputs(part):
     return 128 if part[2] is CODES else 64
 
 
-PROBLEMS = problems(4096, 1024, 64, 8, "") | problems(7168, 1536, 128, 16, "pro ")
+def with_bf16(named, prefix):
+    """The problems that have FP8 weights, with BF16 ones, as bench_linear_gpu --bf16 names them."""
+    return {prefix + "bf16 " + name.removeprefix(prefix): [(n, k, BF16, False) for n, k, _, _ in parts]
+            for name, parts in named.items() if any(p[2] == FP8 for p in parts)}
+
+
+FLASH, PRO = problems(4096, 1024, 64, 8, ""), problems(7168, 1536, 128, 16, "pro ")
+PROBLEMS = FLASH | PRO | with_bf16(FLASH, "") | with_bf16(PRO, "pro ")
 
 
 def ceil_div(a, b):
@@ -133,6 +140,8 @@ def features(variant, parts, tokens):
     elif family == "fp8":
         item_tokens, rows, cluster = fp8_shape(shape)
         if any(p[2] == FP8 or (variant == WIDEST and p[2] is not CODES) for p in parts) or count % cluster:
+            return None
+        if len(parts) > MOST_PREFILL_PROBLEMS:
             return None
     else:
         rows, item_tokens = 4, int(shape)
@@ -355,6 +364,8 @@ def main():
 
         if options.new:
             new = np.array([j for j, variant in enumerate(variants) if variant.startswith(options.new)])
+            if not len(new) or not choices.runs[:, new].any(axis=0).all():
+                sys.exit(f"fit_linear_plan.py: --new {options.new}: no variant is named so, or one has no times")
             kept = [variant for variant in variants if not variant.startswith(options.new)]
             constants = np.zeros((len(variants), len(TERMS)))
             constants[[variants.index(variant) for variant in kept]] = constants_in_force(kept, table)

@@ -68,6 +68,71 @@ class LinearFp8GpuTest : public Fp8ProductsGpuTest {
     EXPECT_FALSE(expected.empty());
   }
 
+  // Weights of one input, by turns FP8 and BF16.
+  struct BothKinds {
+    std::int64_t in;
+    std::int32_t tokens;
+    std::vector<std::int64_t> outs;
+  };
+  // Every variant that runs them in one launch, and what the dispatch makes of them; their bytes are those of a launch
+  // each.
+  void expect_same_of_both(const BothKinds& c, OutputType type) {
+    const DeviceArray<bf16> x(*fp8_, random_inputs(c.tokens * c.in));
+    std::vector<std::unique_ptr<TestMatrix>> matrices;
+    std::vector<std::unique_ptr<PackedLinear>> weights;
+    for (std::size_t i = 0; i < c.outs.size(); ++i) {
+      matrices.push_back(std::make_unique<TestMatrix>());
+      const bool values = i % 2 == 1;
+      fill_matrix(*matrices.back(), values ? WeightEncoding::kBf16 : WeightEncoding::kFp8Block128,
+                  values ? ActivationRounding::kNone : kRounded, c.outs[i], c.in, static_cast<std::uint32_t>(i));
+      weights.push_back(pack(*fp8_, matrices.back()->host));
+    }
+    // Empty where the variant does not run them.
+    const auto run = [&](std::optional<cuda::LinearVariant> variant, bool together) {
+      std::vector<std::vector<float>> found;
+      std::vector<std::unique_ptr<DeviceArray<float>>> outputs;
+      std::vector<LinearCall> calls;
+      for (std::size_t i = 0; i < c.outs.size(); ++i) {
+        const auto count = static_cast<std::size_t>(c.tokens * c.outs[i]);
+        outputs.push_back(std::make_unique<DeviceArray<float>>(*fp8_, std::vector<float>(count, std::nanf(""))));
+        calls.push_back({x.data(), c.in, weights[i].get(), outputs[i]->data(), c.outs[i], type});
+      }
+      EXPECT_OK(fp8_->synchronize());
+      cuda::LinearLauncher launcher(*device_, c.tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
+                                    variant);
+      Status status;
+      for (const LinearCall& call : calls) {
+        if (status.ok()) status = launcher.add(call);
+        if (status.ok() && !together) status = launcher.flush();
+      }
+      if (status.ok()) status = launcher.flush();
+      EXPECT_OK(fp8_->synchronize());
+      if (!status.ok()) {
+        EXPECT_TRUE(variant && status.code() == StatusCode::kUnsupported) << status.to_string();
+        return found;
+      }
+      for (const auto& output : outputs) found.push_back(output->download());
+      return found;
+    };
+    const auto expected = run(std::nullopt, false);
+    ASSERT_EQ(expected.size(), c.outs.size());
+    const auto expect_as_each = [&](std::optional<cuda::LinearVariant> variant) {
+      const auto found = run(variant, true);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_EQ(std::memcmp(found[i].data(), expected[i].data(), found[i].size() * sizeof(float)), 0)
+            << "[" << c.outs[i] << ", " << c.in << "] T " << c.tokens << " "
+            << (variant ? name_of(*variant) : "dispatched") << " weight " << i;
+      }
+      if (variant && !found.empty()) seen_.insert(name_of(*variant));
+    };
+    expect_as_each(std::nullopt);
+    for (const cuda::LinearVariant variant : cuda::linear_variants()) {
+      if (variant.family == cuda::LinearFamily::kFp8 || variant.family == cuda::LinearFamily::kSplitK) {
+        expect_as_each(variant);
+      }
+    }
+  }
+
   // Outputs from y + 1 on with a stride of three values more, which leaves no whole units, have the bytes of dense
   // ones; what lies between rows stays `poison`. variant: forced; nothing: what the dispatch takes.
   template <class Value>
@@ -202,66 +267,15 @@ TEST_F(LinearFp8GpuTest, LastRoundsOfSingleRowTiles) {
 // a launch of its own. Odd row tiles, values that leave as FP32 and as BF16, of one segment and several, and clusters
 // that go on from weights of one kind to the other.
 TEST_F(LinearFp8GpuTest, LaunchesOfBothKindsGiveTheSameBytes) {
-  struct Case {
-    std::int64_t in;
-    std::int32_t tokens;
-    std::vector<std::int64_t> outs;  // by turns of codes and of values
-  };
-  const Case cases[] = {{384, 70, {192, 64, 128, 320}},       {2304, 200, {320, 448, 64, 64}},
-                        {7168, 130, {192, 320, 256}},         {1152, 350, {2048, 2112, 192, 64}},
-                        {4096, 256, {1024, 1024, 512, 1088}}, {4096, 600, {1024, 2048, 512, 576}}};
-  for (const Case& c : cases) {
-    const DeviceArray<bf16> x(*fp8_, random_inputs(c.tokens * c.in));
-    std::vector<std::unique_ptr<TestMatrix>> matrices;
-    std::vector<std::unique_ptr<PackedLinear>> weights;
-    for (std::size_t i = 0; i < c.outs.size(); ++i) {
-      matrices.push_back(std::make_unique<TestMatrix>());
-      const bool values = i % 2 == 1;
-      fill_matrix(*matrices.back(), values ? WeightEncoding::kBf16 : WeightEncoding::kFp8Block128,
-                  values ? ActivationRounding::kNone : kRounded, c.outs[i], c.in, static_cast<std::uint32_t>(i));
-      weights.push_back(pack(*fp8_, matrices.back()->host));
-    }
-    for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) {
-      const auto run =
-          [&](std::optional<cuda::LinearVariant> variant) -> std::optional<std::vector<std::vector<float>>> {
-        std::vector<std::unique_ptr<DeviceArray<float>>> outputs;
-        std::vector<LinearCall> calls;
-        for (std::size_t i = 0; i < c.outs.size(); ++i) {
-          const auto count = static_cast<std::size_t>(c.tokens * c.outs[i]);
-          outputs.push_back(std::make_unique<DeviceArray<float>>(*fp8_, std::vector<float>(count, std::nanf(""))));
-          calls.push_back({x.data(), c.in, weights[i].get(), outputs[i]->data(), c.outs[i], type});
-        }
-        EXPECT_OK(fp8_->synchronize());
-        cuda::LinearLauncher launcher(*device_, c.tokens, scratch_, static_cast<cudaStream_t>(fp8_->native_stream()),
-                                      variant);
-        for (const LinearCall& call : calls) {
-          EXPECT_OK(launcher.add(call));
-          if (!variant) {
-            EXPECT_OK(launcher.flush());  // each by itself
-          }
-        }
-        if (const Status status = launcher.flush(); !status.ok()) {
-          EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.to_string();
-          return std::nullopt;
-        }
-        EXPECT_OK(fp8_->synchronize());
-        std::vector<std::vector<float>> found;
-        for (const auto& output : outputs) found.push_back(output->download());
-        return found;
-      };
-      const auto expected = run(std::nullopt);
-      ASSERT_TRUE(expected);
-      for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-        if (variant.family != cuda::LinearFamily::kFp8 && variant.family != cuda::LinearFamily::kSplitK) continue;
-        const auto found = run(variant);
-        if (!found) continue;
-        seen_.insert(name_of(variant));
-        for (std::size_t i = 0; i < c.outs.size(); ++i) {
-          EXPECT_EQ(std::memcmp((*found)[i].data(), (*expected)[i].data(), (*found)[i].size() * sizeof(float)), 0)
-              << "[" << c.outs[i] << ", " << c.in << "] T " << c.tokens << " " << name_of(variant) << " weight " << i;
-        }
-      }
-    }
+  const BothKinds cases[] = {{384, 70, {192, 64, 128, 320}},
+                             {2304, 200, {320, 448, 64, 64}},
+                             {7168, 130, {192, 320, 256}},
+                             {1152, 350, {2048, 2112, 192, 64}},
+                             {4096, 256, {1024, 1024, 512, 1088}},
+                             {4096, 600, {1024, 2048, 512, 576}},
+                             {2048, 150, {64, 64, 64, 64, 64, 128, 64, 64, 64, 64}}};  // more than a launch has
+  for (const BothKinds& c : cases) {
+    for (const OutputType type : {OutputType::kF32, OutputType::kBf16}) expect_same_of_both(c, type);
   }
   for (const cuda::LinearVariant variant : cuda::linear_variants()) {
     const auto number = static_cast<std::size_t>(variant.number);
@@ -286,6 +300,7 @@ TEST_F(LinearFp8GpuTest, FewVariants) {
   expect_same(192, 2304, 100, OutputType::kBf16, others);
   expect_same(192, 384, 100, OutputType::kBf16);
   expect_same(192, 1152, 100, OutputType::kBf16, clusters);  // two segments, of four stages and five
+  expect_same_of_both({256, 136, {192, 64}}, OutputType::kF32);
 }
 
 // A row's bytes do not depend on how many others there are.

@@ -235,8 +235,11 @@ TEST_F(LinearVariants, GiveTheSameBytes) {
     }
   }
   for (const cuda::LinearVariant variant : cuda::linear_variants()) {
-    if (variant.family == cuda::LinearFamily::kPortable || variant.family == cuda::LinearFamily::kFp8) continue;
-    EXPECT_TRUE(seen_.contains(name_of(variant))) << name_of(variant);
+    if (variant.family == cuda::LinearFamily::kPortable) continue;
+    // Of the kernel of E4M3 products those that take BF16 weights.
+    const bool runs = variant.family != cuda::LinearFamily::kFp8 ||
+                      cuda::kFp8Variants[static_cast<std::size_t>(variant.number)].takes_values;
+    EXPECT_EQ(seen_.contains(name_of(variant)), runs) << name_of(variant);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "backend/attend_weights.h"
@@ -119,9 +120,11 @@ class Reporter {
   }
 
   // How many of such calls one launch takes.
-  static std::size_t launch_calls(const LinearShape& shape, std::int32_t tokens) {
-    if (!shape.tiles) return 1;
-    return static_cast<std::size_t>(most_problems(tokens, shape.tiles == TileKind::kFp8Products));
+  // Most calls of a launch that has these.
+  static std::size_t launch_calls(std::span<const LinearShape> shapes, std::int32_t tokens) {
+    if (!shapes[0].tiles) return 1;
+    const auto products = [](const LinearShape& shape) { return shape.tiles == TileKind::kFp8Products; };
+    return static_cast<std::size_t>(most_problems(tokens, std::ranges::any_of(shapes, products)));
   }
 
   // The groups of wo_a: attention leaves codes where products take them.
@@ -135,27 +138,32 @@ class Reporter {
   Result<bool> leaves_codes(std::span<const LinearShape> groups, std::int32_t tokens) {
     if (!groups[0].encoded) return false;
     DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
-    const std::size_t count = std::min(launch_calls(groups[0], tokens), groups.size());
+    const std::size_t count = std::min(launch_calls(groups, tokens), groups.size());
     DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, groups.first(count)));
     return encodes_outputs(plan, groups[0]);
   }
 
-  // The launches of one operation, grouped as LinearLauncher groups them; a kernel of several is named once.
+  // The launches of one operation, grouped as LinearLauncher groups them; the kernel of several one behind the other of
+  // one kind of weights is named once.
   Result<Served> linear(std::span<const LinearShape> shapes, std::int32_t tokens) {
     DSV4RT_ASSIGN_OR_RETURN(const LinearDevice device, linear_device(device_, tokens));
     Served served;
-    std::vector<std::string> kernels;
+    std::optional<TileKind> last_kind;
+    std::string last_kernel;
     for (std::size_t first = 0, count = 1; first < shapes.size(); first += count) {
       const LinearShape& shape = shapes[first];
-      const std::size_t most = std::min(launch_calls(shape, tokens), shapes.size() - first);
-      const auto joins = [&](const LinearShape& next) { return next.tiles && may_share_launch(shape, next, tokens); };
-      for (count = 1; count < most && joins(shapes[first + count]);) ++count;
+      const auto joins = [&](const LinearShape& next) {
+        const auto together = shapes.subspan(first, count + 1);
+        return next.tiles && may_share_launch(shape, next, tokens) && together.size() <= launch_calls(together, tokens);
+      };
+      for (count = 1; first + count < shapes.size() && joins(shapes[first + count]);) ++count;
       DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan, plan_linear(device, tokens, shapes.subspan(first, count)));
       if (!shape.tiles) served.slow = slow_path_without_sm90a(device_.facts());
       const std::string kernel = name_of(plan.variant);
-      if (std::ranges::find(kernels, kernel) != kernels.end()) continue;
-      served.kernel += (kernels.empty() ? "" : "; ") + kernel;
-      kernels.push_back(kernel);
+      if (kernel == last_kernel && shape.tiles == last_kind) continue;
+      served.kernel += (first == 0 ? "" : "; ") + kernel;
+      last_kernel = kernel;
+      last_kind = shape.tiles;
     }
     return served;
   }

@@ -55,6 +55,7 @@ class FindBankConflictsTest(unittest.TestCase):
 
     def test_other_instructions(self):
         self.assertEqual(conflicts(*in_loop("STG.E.64 desc[UR4][R2.64], R4, R6", MATRIX)), [])
+        self.assertEqual(conflicts(*in_loop("IMAD.WIDE.U32 R18, R218, R18, R14", "IMAD R18, R218, R18, R14")), [0x10])
 
 
 class ReportTest(unittest.TestCase):

@@ -106,7 +106,7 @@ TEST(KernelReport, ProductsOfCodesNameEveryLaunch) {
       EXPECT_EQ(serves(operation, tokens).find(';'), std::string::npos) << operation << " T " << tokens;
     }
     // The FP8 weights first, as they are multiplied first; then what BF16 weights have without FP8 ones.
-    for (const std::int32_t tokens : {769, 1024, 2048, 8192}) {
+    for (const std::int32_t tokens : {769, 1024, 1280, 2048, 8192}) {
       const std::string kernels = serves(operation, tokens);
       const std::size_t end = std::min(kernels.find("; "), kernels.size());
       EXPECT_EQ(kernels.substr(0, end), serves("linear x swa", tokens)) << operation << " T " << tokens;

@@ -104,6 +104,22 @@ std::vector<Problem> problems_of(const Shape& shape) {
   return problems;
 }
 
+// The problems that have FP8 weights, with BF16 ones.
+std::vector<Problem> bf16_problems_of(const Shape& shape) {
+  std::vector<Problem> problems = problems_of(shape);
+  std::erase_if(problems, [](const Problem& problem) {
+    return std::ranges::none_of(problem.parts, [](const Part& part) { return part.encoding == kFp8; });
+  });
+  for (Problem& problem : problems) {
+    problem.name.insert(std::strlen(shape.prefix), "bf16 ");
+    for (Part& part : problem.parts) {
+      part.encoding = kBf16;
+      part.activation = kPlain;
+    }
+  }
+  return problems;
+}
+
 // What runs a problem: a variant of a kernel family, or what a step would run.
 struct Family {
   std::string name = "auto";
@@ -516,15 +532,17 @@ int main(int argc, char** argv) {
   std::string csv_path;
   bool pro = false;
   bool fp8 = false;
+  bool bf16 = false;
   app.add_option("--tokens", tokens, "tokens T of each call")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   app.add_option("--only", only, "problems whose name contains this");
   app.add_option("--family", names, "families whose name begins with one of these; auto is what a step runs")
       ->delimiter(',');
   app.add_option("--csv", csv_path, "with --family: a file for problem,tokens,family,microseconds,same_bytes");
-  app.add_flag("--fp8", fp8, "with --family: products of E4M3");
+  CLI::Option* const of_fp8 = app.add_flag("--fp8", fp8, "with --family: products of E4M3");
+  app.add_flag("--bf16", bf16, "the linears that have FP8 weights, with BF16 ones")->excludes(of_fp8);
   app.add_flag("--pro", pro, "the linears of V4-Pro instead of V4-Flash");
   CLI11_PARSE(app, argc, argv);
-  std::vector<Problem> problems = problems_of(pro ? kPro : kFlash);
+  std::vector<Problem> problems = bf16 ? bf16_problems_of(pro ? kPro : kFlash) : problems_of(pro ? kPro : kFlash);
   std::erase_if(problems, [&](const Problem& problem) { return problem.name.find(only) == std::string::npos; });
   if (problems.empty()) {
     std::fprintf(stderr, "--only: no problem's name contains '%s'\n", only.c_str());

@@ -84,12 +84,12 @@ inline constexpr std::array kLinearCosts = {
     LinearCost{prefill_of(128), 2.614, 1.9, 2.981, 0.358, 0.3257, 0},
     LinearCost{prefill_of(192), 5.432, 1.167, 2.986, 0.4413, 0.4137, 0},
     // Of BF16 weights alone.
-    LinearCost{fp8_of(128, 1), 0, 0, 0, 0, 0.247, 0},
-    LinearCost{fp8_of(128, 1, 2), 1.103, 0, 0, 0, 0.3078, 0},
-    LinearCost{fp8_of(128), 1.458, 0, 0.02544, 0, 0.3517, 0},
-    LinearCost{fp8_of(128, 2, 2), 0.06235, 0, 0, 0, 0.5212, 0},
-    LinearCost{fp8_of(192, 1), 0, 0, 0, 0, 0.2496, 0.002796},
-    LinearCost{fp8_of(192, 1, 2), 0.9823, 0, 0, 0, 0.4162, 0},
+    LinearCost{fp8_of(128, 1), 0, 0, 1.448, 0, 0.2144, 0},
+    LinearCost{fp8_of(128, 1, 2), 1.14, 0, 1.904, 0, 0.2354, 0},
+    LinearCost{fp8_of(128), 3.644, 0, 2.005, 0, 0.3093, 0},
+    LinearCost{fp8_of(128, 2, 2), 8.957, 0, 3.638, 0, 0, 0.01127},
+    LinearCost{fp8_of(192, 1), 1.006, 0, 0.9712, 0, 0.22, 0.003131},
+    LinearCost{fp8_of(192, 1, 2), 0.9149, 0, 1.021, 0, 0.3864, 0},
 };
 
 // Of launches of kFp8Products alone. splitk 96r2 is the one variant besides 64x4 that runs them, and the only one where

@@ -19,8 +19,6 @@ namespace {
 constexpr std::int32_t kMostGemvTokens = 2;
 // Up to these every problem is the split-K kernel's, and its rings are to be fetched while inputs are rounded.
 constexpr std::int32_t kMostSplitKTokens = 64;
-// Up to these kFp8Products and BF16 share launches.
-constexpr std::int32_t kMostMixedTokens = 768;
 // From these tokens on a launch has few problems: as many as the prefill kernel, often the fastest there, takes. The
 // kernel of products of codes takes no more either, and is to be had wherever split-K is not the only one.
 constexpr std::int32_t kLeastPrefillTokens = 192;
@@ -411,8 +409,6 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
 
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens) {
   constexpr std::int32_t kUnit = 8;  // scales of so many are aligned for the copy engine
-  const LinearFamily family = plan.variant.family;
-  if (family == LinearFamily::kPrefill || family == LinearFamily::kFp8) return plan.item_tokens;
   if (tokens <= plan.item_tokens) return tokens;
   return round_up(ceil_div(tokens, ceil_div(tokens, plan.item_tokens)), kUnit);
 }

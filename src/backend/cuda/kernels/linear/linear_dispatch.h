@@ -28,7 +28,8 @@ enum class LinearFamily : std::uint8_t {
   kSplitK,    // wgmma, segments side by side, all of a launch at once
   kTile,      // wgmma, blocks stay and take item after item; those of a cluster share the segments
   kPrefill,   // wgmma, as kTile, but the two blocks of a cluster share the inputs and each takes all segments
-  kFp8,       // wgmma of E4M3 by E4M3, resident blocks of 128 or 192 tokens; two of a cluster may share segments
+  kFp8,       // wgmma of E4M3 by E4M3, and of BF16 weights beside them or alone, tokens as rows, resident blocks of 128
+              // or 192 of them; two of a cluster may share segments
 };
 
 // The tiles that a weight is packed in, by its kind and shape; nothing: lanes. The values of an FP8 weight's scales may
@@ -78,7 +79,7 @@ struct LinearDevice {
 // How to launch it.
 struct LinearPlan {
   LinearVariant variant;
-  int item_tokens = 0;      // most tokens of an item; even_item_tokens() has how many there are
+  int item_tokens = 0;      // most tokens of an item; see even_item_tokens()
   int item_row_tiles = 1;   // row tiles of 64 outputs; kPortable has items of 16 outputs
   int clusters = 0;         // clusters of the grid
   int cluster_blocks = 1;   // blocks of a cluster
@@ -102,16 +103,19 @@ Result<LinearPlan> plan_linear(const LinearDevice& device, std::int32_t tokens, 
 Result<LinearPlan> plan_variant(LinearVariant variant, const LinearDevice& device, std::int32_t tokens,
                                 std::span<const LinearShape> shapes, bool normed = false);
 
-// Tokens of every item but the last, as many as the plan's items have room for or fewer: inputs are fetched in boxes of
-// so many tokens, and what a box holds beyond the last token is not free. Rows that the copy engine fills with zeros
-// take it longer than rows that it fetches (wo_b with 33 tokens in boxes of 64 takes 19.9 us, in boxes of 33 14.7).
-// kPrefill and kFp8 have full items, since they store whole groups of tokens; the last of kFp8 has boxes of its own.
+// kSplitK and kTile: tokens of every item but the last, as many as the plan's items have room for or fewer: inputs are
+// fetched in boxes of so many tokens, and what a box holds beyond the last token is not free. Rows that the copy engine
+// fills with zeros take it longer than rows that it fetches (wo_b with 33 tokens in boxes of 64 takes 19.9 us, in boxes
+// of 33 14.7). kPrefill and kFp8 have full items, since they store whole groups of tokens; the last of kFp8 has boxes
+// of its own.
 std::int32_t even_item_tokens(const LinearPlan& plan, std::int32_t tokens);
 
 // Whether the kernel writes outputs of such a shape as codes: a block of 128 of them must be one warpgroup's.
 bool encodes_outputs(const LinearPlan& plan, const LinearShape& shape);
+// Up to so many tokens kFp8Products and BF16 weights share launches: with 1,024 two launches take less of V4-Pro.
+inline constexpr std::int32_t kMostMixedTokens = 768;
 // Whether calls over tile-packed weights may run in one launch: those of equally many segments, and with more than
-// 128 tokens those of one kind, kFp8Products or not.
+// kMostMixedTokens those of one kind, kFp8Products or not.
 bool may_share_launch(const LinearShape& a, const LinearShape& b, std::int32_t tokens);
 // How many calls may run as one launch with so many tokens. products: of kFp8Products.
 int most_problems(std::int32_t tokens, bool products);

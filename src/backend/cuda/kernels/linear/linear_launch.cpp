@@ -183,15 +183,15 @@ Result<LinearDevice> linear_device(const CudaDevice& device, std::int32_t tokens
   return asked;
 }
 
-int LinearLauncher::most_launch_calls(const LinearCall& call) const {
+int LinearLauncher::most_launch_calls(bool products) const {
   const bool few = forced_ && (forced_->family == LinearFamily::kPrefill || forced_->family == LinearFamily::kFp8);
-  return few ? kMaxPrefillProblems : most_problems(tokens_, multiplies_codes(call));
+  return few ? kMaxPrefillProblems : most_problems(tokens_, products);
 }
 
 // Calls of one shape and one input share launches, as many as fit.
 Result<bool> LinearLauncher::encodes_outputs(std::span<const LinearCall> calls) const {
   if (calls.empty()) return false;
-  const auto most = static_cast<std::size_t>(most_launch_calls(calls[0]));
+  const auto most = static_cast<std::size_t>(most_launch_calls(multiplies_codes(calls[0])));
   for (std::size_t first = 0; first < calls.size(); first += most) {
     std::array<const LinearCall*, kMaxProblems> launch{};
     const auto part = calls.subspan(first, std::min(most, calls.size() - first));
@@ -225,7 +225,9 @@ Status LinearLauncher::add(const LinearCall& call) {
   const bool codes = shape.tiles == TileKind::kFp8Products;
   const bool other_input =
       shape.rounds && rounded_ != nullptr && (!same_input(*rounded_, call) || multiplies_codes(*rounded_) != codes);
-  const int most = most_launch_calls(call);
+  const auto added = std::span(calls_).first(static_cast<std::size_t>(count_));
+  const int most = most_launch_calls(
+      codes || std::ranges::any_of(added, [](const LinearCall* other) { return multiplies_codes(*other); }));
   const auto leave_codes_alike = [](const LinearCall& a, const LinearCall& b) {
     return !a.encoded_y || !b.encoded_y || same_rows(*a.encoded_y, *b.encoded_y);
   };

@@ -55,7 +55,8 @@ class LinearLauncher {
     int count = 0;
   };
 
-  [[nodiscard]] int most_launch_calls(const LinearCall& call) const;
+  // Most calls of a launch; products: whether one of them is of codes.
+  [[nodiscard]] int most_launch_calls(bool products) const;
   Result<LinearPlan> plan(std::span<const LinearCall* const> calls, bool normed) const;
   Status run_gemv(std::span<const LinearCall*> calls, const LinearPlan& plan, const InputNorm& norm);
   Status run_added(const RmsNormParams* norm);  // null: none

@@ -8,8 +8,8 @@
 // zeros take it longer than rows that it fetches. What a stage held before stands in their place; nothing of it is
 // stored.
 //
-// Problems of BF16 weights and inputs run beside those of codes, so that products that read one input in both forms are
-// one launch: a stage has as many bytes of either, and half as many inputs of these.
+// Problems of BF16 weights and inputs run beside those of codes, or alone, so that products that read one input in both
+// forms are one launch: a stage has as many bytes of either, and half as many inputs of these.
 //
 // Order of accumulation: that of linear_params.h. Totals over segments, touched once for a segment, wait in shared
 // memory where three warpgroups' registers hold products and one segment's sums alone.

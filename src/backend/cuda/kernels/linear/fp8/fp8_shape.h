@@ -1,4 +1,5 @@
-// Sizes of the kernel that multiplies E4M3 by E4M3 at many tokens. Terms: linear_params.h. It takes PrefillParams.
+// Sizes of the kernel that multiplies E4M3 by E4M3, and BF16 by BF16, at many tokens. Terms: linear_params.h. It takes
+// PrefillParams.
 #pragma once
 
 #include <array>
