@@ -6,10 +6,10 @@
 FILE is an object, a library or a program with sm_90a code. Registers lie in two banks, those of even and those of odd
 numbers, and an instruction gets two of each bank at once: one with three different operands of one bank takes a cycle
 more. The compiler chooses registers so that this is rare, unless something else chooses them: accumulators of matrix
-instructions and what is loaded or stored by fours lie next to each other, in order, so that a multiply-add of one array
-to another one reads two registers of one bank, and the factor's is the third in every other one. This script
-disassembles FILE and tells of each kernel with matrix instructions how many such instructions its loops have. An operand
-that the instruction in front has read in the same place and kept (.reuse) is not read again.
+instructions and what is loaded or stored by fours lie next to each other, in order, so that a multiply-add of one
+array to another one reads two registers of one bank, and the factor's is the third in every other one. This script
+disassembles FILE and tells of each kernel with matrix instructions how many such instructions its loops have. An
+operand that the instruction in front has read in the same place and kept (.reuse) is not read again.
 
 --least NUMBER   fewest instructions of a kernel that is told of; default 8
 

@@ -1,4 +1,7 @@
-"""scripts/gpu/find_bank_conflicts.py on machine code that is written here: find_bank_conflicts_test.py SCRIPTS_FOLDER"""
+"""scripts/gpu/find_bank_conflicts.py on machine code that is written here.
+
+  find_bank_conflicts_test.py SCRIPTS_FOLDER
+"""
 import os
 import sys
 import tempfile

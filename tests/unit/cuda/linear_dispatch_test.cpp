@@ -392,7 +392,7 @@ TEST(LinearDispatch, LastRoundsTakeSingleRowTiles) {
   EXPECT_EQ(singles_of(cuda::fp8_of(192), 128, queries), 0);
   EXPECT_EQ(singles_of(cuda::fp8_of(128), 128, with_products(std::vector<LinearShape>(8, fp8(4480, 1024)))), 0);
   EXPECT_EQ(singles_of(cuda::fp8_of(128), 128, {bf16_shape(32768, 1024), bf16_shape(8192, 1024)}),
-            0);  // of codes alone
+            0);  // only codes have them
 }
 
 // A warpgroup has registers for the sums of two segments of 192 tokens, of 256 for those of one.

@@ -40,7 +40,7 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
   bool rounds_inputs = false;
   bool fp8 = false;
   double bytes = 0;
-  double most_stages = 0;  // of an item
+  double most_stages = 0;  // the longest item has
   const int token_tiles = ceil_div(tokens, plan.item_tokens);
   for (const LinearShape& shape : shapes) {
     rounds_inputs = rounds_inputs || (shape.rounds && !shape.encoded);

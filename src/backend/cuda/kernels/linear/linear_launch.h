@@ -47,7 +47,7 @@ class LinearLauncher {
   struct Input {
     const void* data = nullptr;
     int value_bytes = 0;
-    std::int64_t values = 0;  // of a row
+    std::int64_t values = 0;  // a row has
     std::int64_t stride = 0;  // from row to row, in values
   };
   struct Inputs {

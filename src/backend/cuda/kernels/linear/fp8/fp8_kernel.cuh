@@ -47,7 +47,7 @@ struct Fp8Producer {
     std::int64_t second_tile = 0;        // bytes from there to the second row tile, or 0 where there is none
     bool single = false;                 // the item has one row tile
     const CUtensorMap* inputs = nullptr;
-    const float* scales = nullptr;  // of codes: those of the next stage's inputs
+    const float* scales = nullptr;  // the next stage's inputs', if they are codes
     int column = 0;
     int columns = 0;  // inputs of a stage
     int token = 0;
