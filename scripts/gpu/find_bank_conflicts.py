@@ -14,8 +14,8 @@ operand that the instruction in front has read in the same place and kept (.reus
 --least NUMBER   fewest instructions of a kernel that is told of; default 8
 
 A number is a place to look at: what is in a loop over items costs little, in the loop of the products a few per cent.
-What lies between a jump back and its target counts as a loop, also where the compiler has put a wait's other tries behind
-everything else.
+What lies between a jump back and its target counts as a loop, also where the compiler has put a wait's other tries
+behind everything else.
 
 Exit status: 0 it looked at something; 2 it could not, or FILE has no kernel with matrix instructions.
 """
