@@ -119,7 +119,6 @@ class Reporter {
     return add("linear " + name, [&](std::int32_t tokens) { return linear(shapes, tokens); });
   }
 
-  // How many of such calls one launch takes.
   // Most calls of a launch that has these.
   static std::size_t launch_calls(std::span<const LinearShape> shapes, std::int32_t tokens) {
     if (!shapes[0].tiles) return 1;

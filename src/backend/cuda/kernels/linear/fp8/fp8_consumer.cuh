@@ -160,9 +160,9 @@ struct Fp8Consumer {
   }
 
   // Totals in shared memory: those of a thread lie by fours, [kValues / 4][128 threads], as sums that blocks send do.
-  // Of a pair the odd one comes first: what leaves for memory by fours lies in registers next to each other, an odd sum
-  // in an even one, and an even product, which that sum is added to, too. An addition of products to sums that reads
-  // all three operands from one of the two banks takes twice as long.
+  // Of a pair the odd one comes first. Registers have two banks, even and odd ones, and a multiply-add that reads three
+  // operands from one takes a cycle more: products lie in registers next to each other, in order, and so does what is
+  // stored by fours. In this order a sum is never in the bank of the product that is added to it.
   __device__ __forceinline__ std::uint32_t fours(int slot = 0) const {
     return buffer() + slot * Shape::kTotalBytes + (warp * 32 + lane) * 16;
   }
