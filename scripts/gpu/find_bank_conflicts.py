@@ -23,7 +23,8 @@ import re
 import sys
 
 from check_matrix_operands import MATRIX
-from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, demangle, disassemble, find_in_files, parse
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, disassemble, find_in_files, kernels_with, \
+    parse, print_kernels_with
 
 BANKS = 2
 THREE_OPERANDS = ("FFMA", "HFMA2", "IMAD", "IADD3", "LOP3", "PRMT", "SHF", "VIADDMNMX", "VIMNMX3")
@@ -71,23 +72,14 @@ def report_file(least, cuobjdump, file):
                if kernel.multiplies()]
     if not kernels:
         raise CannotCheck(f"{file}: no {ARCHITECTURE} kernel with matrix instructions")
-    found = []
-    for kernel, name in zip(kernels, demangle([kernel.name for kernel in kernels])):
-        conflicts = kernel.conflicts()
-        if len(conflicts) >= max(least, 1):
-            found.append({"kernel": name, "looped": len(kernel.looped()),
-                          "conflicts": [f"{conflict.address:#06x}  {conflict.text}" for conflict in conflicts]})
-    found.sort(key=lambda kernel: -len(kernel["conflicts"]))
+    found = kernels_with(kernels, least, "conflicts", BankedKernel.conflicts,
+                         lambda kernel: {"looped": len(kernel.looped())})
     return {"file": file, "kernels": len(kernels), "found": found}
 
 
 def print_report(report):
-    for kernel in report["found"]:
-        print(f"{kernel['kernel']}: {len(kernel['conflicts'])} of {kernel['looped']} instructions in loops")
-        for conflict in kernel["conflicts"]:
-            print(f"    {conflict}")
-    print(f"{sys.argv[0].rsplit('/', 1)[-1]}: {report['file']}: {report['kernels']} kernels with matrix instructions, "
-          f"{len(report['found'])} with conflicts")
+    print_kernels_with(report, "conflicts", lambda kernel: f"{kernel['looped']} instructions in loops",
+                       "matrix instructions", "conflicts")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ Exit status: 0 it looked at something; 2 it could not, or FILE has no copy of th
 """
 import sys
 
-from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, demangle, disassemble, find_in_files, parse
+from machine_code import ARCHITECTURE, CannotCheck, Instruction, Kernel, disassemble, find_in_files, kernels_with, \
+    parse, print_kernels_with
 
 COPIES = ("UBLKCP", "UBLKRED", "UBLKPF", "UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF")
 LOOP = "BRA.U.ANY"
@@ -42,23 +43,14 @@ def report_file(least, cuobjdump, file):
     kernels = [kernel for kernel in parse(disassemble(cuobjdump, file), CopyingKernel, Instruction) if kernel.copies()]
     if not kernels:
         raise CannotCheck(f"{file}: no {ARCHITECTURE} kernel with copies of the copy engine")
-    found = []
-    for kernel, name in zip(kernels, demangle([kernel.name for kernel in kernels])):
-        loops = kernel.lane_loops()
-        if len(loops) >= max(least, 1):
-            found.append({"kernel": name, "copies": len(kernel.copies()),
-                          "loops": [f"{copy.address:#06x}  {copy.text}" for copy in loops]})
-    found.sort(key=lambda kernel: -len(kernel["loops"]))
+    found = kernels_with(kernels, least, "loops", CopyingKernel.lane_loops,
+                         lambda kernel: {"copies": len(kernel.copies())})
     return {"file": file, "kernels": len(kernels), "found": found}
 
 
 def print_report(report):
-    for kernel in report["found"]:
-        print(f"{kernel['kernel']}: {len(kernel['loops'])} of {kernel['copies']} copies in a loop over lanes")
-        for copy in kernel["loops"]:
-            print(f"    {copy}")
-    print(f"{sys.argv[0].rsplit('/', 1)[-1]}: {report['file']}: {report['kernels']} kernels with copies, "
-          f"{len(report['found'])} with loops over lanes")
+    print_kernels_with(report, "loops", lambda kernel: f"{kernel['copies']} copies in a loop over lanes", "copies",
+                       "loops over lanes")
 
 
 if __name__ == "__main__":

@@ -202,6 +202,28 @@ def print_reports(options, report_file, print_report):
     return reports
 
 
+def kernels_with(kernels, least, found_as, find, describe):
+    """Of each kernel where find(kernel) finds at least `least` instructions: its name, what describe(kernel) says, and
+    as `found_as` these instructions. Those with most come first."""
+    found = []
+    for kernel, name in zip(kernels, demangle([kernel.name for kernel in kernels])):
+        instructions = find(kernel)
+        if len(instructions) >= max(least, 1):
+            found.append({"kernel": name, **describe(kernel),
+                          found_as: [f"{found.address:#06x}  {found.text}" for found in instructions]})
+    return sorted(found, key=lambda kernel: -len(kernel[found_as]))
+
+
+def print_kernels_with(report, found_as, describe, kernels_as, with_as):
+    """A line for each of report["found"], which kernels_with() made, and its instructions; then how many there are."""
+    for kernel in report["found"]:
+        print(f"{kernel['kernel']}: {len(kernel[found_as])} of {describe(kernel)}")
+        for instruction in kernel[found_as]:
+            print(f"    {instruction}")
+    print(f"{sys.argv[0].rsplit('/', 1)[-1]}: {report['file']}: {report['kernels']} kernels with {kernels_as}, "
+          f"{len(report['found'])} with {with_as}")
+
+
 def find_in_files(description, least, report_file, print_report):
     """The command line of a script that finds places to look at, of no fewer than --least each: its exit status.
     report_file(least, cuobjdump, file)."""

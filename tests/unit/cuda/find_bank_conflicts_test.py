@@ -2,15 +2,13 @@
 
   find_bank_conflicts_test.py SCRIPTS_FOLDER
 """
-import os
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, sys.argv.pop(1))
 # pylint: disable=wrong-import-position
 from find_bank_conflicts import BankedInstruction, BankedKernel, report_file  # noqa: E402
-from kernel_listing import listing_of  # noqa: E402
+from kernel_listing import listing_of, report_of  # noqa: E402
 from machine_code import CannotCheck, parse  # noqa: E402
 
 MATRIX = "QGMMA.64x64x32.F32.E4M3.E4M3 R24, gdesc[UR4], R24, gsb0"
@@ -44,7 +42,7 @@ class FindBankConflictsTest(unittest.TestCase):
         self.assertEqual(conflicts(*in_loop("FFMA R90, R26, R26, R90", "FFMA R90, R90, R220, R90")), [])
 
     def test_the_result_is_not_read(self):
-        self.assertEqual(conflicts(*in_loop("FFMA R90, R26, R220, R91")), [])
+        self.assertEqual(conflicts(*in_loop("FFMA R90, R26, R220, R91", "FFMA R90, R26, 2, R92")), [])
 
     def test_what_the_instruction_in_front_kept(self):
         keeps = "FFMA R91, R27, R220.reuse, R91"
@@ -58,27 +56,21 @@ class FindBankConflictsTest(unittest.TestCase):
 
     def test_other_instructions(self):
         self.assertEqual(conflicts(*in_loop("STG.E.64 desc[UR4][R2.64], R4, R6", MATRIX)), [])
+        self.assertEqual(conflicts(*in_loop("HMMA.16816.F32.BF16 R4, R8, R12, R16")), [])
         self.assertEqual(conflicts(*in_loop("IMAD.WIDE.U32 R18, R218, R18, R14", "IMAD R18, R218, R18, R14")), [0x10])
 
 
 class ReportTest(unittest.TestCase):
-    def report(self, least, *instructions):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "kernel.sass")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(listing_of(*instructions))
-            return report_file(least, None, path)
-
     def test_the_number_of_conflicts_that_is_told(self):
         code = in_loop(MATRIX, CONFLICT, CONFLICT)
-        (kernel,) = self.report(2, *code)["found"]
+        (kernel,) = report_of(report_file, 2, *code)["found"]
         self.assertEqual((kernel["looped"], len(kernel["conflicts"])), (4, 2))
-        self.assertEqual(self.report(3, *code)["found"], [])
-        self.assertEqual(self.report(0, *in_loop(MATRIX))["found"], [])
+        self.assertEqual(report_of(report_file, 3, *code)["found"], [])
+        self.assertEqual(report_of(report_file, 0, *in_loop(MATRIX))["found"], [])
 
     def test_nothing_to_look_at(self):
         with self.assertRaisesRegex(CannotCheck, "no sm_90a kernel with matrix instructions"):
-            self.report(1, *in_loop(CONFLICT))
+            report_of(report_file, 1, *in_loop(CONFLICT))
 
 
 if __name__ == "__main__":

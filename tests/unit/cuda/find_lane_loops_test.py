@@ -1,13 +1,11 @@
 """scripts/gpu/find_lane_loops.py on machine code that is written here: find_lane_loops_test.py SCRIPTS_FOLDER"""
-import os
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, sys.argv.pop(1))
 # pylint: disable=wrong-import-position
 from find_lane_loops import CopyingKernel, report_file  # noqa: E402
-from kernel_listing import listing_of  # noqa: E402
+from kernel_listing import listing_of, report_of  # noqa: E402
 from machine_code import CannotCheck, Instruction, parse  # noqa: E402
 
 ELECT = "@P0 ELECT P1, URZ, PT"
@@ -60,23 +58,16 @@ class FindLaneLoopsTest(unittest.TestCase):
 
 
 class ReportTest(unittest.TestCase):
-    def report(self, least, *instructions):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "kernel.sass")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(listing_of(*instructions))
-            return report_file(least, None, path)
-
     def test_the_number_of_loops_that_is_told(self):
         code = (*loop(0x00), *loop(0x40), COPY, "EXIT")
-        (kernel,) = self.report(2, *code)["found"]
+        (kernel,) = report_of(report_file, 2, *code)["found"]
         self.assertEqual((kernel["copies"], len(kernel["loops"])), (3, 2))
-        self.assertEqual(self.report(3, *code)["found"], [])
-        self.assertEqual(self.report(0, COPY, "EXIT")["found"], [])
+        self.assertEqual(report_of(report_file, 3, *code)["found"], [])
+        self.assertEqual(report_of(report_file, 0, COPY, "EXIT")["found"], [])
 
     def test_nothing_to_look_at(self):
         with self.assertRaisesRegex(CannotCheck, "no sm_90a kernel with copies"):
-            self.report(1, "NOP", "EXIT")
+            report_of(report_file, 1, "NOP", "EXIT")
 
 
 if __name__ == "__main__":
