@@ -161,7 +161,7 @@ def features(variant, parts, tokens):
         blocks = MULTIPROCESSORS * per_sm
         rounds = ceil_div(items, max(1, blocks // cluster if cluster <= 2 else blocks * 10 // 11 // cluster))
         neighbours = min(per_sm, ceil_div(items * cluster, MULTIPROCESSORS))
-        stages = rounds * (max(p[1] / stage_inputs(p) for p in parts) / count) * neighbours * groups * rows
+        stages = rounds * (parts[0][1] / stage_inputs(parts[0]) / count) * neighbours * groups * rows
     else:
         clusters = min(items, CLUSTERS[2 if family == "prefill" else cluster])
         rounds = ceil_div(items, clusters)

@@ -40,14 +40,12 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
   bool rounds_inputs = false;
   bool fp8 = false;
   double bytes = 0;
-  double most_stages = 0;  // the longest item has
   const int token_tiles = ceil_div(tokens, plan.item_tokens);
   for (const LinearShape& shape : shapes) {
     rounds_inputs = rounds_inputs || (shape.rounds && !shape.encoded);
     fp8 = fp8 || shape.tiles != TileKind::kBf16;
     const auto row_groups = static_cast<double>(ceil_div<std::int64_t>(shape.outputs, kRowTile * plan.item_row_tiles));
     const auto stages = static_cast<double>(shape.inputs / stage_inputs(*shape.tiles));
-    most_stages = std::max(most_stages, stages);
     bytes += row_groups * stages *
              (tokens * kStageBytesOfInput + token_tiles * plan.item_row_tiles * stage_tile_bytes(*shape.tiles));
   }
@@ -57,7 +55,8 @@ double cost_of(const LinearCost& cost, const LinearPlan& plan, int multiprocesso
     const SplitKVariant& variant = kSplitKVariants.at(static_cast<std::size_t>(plan.variant.number));
     const int blocks = plan.clusters * plan.cluster_blocks;
     const int neighbours = std::min(variant.blocks_per_sm, ceil_div(blocks, multiprocessors));
-    const double segment_stages = most_stages / tile_segments(*shapes[0].tiles, shapes[0].inputs);
+    const auto segment_stages = static_cast<double>(shapes[0].inputs) / stage_inputs(*shapes[0].tiles) /
+                                tile_segments(*shapes[0].tiles, shapes[0].inputs);
     rounds = ceil_div(plan.clusters, splitk_places(variant, plan.cluster_blocks, multiprocessors));
     stages = rounds * segment_stages * neighbours * variant.groups * variant.row_tiles;
   } else {
