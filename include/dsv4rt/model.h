@@ -10,16 +10,12 @@
 #include <vector>
 
 #include "dsv4rt/export.h"
+#include "dsv4rt/profile.h"
+#include "dsv4rt/row_geometry.h"
 #include "dsv4rt/status.h"
 #include "dsv4rt/types.h"
 
 namespace dsv4rt {
-
-// Row geometry that the cache formats and kernels are built for; a config that differs is refused.
-inline constexpr int kHeadDim = 512;  // c: values of one query head and of one KV row
-inline constexpr int kRopeDim = 64;   // trailing values that carry the rotary embedding
-inline constexpr int kNopeDim = kHeadDim - kRopeDim;
-inline constexpr int kIndexHeadDim = 128;  // values of one indexer query head and of one index key
 
 // YaRN interpolation of the rotary frequencies (Hugging Face `rope_scaling`, type "yarn").
 struct YarnScaling {
@@ -99,22 +95,6 @@ class LayerSchedule {
  private:
   std::vector<LayerSpec> layers_;
   std::vector<std::int32_t> ratios_;
-};
-
-// The compressor's and indexer's variant; one code path, these settings. docs/model.md "Profiles".
-struct Profile {
-  enum class RopeAnchor : std::uint8_t { kFirstToken, kLastToken };
-  RopeAnchor rope_anchor = RopeAnchor::kFirstToken;  // position of a compressed row
-  bool compressor_norm = true;                       // RMSNorm of the pooled row
-  bool index_rope = true;                            // rotate index keys and queries
-  bool index_hadamard = true;                        // Hadamard-transform index keys and queries
-  RowFormat default_row_format = RowFormat::kFp8DsMla;
-  IndexKeyFormat default_index_format = IndexKeyFormat::kMxfp4;
-
-  DSV4RT_EXPORT static Profile deepseek_v4();
-  DSV4RT_EXPORT static Profile seed();
-  // "deepseek-v4" or "seed"; kInvalidArgument naming both otherwise.
-  DSV4RT_EXPORT static Result<Profile> from_name(std::string_view name);
 };
 
 }  // namespace dsv4rt

@@ -19,8 +19,10 @@
 #include <span>
 
 #include "base/bfloat16.h"
-#include "dsv4rt/model.h"
+#include "dsv4rt/profile.h"
+#include "dsv4rt/row_geometry.h"
 #include "dsv4rt/status.h"
+#include "dsv4rt/types.h"
 #include "layout/row_format.h"
 #include "step/step_metadata.h"
 

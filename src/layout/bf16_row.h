@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "base/bfloat16.h"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 #include "layout/bytes.h"
 
 namespace dsv4rt {

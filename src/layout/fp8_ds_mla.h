@@ -21,7 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 #include "layout/amax.h"
 #include "layout/bf16_row.h"
 #include "layout/codec_e4m3.h"

@@ -22,7 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 #include "layout/amax.h"
 #include "layout/bf16_row.h"
 #include "layout/bytes.h"

@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 #include "layout/bf16_row.h"
 #include "layout/codec_nvfp4.h"
 

@@ -1,5 +1,6 @@
+#include "dsv4rt/profile.h"
+
 #include "base/message_text.h"
-#include "dsv4rt/model.h"
 
 namespace dsv4rt {
 

@@ -1,7 +1,7 @@
 // The normalized Walsh-Hadamard transform of index keys and queries.
 #pragma once
 
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 
 namespace dsv4rt::cpu {
 

@@ -10,7 +10,7 @@
 
 #include "backend/cpu/cpu_features.h"
 #include "base/bfloat16.h"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 #include "layout/row_format.h"
 
 namespace dsv4rt::cpu {

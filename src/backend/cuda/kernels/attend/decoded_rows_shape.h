@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/bfloat16.h"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 
 namespace dsv4rt::cuda {
 

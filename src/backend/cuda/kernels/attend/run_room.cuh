@@ -8,7 +8,6 @@
 
 #include "backend/cuda/kernels/attend/swizzle_atoms.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
-#include "dsv4rt/model.h"
 
 namespace dsv4rt::cuda {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 
 namespace dsv4rt::cuda {
 

@@ -28,7 +28,7 @@
 #include "backend/cuda/kernels/attend/token_rows.cuh"
 #include "backend/cuda/kernels/attend/warpgroup_limits.h"
 #include "backend/cuda/kernels/common/rope.cuh"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 
 namespace dsv4rt::cuda {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/common/reduce.cuh"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 
 namespace dsv4rt::cuda {
 

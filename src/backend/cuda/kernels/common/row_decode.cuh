@@ -12,7 +12,7 @@
 
 #include "backend/cuda/kernels/common/bf16_words.cuh"
 #include "backend/cuda/kernels/common/mma_tile.cuh"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 #include "dsv4rt/types.h"
 #include "layout/codec_e2m1.h"
 #include "layout/codec_e4m3.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/common/bf16_words.cuh"
-#include "dsv4rt/model.h"
+#include "dsv4rt/row_geometry.h"
 
 namespace dsv4rt::cuda {
 
