@@ -8,7 +8,7 @@
 
 #include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/scratch.h"
-#include "backend/cuda/slow_path.h"
+#include "backend/cuda/slow_path_report.h"
 #include "backend/row_ops.h"
 
 namespace dsv4rt::cuda {

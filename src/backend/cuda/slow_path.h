@@ -1,14 +1,11 @@
 // Why an operation runs on other kernels than the fastest that its device has. A function that plans an operation
-// names the reason; people are told each once.
+// names the reason; SlowPathReport tells people.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <string_view>
-#include <utility>
 
-#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/device/device_facts.h"
 
 namespace dsv4rt::cuda {
 
@@ -28,25 +25,5 @@ std::string slow_path_text(SlowPath reason);
 
 // kNoSm90a on a device that could run such code, kNone on others, which have the portable kernels alone.
 SlowPath slow_path_without_sm90a(const DeviceFacts& facts) noexcept;
-
-// Tells each reason once. From one thread at a time.
-class SlowPathReport {
- public:
-  SlowPathReport() = default;
-  // warn: may be empty.
-  explicit SlowPathReport(std::function<void(std::string_view)> warn) : warn_(std::move(warn)) {}
-
-  void tell(SlowPath reason) {
-    const std::uint32_t bit = std::uint32_t{1} << static_cast<unsigned>(reason);
-    if (reason == SlowPath::kNone || (told_ & bit) != 0) return;
-    told_ |= bit;
-    if (warn_) warn_(slow_path_text(reason));
-  }
-
- private:
-  static_assert(static_cast<unsigned>(SlowPath::kReasons) <= 32);
-  std::function<void(std::string_view)> warn_;
-  std::uint32_t told_ = 0;
-};
 
 }  // namespace dsv4rt::cuda

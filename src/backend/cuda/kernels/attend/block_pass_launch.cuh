@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_kernel.cuh"
 #include "backend/cuda/kernels/attend/query_map.cuh"

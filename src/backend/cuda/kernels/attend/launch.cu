@@ -6,6 +6,7 @@
 
 #include "backend/attend_weights.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_launch.h"
 #include "backend/cuda/kernels/attend/decode_rows_launch.h"

@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/pair_kernel.cuh"
 #include "backend/cuda/kernels/attend/pair_launch.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/device/device_facts.h"
 #include "backend/cuda/kernels/attend/decoded_rows_shape.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/attend/even_plan.h"
@@ -14,6 +14,8 @@
 #include "backend/ops.h"
 
 namespace dsv4rt::cuda {
+
+class CudaDevice;
 
 // The Hopper kernels: a cluster's blocks share a token, four and eight in one way, a pair in another, or a block takes
 // 64 heads of one alone.

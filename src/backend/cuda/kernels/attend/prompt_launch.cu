@@ -1,3 +1,4 @@
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/decoded_rows.cuh"
 #include "backend/cuda/kernels/attend/prompt_kernel.cuh"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/query_map.cuh"
 #include "backend/cuda/kernels/attend/run_kernel.cuh"

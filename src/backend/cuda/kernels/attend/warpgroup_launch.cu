@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <string>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/block_launch.h"
 #include "backend/cuda/kernels/attend/pair_launch.h"

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/device/device_facts.h"
 #include "backend/cuda/kernels/linear/fp8/fp8_shape.h"
 #include "backend/cuda/kernels/linear/prefill/prefill_params.h"
 #include "backend/cuda/kernels/linear/shared/linear_params.h"

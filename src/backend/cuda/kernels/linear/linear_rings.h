@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/device/device_facts.h"
 #include "base/arithmetic.h"
 
 namespace dsv4rt::cuda {

@@ -1,6 +1,7 @@
 // A launch as a plan says.
 #pragma once
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/common/launch_pdl.h"
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 #include "base/try.h"
