@@ -91,10 +91,10 @@ enum { DSV4RT_PARALLEL_TENSOR = 1, DSV4RT_PARALLEL_CONTEXT = 2 };
 // described. Every rank creates its engine with the same options but for rank and device; with backend "cpu" over MPI,
 // which the caller has initialised, with backend "cuda" over NCCL.
 typedef struct dsv4rt_parallel_options {
-  size_t struct_size;  // set by dsv4rt_parallel_options_init
-  int32_t kind;        // DSV4RT_PARALLEL_...; required
-  int32_t rank;        // this process is that one, 0 to size - 1
-  int32_t size;        // required with backend "cuda"; 0 with backend "cpu": both are the communicator's
+  size_t struct_size;              // set by dsv4rt_parallel_options_init
+  int32_t kind;                    // DSV4RT_PARALLEL_...; required
+  int32_t rank;                    // this process is that one, 0 to size - 1
+  int32_t size;                    // required with backend "cuda"; 0 with backend "cpu": both are the communicator's
   int32_t context_min_tokens;      // DSV4RT_PARALLEL_CONTEXT: shorter steps are computed by every rank
   double deadline_seconds;         // every exchange ends within it
   double create_deadline_seconds;  // dsv4rt_engine_create waits so long for the other ranks
@@ -133,7 +133,7 @@ typedef struct dsv4rt_engine_options {
   int64_t max_graph_tokens;  // steps of more tokens run eagerly
   void* stream;              // cudaStream_t, the caller's; null: the engine makes one
   // Since version 3.
-  int64_t nondeterministic;  // 1: EngineOptions::deterministic = false, faster long steps; 0: true
+  int64_t nondeterministic;  // 0; 1, products by cuBLASLt, is offered no more: linear_precision "fp8" is faster
   // Since version 5.
   const dsv4rt_prefix_options* prefix_cache;  // null: no prefix cache
   // Since version 6.
@@ -145,7 +145,7 @@ typedef struct dsv4rt_engine_options {
   // Since version 11.
   const dsv4rt_parallel_options* parallel;  // null: one rank
   // Since version 12.
-  const char* linear_precision;  // "exact" or "fp8": EngineOptions::linear_precision; null: "exact"
+  const char* linear_precision;  // "exact", "fp8", "nvfp4": EngineOptions::linear_precision; null: "exact"
 } dsv4rt_engine_options;
 
 // Where a tensor's bytes are; the values of TensorMemory in memory_checkpoint.h.

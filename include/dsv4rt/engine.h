@@ -112,26 +112,21 @@ struct EngineOptions {
   std::int32_t device = 0;
   void* stream = nullptr;
 
-  // Whether results are the same whatever a step's other sequences, its padding, the cutting of a prompt into
-  // steps and its capture. False relaxes that for speed, with backend "cuda" only: long steps multiply by
-  // cuBLASLt (products of 2^32 multiply-adds and more: from 128 rows on for the largest weights of V4-Flash)
-  // with BF16 weights; on compute capability 9.0 with FP8 weights whose inputs are rounded; on 10.x with NVFP4
-  // weights for which the checkpoint has an input_scale. Sums then depend on the number of rows, and those of FP8
-  // products keep about 14 bits, which moves cached codes and with them outputs, by up to about 2 %. NVFP4
-  // products round their inputs to NVFP4, which moves these by about 10 % and loses NaN. Short steps and all
-  // other weights stay exact. Captured and eager runs of the same rows still agree.
-  // It costs a second copy of those weights (EngineMemory::weight_bytes) and needs the CUDA toolkit's
-  // libcublasLt, which is loaded at create() (kUnsupported where it is not found). The CPU is always deterministic.
-  bool deterministic = true;
-
-  // How FP8 weights (query, key and output projections) are multiplied, with backend "cuda" on compute capability 9.0;
-  // everything else is exact in any case. kFp8: by the matrix instruction for E4M3, which keeps about 14 bits of a sum
+  // How quantized weights (query, key and output projections) are multiplied, with backend "cuda"; everything else is
+  // exact in any case, and so is what the device has no such products for (describe() tells what is in force).
+  // kFp8, compute capability 9.0: FP8 weights by the matrix instruction for E4M3, which keeps about 14 bits of a sum
   // of 128 inputs, and in FP32 across those, as DeepSeek's serving kernels do. That moves each product by 0.03 % of its
   // norm, and 1 to 2 % of cached codes by one. Outputs of attention are rounded to E4M3 before wo_a multiplies them, as
   // inputs of all other FP8 weights are in any case: they move by 2.7 % of their norm, a layer's outputs by about 4 %.
   // For faster steps of many tokens; workspace holds outputs of attention and of wo_a once more, as codes
   // (EngineMemory::workspace_bytes). Results stay the same whatever a step's other sequences, padding, chunks and
   // capture are.
+  // kNvfp4, compute capability 10.x: NVFP4 weights for which the checkpoint has an input_scale, in products of 2^32
+  // multiply-adds and more, by cuBLASLt. Inputs are rounded to NVFP4, which moves these products by about 10 % and
+  // loses NaN; sums depend on the number of rows, so results depend on a step's other sequences, padding and chunks
+  // (captured and eager runs of the same rows still agree). It costs a second copy of those weights
+  // (EngineMemory::weight_bytes) and needs the CUDA toolkit's libcublasLt, which is loaded at create() (kUnsupported
+  // where it is not found).
   LinearPrecision linear_precision = LinearPrecision::kExact;
 
   GraphOptions graphs;
@@ -164,7 +159,7 @@ struct EngineOptions {
   // False: costs nothing.
   bool check_outputs = false;
 
-  // How the prefix cache behaves; CacheLimits::boundary_states > 0 makes one. With deterministic = false, hits are
+  // How the prefix cache behaves; CacheLimits::boundary_states > 0 makes one. With products in NVFP4, hits are
   // still content of the same tokens, but not to the last byte what a run of other steps would have left.
   PrefixCacheOptions prefix_cache;
 
@@ -288,7 +283,7 @@ class Engine {
                                                               const MemoryCheckpoint& checkpoint);
   // Another engine with the weights of this one, which are in memory once and stay as long as one of their engines
   // does: a cache, a stream, graphs and limits of its own. options.checkpoint is empty or this engine's; profile,
-  // backend, device, deterministic, linear_precision, layers and allow_non_finite_weights are this engine's too
+  // backend, device, linear_precision, layers and allow_non_finite_weights are this engine's too
   // (kInvalidArgument naming the field). kUnsupported with several ranks. Both may then be used by different threads;
   // the call itself counts as one of this engine, and is answered also when that is latched.
   [[nodiscard]] DSV4RT_EXPORT Result<std::unique_ptr<Engine>> create_sharing(const EngineOptions& options) const;
@@ -373,8 +368,8 @@ class Engine {
 
   // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
-  // restored sequence are those of one that was never saved, byte for byte, if both engines are
-  // deterministic and have the same linear_precision. Digests of config and weights bind it to the checkpoint.
+  // restored sequence are those of one that was never saved, byte for byte, if both engines have the same
+  // linear_precision, but kNvfp4. Digests of config and weights bind it to the checkpoint.
   // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding, and
   // for an increment on anything but what was last saved (or restored) of the sequence: a save that failed in between
   // does not count; a sequence cut below what was saved, or one that branch made, is saved whole first.

@@ -1,4 +1,4 @@
-// How weights in FP8 multiply inputs that are rounded to FP8.
+// How quantized weights are multiplied.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,29 @@ enum class LinearPrecision : std::uint8_t {
   // The matrix instruction multiplies E4M3 by E4M3 and adds 128 inputs with about 14 bits; those sums are scaled and
   // added in FP32. Outputs of attention are rounded to E4M3, too, before their first projection.
   kFp8,
+  // NVFP4 weights multiply inputs that are rounded to NVFP4, by cuBLASLt. Sums depend on the number of tokens.
+  kNvfp4,
 };
 
-// "exact", "fp8".
+inline constexpr LinearPrecision kLinearPrecisions[] = {LinearPrecision::kExact, LinearPrecision::kFp8,
+                                                        LinearPrecision::kNvfp4};
+
+// "exact", "fp8", "nvfp4".
 constexpr std::string_view linear_precision_name(LinearPrecision precision) noexcept {
-  return precision == LinearPrecision::kFp8 ? "fp8" : "exact";
+  switch (precision) {
+    case LinearPrecision::kExact:
+      return "exact";
+    case LinearPrecision::kFp8:
+      return "fp8";
+    case LinearPrecision::kNvfp4:
+      return "nvfp4";
+  }
+  return "";
+}
+
+// Whether a product's bytes are the same whatever else a step multiplies.
+constexpr bool is_batch_invariant(LinearPrecision precision) noexcept {
+  return precision != LinearPrecision::kNvfp4;
 }
 
 }  // namespace dsv4rt

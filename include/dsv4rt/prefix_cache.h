@@ -4,7 +4,7 @@
 // it are blocks of compressed rows and, at some unit boundaries, a boundary state: the window rows and compressor rows
 // that the next token reads. A sequence can begin at a boundary whose rows are all kept and that has a state; anything
 // less is a miss. What it then holds is byte for byte what computing the same tokens would have left
-// (EngineOptions::deterministic).
+// (but with LinearPrecision::kNvfp4).
 #pragma once
 
 #include <array>

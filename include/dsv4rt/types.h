@@ -4,7 +4,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <string_view>  // std::hash, for a fraction of <functional>
 
 namespace dsv4rt {
 

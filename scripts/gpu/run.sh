@@ -60,7 +60,6 @@ declare -A shapes=(
   [whole_prefill_long]="--whole-prefill 65536"
   [whole_step_fp8]="--whole-step 1x8192,8x8192,32x32768,64x8192,128x8192,256x4096 --linear-precision fp8"
   [whole_prefill_fp8]="--whole-prefill 8192 --linear-precision fp8"
-  [whole_prefill_not_deterministic]="--whole-prefill 8192 --no-deterministic"
 )
 while (($# > 0)); do
   case "$1" in
@@ -156,8 +155,7 @@ sanitized=(
 )
 
 # Benchmarks by `dsv4rt bench`.
-whole=(whole_step whole_step_lengths whole_step_long whole_step_fp8 whole_prefill whole_prefill_long whole_prefill_fp8
-  whole_prefill_not_deterministic)
+whole=(whole_step whole_step_lengths whole_step_long whole_step_fp8 whole_prefill whole_prefill_long whole_prefill_fp8)
 
 # Tests of single stages, run four at a time too.
 crowded=(indexer_topk_gpu_test linear_gpu_test attend_gpu_test write_kv_gpu_test)

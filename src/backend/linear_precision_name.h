@@ -11,10 +11,11 @@ namespace dsv4rt {
 
 // kInvalidArgument naming what is accepted.
 inline Result<LinearPrecision> linear_precision_from_name(std::string_view name) {
-  for (const LinearPrecision precision : {LinearPrecision::kExact, LinearPrecision::kFp8}) {
+  for (const LinearPrecision precision : kLinearPrecisions) {
     if (linear_precision_name(precision) == name) return precision;
   }
-  return Status{StatusCode::kInvalidArgument, "linear precision '" + printable(name) + "'; accepted: exact, fp8"};
+  return Status{StatusCode::kInvalidArgument,
+                "linear precision '" + printable(name) + "'; accepted: exact, fp8, nvfp4"};
 }
 
 }  // namespace dsv4rt

@@ -9,8 +9,8 @@
 //
 // Determinism: the value computed for a token depends only on that token's inputs and its
 // sequence's cache, never on T, on other tokens of the step or on the number of threads. A backend
-// made without it (CudaBackendOptions::deterministic) relaxes this for linear alone, which may then
-// depend on T and round its products more coarsely (EngineOptions::deterministic says how much).
+// made for products in NVFP4 (LinearPrecision::kNvfp4) relaxes this for linear alone, which may then
+// depend on T.
 #pragma once
 
 #include <cstddef>

@@ -42,7 +42,6 @@ dsv4rt_engine_options default_engine_options() {
   options.max_graphs = defaults.graphs.max_graphs;
   options.max_graph_tokens = defaults.graphs.max_tokens;
   options.stream = defaults.stream;
-  options.nondeterministic = defaults.deterministic ? 0 : 1;
   options.allow_non_finite_weights = defaults.allow_non_finite_weights ? 1 : 0;
   options.check_outputs = defaults.check_outputs ? 1 : 0;
   return options;
@@ -80,8 +79,11 @@ Result<GivenOptions> read_engine_options(const dsv4rt_engine_options* given) {
   options.graphs.max_tokens =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(known.max_graph_tokens, -1, INT32_MAX));
   options.stream = known.stream;
-  DSV4RT_ASSIGN_OR_RETURN(const bool nondeterministic, read_switch("nondeterministic", known.nondeterministic));
-  options.deterministic = !nondeterministic;
+  if (known.nondeterministic != 0) {
+    return Status{StatusCode::kUnsupported, "nondeterministic: " + std::to_string(known.nondeterministic) +
+                                                "; accepted: 0. linear_precision \"fp8\" is faster, and its results "
+                                                "do not depend on a step's other sequences"};
+  }
   DSV4RT_ASSIGN_OR_RETURN(options.allow_non_finite_weights,
                           read_switch("allow_non_finite_weights", known.allow_non_finite_weights));
   DSV4RT_ASSIGN_OR_RETURN(options.check_outputs, read_switch("check_outputs", known.check_outputs));

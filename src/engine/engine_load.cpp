@@ -49,7 +49,6 @@ Result<std::unique_ptr<Backend>> create_backend(const EngineOptions& options) {
 #if defined(DSV4RT_HAVE_CUDA)
     return create_cuda_backend({.device = options.device,
                                 .stream = options.stream,
-                                .deterministic = options.deterministic,
                                 .linear_precision = options.linear_precision,
                                 .on_warning = options.on_warning});
 #else
@@ -64,7 +63,6 @@ Result<std::unique_ptr<Backend>> create_weights_backend(const EngineOptions& opt
   EngineOptions keeper;
   keeper.backend = options.backend;
   keeper.device = options.device;
-  keeper.deterministic = options.deterministic;
   keeper.linear_precision = options.linear_precision;
   keeper.threads = 1;
   return create_backend(keeper);
@@ -165,9 +163,8 @@ Status Engine::Impl::agree(const Status& own) {
     digest.update(identity.config);
     digest.update(identity.weights);
     const std::string text =
-        identity.profile + " " + options.backend + " " + std::to_string(options.deterministic ? 1 : 0) + " " +
-        std::string(linear_precision_name(options.linear_precision)) + " " +
-        std::string(row_format_name(settings.row_format)) + " " +
+        identity.profile + " " + options.backend + " " + std::string(linear_precision_name(options.linear_precision)) +
+        " " + std::string(row_format_name(settings.row_format)) + " " +
         std::string(index_key_format_name(settings.index_format)) + " " + std::to_string(options.csa_rows_per_block) +
         " " + std::to_string(options.hca_rows_per_block) + " " + std::to_string(options.draft_budget_tokens) + " " +
         std::to_string(limits.max_sequences) + " " + std::to_string(limits.max_context_tokens) + " " +
@@ -366,7 +363,6 @@ Status Engine::Impl::check_same_weights(const Impl& owner) const {
   }
   const std::tuple<const char*, std::int64_t, std::int64_t> fields[] = {
       {"device", options.device, options.backend == "cuda" ? theirs.device : options.device},
-      {"deterministic", options.deterministic, theirs.deterministic},
       {"first_layer", options.first_layer, theirs.first_layer},
       {"layer_count", options.layer_count, theirs.layer_count},
       {"allow_non_finite_weights", options.allow_non_finite_weights, theirs.allow_non_finite_weights},
@@ -405,12 +401,12 @@ void Engine::Impl::identify_prefixes(const Sha256::Digest& digest) {
   Sha256 checkpoint;
   checkpoint.update(identity.config);
   checkpoint.update(identity.weights);
-  const std::string formats =
-      "profile " + identity.profile + ", backend " + options.backend + ", deterministic " +
-      std::to_string(options.deterministic ? 1 : 0) + ", rows " + std::string(row_format_name(settings.row_format)) +
-      ", index keys " + std::string(index_key_format_name(settings.index_format)) + ", blocks of " +
-      std::to_string(options.csa_rows_per_block) + " and " + std::to_string(options.hca_rows_per_block) + " rows" +
-      (options.linear_precision == LinearPrecision::kExact ? "" : ", linears in fp8, of attention's outputs too");
+  const std::string formats = "profile " + identity.profile + ", backend " + options.backend + ", rows " +
+                              std::string(row_format_name(settings.row_format)) + ", index keys " +
+                              std::string(index_key_format_name(settings.index_format)) + ", blocks of " +
+                              std::to_string(options.csa_rows_per_block) + " and " +
+                              std::to_string(options.hca_rows_per_block) + " rows" + ", linears " +
+                              std::string(linear_precision_name(options.linear_precision));
   prefix_identity = PrefixHasher::engine_digest(checkpoint.bytes(), std::as_bytes(std::span(formats)));
 }
 

@@ -225,7 +225,7 @@ Result<std::string> Engine::describe() const {
     json.open_object();
     json.add("profile", impl_->options.profile);
     json.add("backend", impl_->backend->name());
-    json.add("deterministic", impl_->options.deterministic);
+    json.add("deterministic", is_batch_invariant(impl_->backend->linear_precision()));
     json.add("linear_precision", linear_precision_name(impl_->backend->linear_precision()));
     write_config(impl_->settings.config, json);
     write_layers(impl_->layer_specs, json);

@@ -47,7 +47,6 @@ struct ExecutorCounts {
 struct EngineOrigin {
   std::string backend;
   std::int32_t layers = 0;
-  bool deterministic = true;
   LinearPrecision linear_precision = LinearPrecision::kExact;
   ExpertTimes experts;
   std::int64_t weight_bytes = 0;

@@ -223,7 +223,7 @@ OrderedJson engine(const RunSummary& summary) {
   const EngineOrigin& engine = *summary.engine;
   return {{"backend", engine.backend},
           {"layers", engine.layers},
-          {"deterministic", engine.deterministic},
+          {"deterministic", is_batch_invariant(engine.linear_precision)},
           {"linear_precision", linear_precision_name(engine.linear_precision)},
           {"moe_us_per_step", engine.experts.us_per_step},
           {"moe_us_per_token", engine.experts.us_per_token}};

@@ -132,11 +132,7 @@ TEST(EngineErrorsGpu, ComputeCapabilities) {
   EXPECT_GT(system.devices[0].memory_bytes, 0);
   EXPECT_FALSE(system.architectures.empty());
   EXPECT_EQ(system.cublaslt_version.empty(), !system.cublaslt_found.ok());
-  std::vector<std::string> weights;
-  if (system.cublaslt_found.ok()) weights = {"bf16"};
-  if (system.cublaslt_found.ok() && system.devices[0].compute_major == 9) weights.emplace_back("fp8");
-  if (system.cublaslt_found.ok() && system.devices[0].compute_major == 10) weights.emplace_back("nvfp4");
-  EXPECT_EQ(system.devices[0].cublaslt_weights, weights);
+  EXPECT_EQ(system.devices[0].has_nvfp4_products, system.cublaslt_found.ok() && system.devices[0].compute_major == 10);
 }
 
 TEST(EngineErrorsGpu, FaultLatches) {

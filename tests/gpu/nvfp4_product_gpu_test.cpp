@@ -1,5 +1,6 @@
 // What CublasLtLinear hands to cuBLASLt for NVFP4 weights, on any GPU: a stand-in for the library's product reads the
 // operands as the documentation says and multiplies on the host.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <cuda_runtime_api.h>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
@@ -83,28 +85,62 @@ struct StandIn {
   }
 };
 
-using Nvfp4ProductGpuTest = GpuTest;
+constexpr std::int32_t kMostTokens = 131;
+
+class Nvfp4ProductGpuTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    library_ = cuda::load_cublaslt();
+    ASSERT_OK(library_);
+    StandIn::real_set_attribute = &library_->cublasLtMatmulDescSetAttribute;
+    StandIn::products = 0;
+    device_ = describe_gpu();
+    ASSERT_NE(device_, nullptr);
+    memory_.emplace(gpu(), kScratchBytes);
+    set_scratch(kScratchBytes);
+  }
+
+  // Operations that give products of least_work multiply-adds and more to the stand-in.
+  std::unique_ptr<cuda::CudaOps> make_ops(std::int64_t least_work) {
+    auto handle = cuda::create_cublaslt_handle(*library_);
+    EXPECT_OK(handle);
+    cuda::CublasLt lt = *library_;
+    lt.cublasLtMatmulDescSetAttribute = StandIn::set_attribute;
+    lt.cublasLtMatmulAlgoGetHeuristic = StandIn::heuristic;
+    lt.cublasLtMatmul = StandIn::product;
+    return std::make_unique<cuda::CudaOps>(
+        *device_, static_cast<cudaStream_t>(gpu().native_stream()), scratch_,
+        std::make_unique<cuda::CublasLtLinear>(lt, std::move(handle).value(), least_work));
+  }
+  void set_scratch(std::size_t bytes) { scratch_ = cuda::Scratch(memory_->data(), bytes); }
+
+  // Held as rows where the input scale says how.
+  std::unique_ptr<PackedLinear> pack_with_rows(const TestMatrix& matrix) {
+    auto weight = cuda::pack_linear(gpu(), *device_, matrix.host, true);
+    EXPECT_OK(weight);
+    return std::move(weight).value();
+  }
+
+  static constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
+  Result<cuda::CublasLt> library_ = Status{};
+  std::unique_ptr<const cuda::CudaDevice> device_;
+  std::optional<DeviceArray<std::byte>> memory_;
+  cuda::Scratch scratch_;
+};
+
+TestMatrix nvfp4_matrix(std::uint32_t seed, float input_scale) {
+  TestMatrix matrix;
+  fill_matrix(matrix, WeightEncoding::kNvfp4, ActivationRounding::kNone, kOut, kIn, seed);
+  matrix.host.input_scale = input_scale;
+  return matrix;
+}
 
 // Three weights share x; the last has another input scale, for which x is encoded anew.
 TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
-  const auto library = cuda::load_cublaslt();
-  if (!library.ok()) GTEST_SKIP() << library.status().message();
-  auto handle = cuda::create_cublaslt_handle(*library);
-  ASSERT_OK(handle);
-  cuda::CublasLt lt = *library;
-  StandIn::real_set_attribute = &library->cublasLtMatmulDescSetAttribute;
-  lt.cublasLtMatmulDescSetAttribute = StandIn::set_attribute;
-  lt.cublasLtMatmulAlgoGetHeuristic = StandIn::heuristic;
-  lt.cublasLtMatmul = StandIn::product;
-  constexpr std::int32_t kMostTokens = 131;
-  const auto scratch_bytes = static_cast<std::size_t>(cuda::CublasLtLinear::scratch_bytes(kMostTokens, kIn, kOut));
-  const DeviceArray<std::byte> memory(gpu(), scratch_bytes);
-  cuda::Scratch scratch(memory.data(), scratch_bytes);
-  const auto device = describe_gpu();
-  ASSERT_NE(device, nullptr);
-  cuda::CudaOps ops(
-      *device, static_cast<cudaStream_t>(gpu().native_stream()), scratch,
-      std::make_unique<cuda::CublasLtLinear>(lt, std::move(handle).value(), cuda::RowCopies::kBf16AndNvfp4, 0));
+  set_scratch(static_cast<std::size_t>(cuda::CublasLtLinear::scratch_bytes(kMostTokens, kIn)));
+  const auto ops = make_ops(0);
   const auto cpu = create_cpu_test_backend();
   ASSERT_OK(cpu);
 
@@ -112,12 +148,8 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
   std::vector<std::unique_ptr<PackedLinear>> weights;
   std::vector<std::unique_ptr<PackedLinear>> host_weights;
   for (std::size_t i = 0; i < kInputScales.size(); ++i) {
-    TestMatrix matrix;
-    fill_matrix(matrix, WeightEncoding::kNvfp4, ActivationRounding::kNone, kOut, kIn, static_cast<std::uint32_t>(i));
-    matrix.host.input_scale = kInputScales[i];
-    auto weight = cuda::pack_linear(gpu(), *device, matrix.host, cuda::RowCopies::kBf16AndNvfp4);
-    ASSERT_OK(weight);
-    weights.push_back(std::move(weight).value());
+    const TestMatrix matrix = nvfp4_matrix(static_cast<std::uint32_t>(i), kInputScales[i]);
+    weights.push_back(pack_with_rows(matrix));
     host_weights.push_back(pack(**cpu, matrix.host));
   }
   std::mt19937 random(9);
@@ -133,7 +165,7 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
     }
     StandIn::tokens = tokens;
     StandIn::products = 0;
-    ASSERT_OK(ops.linear(tokens, calls));
+    ASSERT_OK(ops->linear(tokens, calls));
     EXPECT_EQ(StandIn::products, 3);
     const auto actual = y.download();
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -151,6 +183,61 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
       EXPECT_LE(std::sqrt(error / norm), 1e-5) << "weight " << i << ", T " << tokens;
     }
   }
+}
+
+TEST_F(Nvfp4ProductGpuTest, ScratchIsTakenAsPlanned) {
+  const auto weight = pack_with_rows(nvfp4_matrix(1, 0x1p-6F));
+  const DeviceArray<bf16> x(gpu(), std::vector<bf16>(7 * kIn));
+  const DeviceArray<float> y(gpu(), std::vector<float>(7 * kYStride));
+  const LinearCall call{x.data(), kIn, weight.get(), y.data(), kYStride, OutputType::kF32};
+  const auto needed = static_cast<std::size_t>(cuda::CublasLtLinear::scratch_bytes(7, kIn));
+  ASSERT_LE(needed, kScratchBytes);
+  StandIn::tokens = 7;
+  set_scratch(needed);
+  EXPECT_OK(make_ops(0)->linear(7, std::span(&call, 1)));
+  set_scratch(needed - 1);
+  EXPECT_EQ(make_ops(0)->linear(7, std::span(&call, 1)).code(), StatusCode::kResourceExhausted);
+}
+
+// What cuBLASLt does not multiply is computed exactly, beside what it does: weights without rows, outputs that are not
+// aligned, and everything where there is too little work.
+TEST_F(Nvfp4ProductGpuTest, OtherCallsStayExact) {
+  constexpr std::int32_t kTokens = 5;
+  std::mt19937 random(10);
+  std::vector<bf16> values(static_cast<std::size_t>(kTokens * kIn));
+  for (bf16& value : values) value = random_bf16(random, -6, 3);
+  const DeviceArray<bf16> x(gpu(), values);
+  const auto with_rows = pack_with_rows(nvfp4_matrix(1, 0x1p-6F));
+  const auto without_scale = pack_with_rows(nvfp4_matrix(2, 0));
+  TestMatrix bf16_matrix;
+  fill_matrix(bf16_matrix, WeightEncoding::kBf16, ActivationRounding::kNone, kOut, kIn, 3);
+  const auto of_bf16 = pack_with_rows(bf16_matrix);
+  constexpr std::int64_t kValues = kTokens * kYStride + 1;
+  const DeviceArray<float> y(gpu(), std::vector<float>(4 * kValues));
+  const auto calls = [&](bool aligned) {
+    float* const first = y.data() + (aligned ? 0 : 1);
+    return std::array{LinearCall{x.data(), kIn, with_rows.get(), first, kYStride, OutputType::kF32},
+                      LinearCall{x.data(), kIn, without_scale.get(), y.data() + kValues, kYStride, OutputType::kF32},
+                      LinearCall{x.data(), kIn, of_bf16.get(), y.data() + 2 * kValues, kYStride, OutputType::kF32}};
+  };
+  const auto outputs = [&](Ops& ops, bool aligned) {
+    const auto given = calls(aligned);
+    EXPECT_OK(ops.linear(kTokens, given));
+    EXPECT_OK(gpu().synchronize());
+    return y.download();
+  };
+  ASSERT_OK(gpu().reserve_scratch(kScratchBytes));
+  StandIn::tokens = kTokens;
+  const auto library_ops = make_ops(0);
+  const auto exact = outputs(gpu().ops(), true);
+  const auto mixed = outputs(*library_ops, true);
+  EXPECT_EQ(StandIn::products, 1);
+  EXPECT_NE(mixed, exact);
+  EXPECT_TRUE(std::equal(mixed.begin() + kValues, mixed.end(), exact.begin() + kValues));
+  const auto exact_elsewhere = outputs(gpu().ops(), false);
+  EXPECT_EQ(outputs(*library_ops, false), exact_elsewhere);
+  EXPECT_EQ(outputs(*make_ops(kTokens * kOut * kIn + 1), true), outputs(gpu().ops(), true));
+  EXPECT_EQ(StandIn::products, 1);
 }
 
 }  // namespace

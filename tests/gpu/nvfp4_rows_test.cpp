@@ -21,9 +21,10 @@
 namespace dsv4rt::test {
 namespace {
 
+using cuda::can_be_rows;
 using cuda::nvfp4_scale_bytes;
 using cuda::nvfp4_scale_offset;
-using cuda::RowCopies;
+using cuda::row_copy_bytes;
 
 // Places worked out by hand from the figures and formulas of the cuBLAS documentation.
 static_assert(nvfp4_scale_offset(0, 3, 4) == 3);
@@ -70,10 +71,10 @@ TEST_F(Nvfp4RowsTest, ReadBackThroughTheLayout) {
     constexpr std::int64_t kFirst = 48;
     constexpr std::int64_t kRows = 272;
     const HostLinear weight = slice(kFirst + kRows + 16, kFirst, kRows, inputs);
-    ASSERT_TRUE(held_as_rows(weight, RowCopies::kBf16AndNvfp4));
+    ASSERT_TRUE(can_be_rows(weight));
     const cuda::PackedBytes packed = cuda::pack_rows(weight);
     const auto bytes = static_cast<std::int64_t>(packed.codes.size + packed.scales.size);
-    EXPECT_EQ(bytes, row_copy_bytes(weight, RowCopies::kBf16AndNvfp4));
+    EXPECT_EQ(bytes, row_copy_bytes(weight));
     EXPECT_EQ(bytes, kRows * inputs / 2 + 384 * round_up<std::int64_t>(inputs / 16, 4));
     for (std::int64_t row = 0; row < kRows; ++row) {
       for (std::int64_t k = 0; k < inputs; ++k) {
@@ -141,19 +142,22 @@ TEST_F(Nvfp4RowsTest, ProductOfPackedOperands) {
 // Inputs are rounded only where the checkpoint says how, and where cuBLASLt takes the shape.
 TEST_F(Nvfp4RowsTest, HeldOnlyWithAnInputScale) {
   HostLinear weight = slice(128, 0, 128, 64);
-  EXPECT_TRUE(held_as_rows(weight, RowCopies::kBf16AndNvfp4));
-  for (const RowCopies copies : {RowCopies::kNone, RowCopies::kBf16, RowCopies::kBf16AndFp8}) {
-    EXPECT_FALSE(held_as_rows(weight, copies));
-    EXPECT_EQ(row_copy_bytes(weight, copies), 0);
-  }
+  EXPECT_TRUE(can_be_rows(weight));
   weight.in_features = 48;  // 24 bytes of codes
-  EXPECT_FALSE(held_as_rows(weight, RowCopies::kBf16AndNvfp4));
+  EXPECT_FALSE(can_be_rows(weight));
   weight.in_features = 64;
   weight.out_features = 120;
-  EXPECT_FALSE(held_as_rows(weight, RowCopies::kBf16AndNvfp4));
+  EXPECT_FALSE(can_be_rows(weight));
   weight.out_features = 128;
   weight.input_scale = 0;
-  EXPECT_FALSE(held_as_rows(weight, RowCopies::kBf16AndNvfp4));
+  EXPECT_FALSE(can_be_rows(weight));
+  EXPECT_EQ(row_copy_bytes(weight), 0);
+  for (const WeightEncoding encoding : {WeightEncoding::kBf16, WeightEncoding::kFp8Block128}) {
+    TestMatrix other;
+    fill_matrix(other, encoding, ActivationRounding::kNone, 128, 128, 9);
+    other.host.input_scale = 0x1p-5F;
+    EXPECT_FALSE(can_be_rows(other.host));
+  }
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ Json device_json(const CudaDeviceReport& device, const Status& test) {
           {"multiprocessors", device.multiprocessors},
           {"l2_bytes", device.l2_bytes},
           {"sm90a", device.has_sm90a},
-          {"cublaslt_weights", device.cublaslt_weights},
+          {"nvfp4_products", device.has_nvfp4_products},
           {"usable", test.ok()},
           {"problem", problem(test)}};
 }
@@ -197,6 +197,11 @@ Result<Json> kernels_report(const DoctorFlags& flags, const Json& cuda) {
                           named("--index-format", index_key_format_from_name(flags.index_format)));
   DSV4RT_ASSIGN_OR_RETURN(question.linear_precision,
                           named("--linear-precision", linear_precision_from_name(flags.linear_precision)));
+  if (question.linear_precision == LinearPrecision::kNvfp4) {
+    return Status{StatusCode::kUnsupported,
+                  "--linear-precision: nvfp4, with --kernels: cuBLASLt chooses kernels by each product's shape; "
+                  "accepted: exact, fp8"};
+  }
   if (flags.context > 0) question.context_tokens = flags.context;
 #if defined(DSV4RT_HAVE_CUDA)
   for (const Json& device : cuda["devices"]) {
@@ -255,20 +260,20 @@ void print_cuda(const Json& cuda) {
               << cuda["toolkit"].get<std::string>()
               << "\ndriver: " << text_or(cuda["driver_module"], "no NVIDIA module") << ", serves CUDA "
               << text_or(cuda["driver_supports"], "-") << "\n"
-              << "for --no-deterministic: " << text_or(cuda["cublaslt_problem"], "cuBLASLt ")
+              << "for --linear-precision nvfp4: " << text_or(cuda["cublaslt_problem"], "cuBLASLt ")
               << text_or(cuda["cublaslt"], "") << "\n";
   } else {
     std::cout << "driver: " << text_or(cuda["driver_module"], "no NVIDIA module") << "\n";
   }
   if (cuda["problem"].is_string()) std::cout << "cuda: " << cuda["problem"].get<std::string>() << "\n";
   if (cuda["devices"].empty()) return;
-  TextTable table({"device", "name", "capability", "memory", "free", "SMs", "L2", "cuBLASLt", "state"});
+  TextTable table({"device", "name", "capability", "memory", "free", "SMs", "L2", "NVFP4 products", "state"});
   for (const Json& device : cuda["devices"]) {
     table.add_row({std::to_string(device["ordinal"].get<int>()), device["name"].get<std::string>(),
                    device["compute_capability"].get<std::string>(), human_bytes(device["memory_bytes"].get<double>()),
                    human_bytes(device["free_bytes"].get<double>()),
                    std::to_string(device["multiprocessors"].get<int>()), human_bytes(device["l2_bytes"].get<double>()),
-                   joined(device["cublaslt_weights"]),
+                   device["nvfp4_products"].get<bool>() ? "yes" : "no",
                    text_or(device["problem"], lacks_sm90a(device) ? "usable, slowly: no code for 90a" : "usable")});
   }
   std::cout << table.to_string();

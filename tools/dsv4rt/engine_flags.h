@@ -25,7 +25,6 @@ struct EngineFlags {
   std::string memory_limit;
   std::int32_t threads = 0;
   std::string linear_precision = "exact";
-  bool deterministic = true;
   bool profiler_ranges = false;
   bool allow_non_finite = false;
 
@@ -38,13 +37,11 @@ struct EngineFlags {
     command.add_option("--index-format", index_format, "Index keys: mxfp4, nvfp4, fp8 or bf16; default by profile");
     command.add_option("--profile", profile, "deepseek-v4 or seed")->capture_default_str();
     command.add_option("--backend", backend, "cpu, or cuda where it is built in")->capture_default_str();
-    command.add_flag(
-        "--deterministic,!--no-deterministic", deterministic,
-        "Whether results do not depend on the shape of steps; without, long steps are faster (backend cuda)");
     command
         .add_option(
             "--linear-precision", linear_precision,
-            "Products of FP8 weights: exact, or fp8, which is faster and moves outputs by about 4 % (backend cuda)")
+            "Products of quantized weights (backend cuda): exact; fp8, which is faster and moves outputs by about "
+            "4 %; nvfp4, by cuBLASLt on compute capability 10.x, which depend on the shape of steps")
         ->capture_default_str();
     command.add_flag("--profiler-ranges", profiler_ranges, "Name layers and stages to a profiler (NVTX; backend cuda)");
     command.add_flag("--allow-non-finite", allow_non_finite, "Load weights that are NaN or infinite");
@@ -58,7 +55,6 @@ struct EngineFlags {
     options.profile = profile;
     options.backend = backend;
     options.threads = threads;
-    options.deterministic = deterministic;
     options.profiler_ranges = profiler_ranges;
     options.allow_non_finite_weights = allow_non_finite;
     options.on_warning = [](std::string_view text) { spdlog::warn("{}", text); };

@@ -49,9 +49,9 @@ void PrefixReport::add_to(CLI::App& command) {
 
 Status PrefixReport::prepare(const AttentionTrace& trace, EngineOptions& options) {
   if (!wanted_) return {};
-  if (!options.deterministic) {
+  if (!is_batch_invariant(options.linear_precision)) {
     return {StatusCode::kInvalidArgument,
-            "--prefix-cache: replays are compared byte for byte, which --no-deterministic does not promise"};
+            "--prefix-cache: replays are compared byte for byte, which --linear-precision nvfp4 does not promise"};
   }
   token_ids_ = trace_token_ids(trace);
   options.limits.max_sequences = 2;

@@ -349,7 +349,6 @@ std::optional<replay::EngineOrigin> EngineExecutor::engine_origin() const {
   const EngineMemory& memory = engine_.memory();
   return replay::EngineOrigin{.backend = std::string(inspector_.backend().name()),
                               .layers = static_cast<std::int32_t>(engine_.layers().size()),
-                              .deterministic = inspector_.deterministic(),
                               .linear_precision = inspector_.linear_precision(),
                               .experts = options_.experts,
                               .weight_bytes = memory.weight_bytes,

@@ -10,7 +10,7 @@
 
 namespace dsv4rt {
 
-// Most relative L2 distance of outputs without determinism (EngineOptions::deterministic). A single token of random
+// Most relative L2 distance of outputs without determinism (LinearPrecision::kNvfp4). A single token of random
 // weights may attend to other rows of nearly the same index score: its output is about the mean of 640 random rows, so
 // that three others move it by sqrt(2 * 3 / 640), 10 %, and outputs of wrong tokens are sqrt(2) apart.
 inline constexpr double kTokenTolerance = 0.5;

@@ -40,7 +40,7 @@ bool EngineInspector::quantized_linears() const noexcept {
   return impl_.weights->quantized_linears;
 }
 bool EngineInspector::deterministic() const noexcept {
-  return impl_.options.deterministic || impl_.backend->uses_host_memory();
+  return is_batch_invariant(linear_precision());
 }
 LinearPrecision EngineInspector::linear_precision() const noexcept {
   return impl_.backend->linear_precision();

@@ -38,9 +38,9 @@ class EngineInspector {
   [[nodiscard]] IndexKeyFormat index_format() const noexcept;
   // Whether any linear rounds its input or weights to fewer bits than BF16.
   [[nodiscard]] bool quantized_linears() const noexcept;
-  // Whether equal tokens give equal bytes in steps of any shape: EngineOptions::deterministic, or the CPU backend.
+  // Whether equal tokens give equal bytes in steps of any shape.
   [[nodiscard]] bool deterministic() const noexcept;
-  // How FP8 weights are multiplied: EngineOptions::linear_precision where the backend has it, elsewhere exact.
+  // How quantized weights are multiplied: EngineOptions::linear_precision where the backend has it, elsewhere exact.
   [[nodiscard]] LinearPrecision linear_precision() const noexcept;
   // Precondition: the layer is loaded.
   [[nodiscard]] const LayerSpec& layer_spec(LayerId layer) const;

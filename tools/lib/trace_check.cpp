@@ -193,7 +193,7 @@ TraceTolerance default_tolerance(Engine& engine) {
   const EngineInspector inspector(engine);
   if (!inspector.quantized_linears()) return TraceTolerance::bf16_linears();
   if (inspector.linear_precision() == LinearPrecision::kFp8) return TraceTolerance::fp8_precision();
-  return inspector.deterministic() ? TraceTolerance::fp8_linears() : TraceTolerance::coarse_fp8_linears();
+  return TraceTolerance::fp8_linears();
 }
 
 Result<std::vector<LayerCheck>> check_trace(Engine& engine, const AttentionTrace& trace, const TraceRun& run,

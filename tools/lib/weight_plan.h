@@ -12,7 +12,7 @@
 
 namespace dsv4rt {
 
-// Bytes of a packed matrix, by its encoding and shape: Backend::packed_bytes of a deterministic engine.
+// Bytes of a packed matrix, by its encoding and shape: Backend::packed_bytes but with products in NVFP4.
 using PackedBytes = std::int64_t (*)(const HostLinear& weight);
 // Of the backend "cpu" or "cuda"; kInvalidArgument for others. Asks no device.
 Result<PackedBytes> packed_bytes_of(std::string_view backend);

@@ -41,7 +41,6 @@ using cuda::CudaOps;
 using cuda::CurrentDevice;
 using cuda::DeviceOps;
 using cuda::EventMarks;
-using cuda::RowCopies;
 using cuda::Scratch;
 using cuda::StepUpload;
 using cuda::Stream;
@@ -82,14 +81,12 @@ std::int64_t operation_scratch_bytes(const StepShapes& shapes) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, RowCopies copies,
-              LinearPrecision precision, std::unique_ptr<CublasLtLinear> library,
-              std::function<void(std::string_view)> warn)
+  CudaBackend(std::unique_ptr<const CudaDevice> device, Stream owned, cudaStream_t stream, LinearPrecision precision,
+              std::unique_ptr<CublasLtLinear> library, std::function<void(std::string_view)> warn)
       : device_(std::move(device)),
         owned_stream_(std::move(owned)),
         stream_(stream),
-        row_copies_(copies),
-        linear_precision_(precision),
+        linear_precision_(cuda::served_precision(device_->has_sm90a(), library != nullptr, precision)),
         ops_(std::in_place, *device_, stream_, scratch_, std::move(library), std::move(warn)),
         device_ops_(*device_, *ops_) {}
   ~CudaBackend() override {
@@ -193,10 +190,9 @@ class CudaBackend final : public Backend {
 
   [[nodiscard]] std::int64_t scratch_bytes(const StepShapes& shapes) const override {
     std::int64_t bytes = operation_scratch_bytes(shapes);
-    if (row_copies_ != RowCopies::kNone) {
+    if (holds_rows()) {
       for (const LinearGroupShape& linear : shapes.linears) {
-        bytes =
-            std::max(bytes, CublasLtLinear::scratch_bytes(shapes.max_tokens, linear.in_features, linear.out_features));
+        bytes = std::max(bytes, CublasLtLinear::scratch_bytes(shapes.max_tokens, linear.in_features));
       }
     }
     return cuda::with_states(bytes);
@@ -216,15 +212,13 @@ class CudaBackend final : public Backend {
   }
 
   [[nodiscard]] std::int64_t packed_bytes(const HostLinear& weight) const override {
-    return Backend::packed_bytes(weight) + cuda::row_copy_bytes(weight, row_copies_);
+    return Backend::packed_bytes(weight) + (holds_rows() ? cuda::row_copy_bytes(weight) : 0);
   }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     DSV4RT_ON_DEVICE(*device_);
-    return cuda::pack_linear(*this, *device_, weight, row_copies_, linear_precision_);
+    return cuda::pack_linear(*this, *device_, weight, holds_rows(), linear_precision_);
   }
-  [[nodiscard]] LinearPrecision linear_precision() const noexcept override {
-    return cuda::served_precision(device_->has_sm90a(), linear_precision_);
-  }
+  [[nodiscard]] LinearPrecision linear_precision() const noexcept override { return linear_precision_; }
 
   Ops& ops() noexcept override { return device_ops_; }
   RowOps& row_ops() noexcept override { return device_ops_; }
@@ -263,11 +257,13 @@ class CudaBackend final : public Backend {
     static_cast<void>(cudaFree(data));
   }
 
+  // Of NVFP4 weights, for cuBLASLt.
+  [[nodiscard]] bool holds_rows() const noexcept { return linear_precision_ == LinearPrecision::kNvfp4; }
+
   std::unique_ptr<const CudaDevice> device_;
   Stream owned_stream_;  // empty when the caller gave one
   cudaStream_t stream_;
-  RowCopies row_copies_;  // copies of weights as rows, which cuBLASLt reads
-  LinearPrecision linear_precision_;
+  LinearPrecision linear_precision_;  // what is served
   std::optional<StepUpload> step_upload_{std::in_place};
   void* scratch_memory_ = nullptr;
   Scratch scratch_;
@@ -306,19 +302,16 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& o
     DSV4RT_ASSIGN_OR_RETURN(owned, create_stream());
     stream = owned.get();
   }
-  RowCopies copies = RowCopies::kNone;
   std::unique_ptr<CublasLtLinear> library;
-  if (!options.deterministic) {
+  if (options.linear_precision == LinearPrecision::kNvfp4) {
     auto created = CublasLtLinear::create(device->facts().compute_major);
     if (!created.ok()) {
-      return Status{created.status().code(), "backend cuda: deterministic = false: " + created.status().message()};
+      return Status{created.status().code(), "backend cuda: linear_precision nvfp4: " + created.status().message()};
     }
     library = std::move(created).value();
-    copies = library->row_copies();
   }
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(std::move(device), std::move(owned), stream, copies,
-                                                                options.linear_precision, std::move(library),
-                                                                options.on_warning));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(
+      std::move(device), std::move(owned), stream, options.linear_precision, std::move(library), options.on_warning));
 }
 
 }  // namespace dsv4rt

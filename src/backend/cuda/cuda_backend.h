@@ -15,8 +15,6 @@ struct CudaBackendOptions {
   int device = 0;  // CUDA ordinal
   // cudaStream_t that all work is enqueued on; it outlives the backend. Null: a stream of its own.
   void* stream = nullptr;
-  // False: EngineOptions::deterministic is off; pack_linear and Ops::linear use cuBLASLt where it has a product.
-  bool deterministic = true;
   LinearPrecision linear_precision = LinearPrecision::kExact;
   // Told of every reason for which an operation runs on slow kernels, once: at the backend's creation or by the thread
   // that calls the operation. May be empty.
@@ -28,7 +26,8 @@ struct CudaBackendOptions {
 // many do); kResourceExhausted.
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaBackendOptions& options);
 
-// What such a backend takes of scratch memory (Backend::scratch_bytes) while it is deterministic; asks no device.
+// What such a backend takes of scratch memory (Backend::scratch_bytes) but with LinearPrecision::kNvfp4; asks no
+// device.
 std::int64_t cuda_scratch_bytes(const StepShapes& shapes);
 
 }  // namespace dsv4rt

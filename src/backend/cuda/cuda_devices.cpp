@@ -20,23 +20,6 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// What cuBLASLt multiplies on the current device.
-std::vector<std::string> cublaslt_weights(int compute_major) {
-  const auto library = cuda::CublasLtLinear::create(compute_major);
-  if (!library.ok()) return {};
-  switch ((*library)->row_copies()) {
-    case cuda::RowCopies::kNone:
-      return {};
-    case cuda::RowCopies::kBf16:
-      return {"bf16"};
-    case cuda::RowCopies::kBf16AndFp8:
-      return {"bf16", "fp8"};
-    case cuda::RowCopies::kBf16AndNvfp4:
-      return {"bf16", "nvfp4"};
-  }
-  return {};
-}
-
 Status inspect_device(CudaDeviceReport& device) {
   cudaDeviceProp properties{};
   DSV4RT_CUDA_TRY(cudaGetDeviceProperties(&properties, device.ordinal));
@@ -55,7 +38,8 @@ Status inspect_device(CudaDeviceReport& device) {
   std::size_t total = 0;
   DSV4RT_CUDA_TRY(cudaMemGetInfo(&free, &total));
   device.free_bytes = static_cast<std::int64_t>(free);
-  device.cublaslt_weights = cublaslt_weights(device.compute_major);
+  const auto library = cuda::CublasLtLinear::create(device.compute_major);
+  device.has_nvfp4_products = library.ok() && *library != nullptr;
   return {};
 }
 

@@ -57,7 +57,8 @@ TEST_F(CApiErrorTest, CreateNamesWhatIsWrong) {
   expect_in(refused([](Options& o) { o.linear_precision = "fp7"; }, DSV4RT_INVALID_ARGUMENT), "fp7");
   expect_in(refused([](Options& o) { o.first_layer = 4; }, DSV4RT_INVALID_ARGUMENT), "first_layer");
   expect_in(refused([](Options& o) { o.max_context_tokens = 0; }, DSV4RT_INVALID_ARGUMENT), "max_context_tokens");
-  expect_in(refused([](Options& o) { o.nondeterministic = 2; }, DSV4RT_INVALID_ARGUMENT), "nondeterministic");
+  expect_in(refused([](Options& o) { o.nondeterministic = 1; }, DSV4RT_UNSUPPORTED),
+            "nondeterministic: 1; accepted: 0");
   expect_in(refused([](Options& o) { o.memory_limit_bytes = 1; }, DSV4RT_RESOURCE_EXHAUSTED), "SWA_KV");
 }
 

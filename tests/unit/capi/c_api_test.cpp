@@ -324,6 +324,7 @@ TEST_F(CApiTest, LinearPrecisionIsTaken) {
   EXPECT_EQ(precision(nullptr), LinearPrecision::kExact);
   EXPECT_EQ(precision("exact"), LinearPrecision::kExact);
   EXPECT_EQ(precision("fp8"), LinearPrecision::kFp8);
+  EXPECT_EQ(precision("nvfp4"), LinearPrecision::kNvfp4);
   dsv4rt_engine* engine = nullptr;
   char message[512] = "";
   ASSERT_EQ(dsv4rt_engine_create(&given, &engine, message, sizeof(message)), DSV4RT_OK) << message;

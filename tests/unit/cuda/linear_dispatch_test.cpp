@@ -201,10 +201,15 @@ TEST(LinearDispatch, PrecisionThatIsServedIsThatOfTheTiles) {
     for (const LinearPrecision asked : {LinearPrecision::kExact, LinearPrecision::kFp8}) {
       const auto tiles = cuda::tiles_of_shape(has_sm90a, WeightEncoding::kFp8Block128, ActivationRounding::kFp8Block128,
                                               64, 128, asked);
-      EXPECT_EQ(cuda::served_precision(has_sm90a, asked) == LinearPrecision::kFp8, tiles == TileKind::kFp8Products);
+      EXPECT_EQ(cuda::served_precision(has_sm90a, false, asked) == LinearPrecision::kFp8,
+                tiles == TileKind::kFp8Products);
     }
   }
-  EXPECT_EQ(cuda::served_precision(true, LinearPrecision::kFp8), LinearPrecision::kFp8);
+  EXPECT_EQ(cuda::served_precision(true, false, LinearPrecision::kFp8), LinearPrecision::kFp8);
+  EXPECT_EQ(cuda::served_precision(true, false, LinearPrecision::kNvfp4), LinearPrecision::kExact);
+  EXPECT_EQ(cuda::served_precision(false, true, LinearPrecision::kNvfp4), LinearPrecision::kNvfp4);
+  EXPECT_EQ(cuda::served_precision(false, true, LinearPrecision::kFp8), LinearPrecision::kExact);
+  EXPECT_EQ(cuda::served_precision(false, true, LinearPrecision::kExact), LinearPrecision::kExact);
 }
 
 // NVFP4 and whatever else lies in lanes.

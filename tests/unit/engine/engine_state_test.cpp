@@ -166,6 +166,8 @@ TEST(EnginePrecision, IsThatOfTheBackend) {
   const auto expect_told = [&engine](LinearPrecision precision, const TraceTolerance& tolerance) {
     const auto json = nlohmann::json::parse(engine->describe().value());
     EXPECT_EQ(json["linear_precision"], linear_precision_name(precision));
+    EXPECT_EQ(json["deterministic"], precision != LinearPrecision::kNvfp4);
+    EXPECT_EQ(EngineInspector(*engine).deterministic(), precision != LinearPrecision::kNvfp4);
     EXPECT_EQ(EngineInspector(*engine).linear_precision(), precision);
     EXPECT_EQ(default_tolerance(*engine).output_relative_error, tolerance.output_relative_error);
   };
@@ -176,6 +178,8 @@ TEST(EnginePrecision, IsThatOfTheBackend) {
   expect_told(LinearPrecision::kExact, TraceTolerance::fp8_linears());
   backend->precision = LinearPrecision::kFp8;
   expect_told(LinearPrecision::kFp8, TraceTolerance::fp8_precision());
+  backend->precision = LinearPrecision::kNvfp4;
+  expect_told(LinearPrecision::kNvfp4, TraceTolerance::fp8_linears());
 }
 
 TEST_F(EngineStateTest, LayersKeepTheModelsNumbers) {

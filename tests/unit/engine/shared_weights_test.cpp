@@ -86,7 +86,6 @@ TEST_F(SharedWeights, OptionsThatMeanOtherWeightsAreRefused) {
   refused([](auto& o) { o.first_layer = 1; }, {"first_layer: 1; accepted: 0"});
   refused([](auto& o) { o.layer_count = 2; }, {"layer_count: 2; accepted: "});
   refused([](auto& o) { o.allow_non_finite_weights = true; }, {"allow_non_finite_weights: 1; accepted: 0"});
-  refused([](auto& o) { o.deterministic = false; }, {"deterministic: 0; accepted: 1"});
   refused([](auto& o) { o.linear_precision = LinearPrecision::kFp8; }, {"linear_precision: fp8; accepted: exact"});
   refused([](auto& o) { o.limits.max_sequences = 0; }, {"max_sequences"});
   EXPECT_OK(owner->create_sharing(options()));

@@ -32,6 +32,9 @@ TEST(EngineFlags, LinearPrecisionIsTaken) {
   const auto fp8 = options_of({"--linear-precision", "fp8"});
   ASSERT_OK(fp8);
   EXPECT_EQ(fp8->linear_precision, LinearPrecision::kFp8);
+  const auto nvfp4 = options_of({"--linear-precision", "nvfp4"});
+  ASSERT_OK(nvfp4);
+  EXPECT_EQ(nvfp4->linear_precision, LinearPrecision::kNvfp4);
 }
 
 TEST(EngineFlags, OtherNamesAreRefusedByFlagAndValue) {

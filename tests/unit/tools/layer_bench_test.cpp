@@ -58,11 +58,11 @@ TEST(LayerBench, OptionsThatAreNotPositiveAreNamed) {
   EXPECT_TRUE(fails_with(refused(options), StatusCode::kInvalidArgument, {"prefill_tokens", "0"}));
 }
 
-// The CPU is deterministic whatever is asked of it.
+// The CPU is exact whatever is asked of it.
 TEST(LayerBench, NothingIsGivenUpOnTheCpu) {
   EngineOptions options = bench_engine(kSmall);
   const std::int64_t planned = make_engine(options)->memory().total_bytes;
-  options.deterministic = false;
+  options.linear_precision = LinearPrecision::kNvfp4;
   const auto engine = make_engine(options);
   EXPECT_TRUE(EngineInspector(*engine).deterministic());
   EXPECT_EQ(engine->memory().total_bytes, planned);

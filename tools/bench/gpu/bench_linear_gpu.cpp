@@ -3,10 +3,8 @@
 // With --family the kernel families that it names run one by one instead, each checked for the same bytes, and --csv
 // FILE gets a line for every problem, T and family; with --fp8 they multiply E4M3 (LinearPrecision::kFp8).
 //
-// Every problem runs three times, rounding of x included: with the exact products, with those of E4M3 where it has
-// any, and by cuBLASLt where it can take the weight. Products of wo_a by E4M3 find their inputs encoded, as attention
-// leaves them. The crossover gives CublasLtLinear::kLeastWork, from which
-// EngineOptions::deterministic = false uses cuBLASLt.
+// Every problem runs with the exact products and with those of E4M3 where it has any, rounding of x included. Products
+// of wo_a by E4M3 find their inputs encoded, as attention leaves them.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,7 +21,6 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kernels/linear/cublaslt/cublaslt_linear.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "backend/cuda/kernels/linear/shared/encode_input.h"
@@ -217,17 +214,10 @@ class LinearBench {
     require_cuda(cudaMalloc(&scratch_memory_, kScratchBytes), "scratch");
     auto backend = create_cuda_backend({.device = 0, .stream = nullptr});
     if (!backend.ok()) fail(backend.status().to_string());
-    prepare_machine(exact_, std::move(backend).value(), nullptr);
+    prepare_machine(exact_, std::move(backend).value());
     auto products = create_cuda_backend({.device = 0, .linear_precision = LinearPrecision::kFp8});
     if (!products.ok()) fail(products.status().to_string());
-    prepare_machine(fp8_, std::move(products).value(), nullptr);
-    auto fast = create_cuda_backend({.device = 0, .stream = nullptr, .deterministic = false});
-    auto library = cuda::CublasLtLinear::create(exact_.device->facts().compute_major, 0);
-    if (fast.ok() && library.ok()) {
-      prepare_machine(fast_, std::move(fast).value(), std::move(library).value());
-    } else {
-      std::printf("# without cuBLASLt: %s\n", fast.status().to_string().c_str());
-    }
+    prepare_machine(fp8_, std::move(products).value());
   }
 
   void run(const Problem& problem, const std::vector<std::int32_t>& token_counts, const std::vector<Family>& families,
@@ -242,7 +232,6 @@ class LinearBench {
     }
     exact_.weights.clear();
     fp8_.weights.clear();
-    fast_.weights.clear();
   }
 
   [[nodiscard]] bool failed() const { return failed_; }
@@ -250,14 +239,13 @@ class LinearBench {
  private:
   static constexpr std::size_t kScratchBytes = std::size_t{256} << 20;
 
-  void prepare_machine(Machine& machine, std::unique_ptr<Backend> backend,
-                       std::unique_ptr<cuda::CublasLtLinear> library) {
+  void prepare_machine(Machine& machine, std::unique_ptr<Backend> backend) {
     machine.backend = std::move(backend);
     machine.scratch = cuda::Scratch(static_cast<std::byte*>(scratch_memory_), kScratchBytes);
     auto device = cuda::CudaDevice::create(0);
     if (!device.ok()) fail(device.status().to_string());
     machine.device = std::move(device).value();
-    machine.ops = std::make_unique<cuda::CudaOps>(*machine.device, stream_, machine.scratch, std::move(library));
+    machine.ops = std::make_unique<cuda::CudaOps>(*machine.device, stream_, machine.scratch);
   }
 
   // All machines' weights, or those of the one that families run on.
@@ -275,7 +263,6 @@ class LinearBench {
     const bool multiplies_codes =
         std::ranges::any_of(problem.parts, [](const Part& part) { return part.encoding == kFp8; });
     if (all ? multiplies_codes : fp8) pack_sets(fp8_);
-    if (fast_.backend != nullptr && all) pack_sets(fast_);
     std::printf("# %s: %.1f MB of weights, %d sets, packed at %.2f GB/s\n", problem.name.c_str(), weight_bytes_ * 1e-6,
                 sets_, weight_bytes_ * sets_ * 1e-9 / seconds.count());
   }
@@ -333,7 +320,7 @@ class LinearBench {
       bytes += static_cast<double>(output_bytes(part, tokens));
     }
     const double floor = 1e6 * std::max(bytes / read_bytes_per_second(), seconds_of_flops);
-    for (Machine* machine : {&exact_, &fp8_, &fast_}) {
+    for (Machine* machine : {&exact_, &fp8_}) {
       if (machine->weights.empty()) continue;
       for (std::size_t p = 0; p < outputs.size(); ++p) {
         fill_on_device(outputs[p], 0xff, output_bytes(problem.parts[p], tokens));
@@ -346,12 +333,9 @@ class LinearBench {
       const GraphTime time = time_in_graph(stream_, tokens >= 2048 ? 4 : 2 * sets_, 20, work);
       std::printf(
           "%-15s %-8s T %5d  %9.2f us  floor %8.2f  ratio %5.2f  %6.0f GB/s  %6.0f TFLOP/s  nodes %zu  error %.1e%s\n",
-          problem.name.c_str(),
-          machine == &exact_ ? "exact"
-          : machine == &fp8_ ? "fp8"
-                             : "cuBLASLt",
-          tokens, time.microseconds, floor, time.microseconds / floor, bytes * 1e-3 / time.microseconds,
-          flops * 1e-6 / time.microseconds, time.nodes, error, error < 1e-2 ? "" : "  WRONG");
+          problem.name.c_str(), machine == &exact_ ? "exact" : "fp8", tokens, time.microseconds, floor,
+          time.microseconds / floor, bytes * 1e-3 / time.microseconds, flops * 1e-6 / time.microseconds, time.nodes,
+          error, error < 1e-2 ? "" : "  WRONG");
       std::fflush(stdout);
     }
     free_inputs(inputs);
@@ -513,7 +497,6 @@ class LinearBench {
   void* scratch_memory_ = nullptr;
   Machine exact_;
   Machine fp8_;
-  Machine fast_;  // empty without cuBLASLt
   std::vector<HostMatrix> matrices_;
   double weight_bytes_ = 0;
   int sets_ = 1;
@@ -525,7 +508,7 @@ class LinearBench {
 
 int main(int argc, char** argv) {
   using namespace dsv4rt::bench;
-  CLI::App app("Linears of V4-Flash and V4-Pro on the GPU: exact, of E4M3 and by cuBLASLt, or family by family");
+  CLI::App app("Linears of V4-Flash and V4-Pro on the GPU: exact and of E4M3, or family by family");
   std::vector<std::int32_t> tokens{1, 8, 32, 64, 128, 256, 512, 2048, 8192};
   std::string only;
   std::vector<std::string> names;

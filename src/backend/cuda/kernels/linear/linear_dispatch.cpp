@@ -312,8 +312,10 @@ std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, 
   return plain ? std::optional(TileKind::kBf16) : std::nullopt;
 }
 
-LinearPrecision served_precision(bool has_sm90a, LinearPrecision asked) noexcept {
-  return has_sm90a ? asked : LinearPrecision::kExact;
+LinearPrecision served_precision(bool has_sm90a, bool has_nvfp4_products, LinearPrecision asked) noexcept {
+  const bool served =
+      (asked == LinearPrecision::kFp8 && has_sm90a) || (asked == LinearPrecision::kNvfp4 && has_nvfp4_products);
+  return served ? asked : LinearPrecision::kExact;
 }
 
 Status check_input(const LinearShape& shape, const void* x, std::int64_t x_stride) {

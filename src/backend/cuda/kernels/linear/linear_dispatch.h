@@ -21,7 +21,7 @@
 
 namespace dsv4rt::cuda {
 
-// CublasLtLinear::takes() decides apart from these, where results need not be deterministic.
+// CublasLtLinear::takes() decides apart from these (LinearPrecision::kNvfp4).
 enum class LinearFamily : std::uint8_t {
   kPortable,  // mma.sync, weights packed in lanes: every device, encoding and shape
   kGemv,      // a few tokens: inputs are rounded and normed in the kernel, a block for each segment
@@ -37,8 +37,8 @@ enum class LinearFamily : std::uint8_t {
 std::optional<TileKind> tiles_of_shape(bool has_sm90a, WeightEncoding encoding, ActivationRounding activation,
                                        std::int64_t outputs, std::int64_t inputs,
                                        LinearPrecision precision = LinearPrecision::kExact);
-// What is served where `asked` is asked for: kFp8 needs tiles.
-LinearPrecision served_precision(bool has_sm90a, LinearPrecision asked) noexcept;
+// What is served where `asked` is asked for: kFp8 needs tiles, kNvfp4 a device whose cuBLASLt has such products.
+LinearPrecision served_precision(bool has_sm90a, bool has_nvfp4_products, LinearPrecision asked) noexcept;
 
 // What the choice depends on of one call.
 struct LinearShape {

@@ -9,31 +9,9 @@
 namespace dsv4rt::cuda {
 namespace {
 
-// How cuBLASLt says an encoding; scale modes are not used for BF16.
-struct OperandType {
-  const char* name = "";
-  cudaDataType_t type = CUDA_R_16BF;
-  std::int32_t weight_scales = 0;
-  std::int32_t x_scales = 0;
-};
-
-OperandType operand_type(WeightEncoding encoding) {
-  switch (encoding) {
-    case WeightEncoding::kBf16:
-      return {"BF16", CUDA_R_16BF, 0, 0};
-    case WeightEncoding::kFp8Block128:
-      return {"FP8", CUDA_R_8F_E4M3, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
-              CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F};
-    case WeightEncoding::kNvfp4:
-      return {"NVFP4", CUDA_R_4F_E2M1, CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3,
-              CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3};
-  }
-  return {};
-}
-
 std::string text_of(const ProductShape& shape) {
-  return std::string(operand_type(shape.operands).name) + " [" + std::to_string(shape.outputs) + ", " +
-         std::to_string(shape.inputs) + "] with " + std::to_string(shape.tokens) + " tokens";
+  return "NVFP4 [" + std::to_string(shape.outputs) + ", " + std::to_string(shape.inputs) + "] with " +
+         std::to_string(shape.tokens) + " tokens";
 }
 
 Status set_scales(const CublasLt& lt, const MatmulDescriptor& operation, const void* weight, const void* x) {
@@ -41,9 +19,10 @@ Status set_scales(const CublasLt& lt, const MatmulDescriptor& operation, const v
   return set_attribute(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x);
 }
 
-Status set_scale_modes(const CublasLt& lt, const MatmulDescriptor& operation, const OperandType& operands) {
-  DSV4RT_RETURN_IF_ERROR(set_attribute(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, operands.weight_scales));
-  return set_attribute(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, operands.x_scales);
+Status set_scale_modes(const CublasLt& lt, const MatmulDescriptor& operation) {
+  constexpr std::int32_t kMode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  DSV4RT_RETURN_IF_ERROR(set_attribute(lt, operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kMode));
+  return set_attribute(lt, operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kMode);
 }
 
 // Pointers are promised no more than this; the default assumes 256.
@@ -63,32 +42,23 @@ bool has_nvfp4_products(const CublasLt& lt, cublasLtHandle_t handle) {
   alignas(16) static constexpr std::byte kScales[16]{};  // never read: an address of the right alignment
   constexpr std::int64_t kSide = 4096;
   return std::ranges::all_of(std::array{OutputType::kBf16, OutputType::kF32}, [&](OutputType output) {
-    const ProductShape shape{.outputs = kSide,
-                             .inputs = kSide,
-                             .tokens = kSide,
-                             .operands = WeightEncoding::kNvfp4,
-                             .output = output,
-                             .x_stride = kSide,
-                             .y_stride = kSide};
+    const ProductShape shape{.outputs = kSide, .inputs = kSide, .tokens = kSide, .output = output, .y_stride = kSide};
     return CublasLtProduct::create(lt, handle, shape, {.weight_scales = kScales, .x_scales = kScales}).ok();
   });
 }
 
 Result<CublasLtProduct> CublasLtProduct::create(const CublasLt& lt, cublasLtHandle_t handle, const ProductShape& shape,
                                                 const ProductOperands& example) {
-  const OperandType operands = operand_type(shape.operands);
   const cudaDataType_t output = shape.output == OutputType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
   DSV4RT_ASSIGN_OR_RETURN(MatmulDescriptor operation, create_matmul_descriptor(lt));
   const cublasOperation_t transposed = CUBLAS_OP_T;
   DSV4RT_RETURN_IF_ERROR(set_attribute(lt, operation, CUBLASLT_MATMUL_DESC_TRANSA, transposed));
-  if (shape.operands != WeightEncoding::kBf16) {
-    DSV4RT_RETURN_IF_ERROR(set_scale_modes(lt, operation, operands));
-    DSV4RT_RETURN_IF_ERROR(set_scales(lt, operation, example.weight_scales, example.x_scales));
-  }
+  DSV4RT_RETURN_IF_ERROR(set_scale_modes(lt, operation));
+  DSV4RT_RETURN_IF_ERROR(set_scales(lt, operation, example.weight_scales, example.x_scales));
   DSV4RT_ASSIGN_OR_RETURN(MatrixLayout weight,
-                          create_matrix_layout(lt, operands.type, shape.inputs, shape.outputs, shape.inputs));
+                          create_matrix_layout(lt, CUDA_R_4F_E2M1, shape.inputs, shape.outputs, shape.inputs));
   DSV4RT_ASSIGN_OR_RETURN(MatrixLayout x,
-                          create_matrix_layout(lt, operands.type, shape.inputs, shape.tokens, shape.x_stride));
+                          create_matrix_layout(lt, CUDA_R_4F_E2M1, shape.inputs, shape.tokens, shape.inputs));
   DSV4RT_ASSIGN_OR_RETURN(MatrixLayout y,
                           create_matrix_layout(lt, output, shape.outputs, shape.tokens, shape.y_stride));
   CublasLtProduct product(std::move(operation), std::move(weight), std::move(x), std::move(y));
@@ -114,9 +84,7 @@ Result<CublasLtProduct> CublasLtProduct::create(const CublasLt& lt, cublasLtHand
 Status CublasLtProduct::run(const CublasLt& lt, cublasLtHandle_t handle, const ProductOperands& operands,
                             cudaStream_t stream) const {
   const float zero = 0.0F;
-  if (operands.weight_scales != nullptr) {
-    DSV4RT_RETURN_IF_ERROR(set_scales(lt, operation_, operands.weight_scales, operands.x_scales));
-  }
+  DSV4RT_RETURN_IF_ERROR(set_scales(lt, operation_, operands.weight_scales, operands.x_scales));
   DSV4RT_CUBLASLT_TRY(lt, cublasLtMatmul, handle, operation_.get(), &operands.global_scale, operands.weight,
                       weight_.get(), operands.x, x_.get(), &zero, operands.y, y_.get(), operands.y, y_.get(),
                       &algorithm_, operands.workspace, kProductWorkspaceBytes, stream);

@@ -1,4 +1,4 @@
-// One matrix product of cuBLASLt: y[T, N] = x[T, K] * W^T for a shape, with the algorithm its heuristics choose.
+// One NVFP4 product of cuBLASLt: y[T, N] = x[T, K] * W^T for a shape, with the algorithm its heuristics choose.
 //
 // cuBLASLt counts columns first: W is its A [K, N] transposed, x its B [K, T], y its D [N, T].
 #pragma once
@@ -10,17 +10,14 @@
 
 #include "backend/cuda/device/cublaslt_handles.h"
 #include "backend/ops.h"
-#include "checkpoint/host_linear.h"
 
 namespace dsv4rt::cuda {
 
 struct ProductShape {
-  std::int64_t outputs = 0;                         // N
-  std::int64_t inputs = 0;                          // K
-  std::int32_t tokens = 0;                          // T
-  WeightEncoding operands = WeightEncoding::kBf16;  // encoding of both operands
+  std::int64_t outputs = 0;  // N
+  std::int64_t inputs = 0;   // K, a multiple of 32
+  std::int32_t tokens = 0;   // T
   OutputType output = OutputType::kBf16;
-  std::int64_t x_stride = 0;
   std::int64_t y_stride = 0;
 
   auto operator<=>(const ProductShape&) const = default;
@@ -28,24 +25,18 @@ struct ProductShape {
 
 // Device memory of one product. x, y and the scales are 16-byte aligned.
 struct ProductOperands {
-  const void* weight = nullptr;  // [N, K], 256-byte aligned
-  const void* x = nullptr;       // [T, K], rows x_stride apart
+  const void* weight = nullptr;  // E2M1 [N, K], 256-byte aligned
+  const void* x = nullptr;       // E2M1 [T, K]
   void* y = nullptr;             // [T, N], rows y_stride apart
-  // FP8, FP32: of the weight [ceil(N / 128)][product_scale_stride(K)], of x [K / 128][T]; T is a multiple of 4.
-  // NVFP4, E4M3: of [N, K / 16] and [T, K / 16] in tiles (nvfp4_scale_tiles.h); K is a multiple of 32.
+  // E4M3 of [N, K / 16] and [T, K / 16] in tiles (nvfp4_scale_tiles.h).
   const void* weight_scales = nullptr;
   const void* x_scales = nullptr;
   float global_scale = 1.0F;       // y is multiplied by it
   std::byte* workspace = nullptr;  // kProductWorkspaceBytes, 256-byte aligned
 };
 
-// What NVIDIA recommends for Hopper.
+// What NVIDIA recommends.
 inline constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
-
-// Scales from one row of 128x128 weight blocks to the next: the blocks of a row, rounded up to 4.
-constexpr std::int64_t product_scale_stride(std::int64_t inputs) {
-  return (inputs / 128 + 3) / 4 * 4;
-}
 
 // Whether cuBLASLt has algorithms for NVFP4 operands on the handle's device, asked with one shape. Host only.
 bool has_nvfp4_products(const CublasLt& lt, cublasLtHandle_t handle);

@@ -31,6 +31,6 @@ std::optional<TileKind> tile_kind_of(bool has_sm90a, const HostLinear& weight, L
 // All throw std::bad_alloc. The stored arrays are long enough.
 PackedBytes pack_wgmma(const HostLinear& weight, TileKind kind);
 PackedBytes pack_mma(const HostLinear& weight);
-PackedBytes pack_rows(const HostLinear& weight);
+PackedBytes pack_rows(const HostLinear& weight);  // precondition: can_be_rows(weight)
 
 }  // namespace dsv4rt::cuda

@@ -22,10 +22,8 @@
 //   FP8 scales     float [ceil(out / 16)][ceil(in / 128)]: the 128x128 block that holds the group
 //   NVFP4 scales   E4M3 [groups][k / 16][16]: of each row's 16 inputs
 //
-// Where results need not be deterministic a weight may be held a second time, as rows: what cuBLASLt takes.
-//   BF16    [out][in]
-//   FP8     E4M3 codes [out][in]; scales float [ceil(out / 128)][product_scale_stride(in)]
-//   NVFP4   E2M1 codes [out][in / 2], low nibble first; scales E4M3 without signs, in tiles (nvfp4_scale_tiles.h)
+// Rows, which LinearPrecision::kNvfp4 holds of NVFP4 weights beside lanes: what cuBLASLt takes.
+//   E2M1 codes [out][in / 2], low nibble first; scales E4M3 without signs, in tiles (nvfp4_scale_tiles.h)
 #pragma once
 
 #include <memory>
@@ -42,14 +40,6 @@ namespace dsv4rt::cuda {
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileInputs = 16;
 inline constexpr int kInputPadding = 64;
-
-// Says which weights are held as rows too, provided that their shape fits.
-enum class RowCopies : std::uint8_t {
-  kNone,
-  kBf16,
-  kBf16AndFp8,    // compute capability 9.0: cuBLASLt has the checkpoints' 128x128 scales there alone
-  kBf16AndNvfp4,  // 10.x
-};
 
 // bytes() is that of the first copy: a step reads one of the two.
 class CudaPackedLinear final : public PackedLinear {
@@ -86,14 +76,15 @@ class CudaPackedLinear final : public PackedLinear {
   Buffer row_scales_;
 };
 
-bool held_as_rows(const HostLinear& weight, RowCopies copies);
-// The bytes of the second copy; 0 without one.
-std::int64_t row_copy_bytes(const HostLinear& weight, RowCopies copies);
+// Whether cuBLASLt can multiply the weight in NVFP4.
+bool can_be_rows(const HostLinear& weight);
+// The bytes of rows; 0 for a weight that cannot be held so.
+std::int64_t row_copy_bytes(const HostLinear& weight);
 
-// Packs on the host and uploads. kUnsupported naming the tensor when first_row is not a multiple of 16,
-// kBadInput when the stored arrays are too short.
+// Packs on the host and uploads; with_rows: as rows too, where it can. kUnsupported naming the tensor when first_row is
+// not a multiple of 16, kBadInput when the stored arrays are too short.
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
-                                                  RowCopies copies,
+                                                  bool with_rows = false,
                                                   LinearPrecision precision = LinearPrecision::kExact);
 
 }  // namespace dsv4rt::cuda
