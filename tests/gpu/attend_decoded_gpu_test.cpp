@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/context_split.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "gpu/support/attend_gpu.h"
 #include "support/expect_ok.h"

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/attend/block_launch.h"
 #include "gpu/support/attend_gpu.h"
 #include "support/expect_ok.h"

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/cuda_error.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/run_launch.h"

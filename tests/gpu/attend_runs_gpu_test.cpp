@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "attention/context_split.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/run_launch.h"
 #include "backend/cuda/kernels/attend/warpgroup_launch.h"

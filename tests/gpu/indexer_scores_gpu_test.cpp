@@ -4,6 +4,7 @@
 #include <cstring>
 #include <cuda_runtime_api.h>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/indexer_topk/params.h"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "base/arithmetic.h"

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/device/captured_graph.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/device/current_device.h"
 #include "backend/cuda/kernels/cache_moves/copy_regions.h"
 #include "backend/cuda/nccl/deadline_watch.h"

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "gpu/support/gpu.h"

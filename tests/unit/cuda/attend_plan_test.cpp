@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/attend_weights.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/attend/dense_splits.h"
 #include "backend/cuda/kernels/attend/plan.h"
 #include "backend/cuda/kernels/attend/run_limits.h"

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/boundary_state.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/row_ops.h"
 #include "base/try.h"
 #include "support/expect_ok.h"

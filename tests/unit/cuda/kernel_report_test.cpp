@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "support/expect_ok.h"
 #include "support/fake_device_driver.h"
 

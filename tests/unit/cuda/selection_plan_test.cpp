@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "backend/cuda/kernels/write_kv/launch.h"
 #include "engine/step_shape.h"

@@ -15,6 +15,7 @@
 #include "backend/attend_weights.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/indexer_topk/select_state.h"
 #include "graph_timing.h"
 #include "support/attend_case.h"

@@ -15,6 +15,7 @@
 #include <CLI/CLI.hpp>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/indexer_topk/stages.h"
 #include "graph_timing.h"
 #include "layout/rounding.h"

@@ -21,6 +21,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/linear/linear_launch.h"
 #include "backend/cuda/kernels/linear/packing/packed_linear.h"
 #include "backend/cuda/kernels/linear/shared/encode_input.h"

@@ -16,6 +16,7 @@
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/write_kv/launch.h"
 #include "gpu_bench_support.h"
 #include "graph_timing.h"

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "backend/cuda/device/cuda_device.h"
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 #include "backend/cuda/scratch.h"
 #include "backend/ops.h"

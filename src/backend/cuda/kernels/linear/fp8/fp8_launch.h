@@ -7,6 +7,8 @@
 
 namespace dsv4rt::cuda {
 
+class CudaDevice;
+
 // Any number of clusters.
 Status launch_fp8(const CudaDevice& device, const PrefillParams& p, const LinearPlan& plan, cudaStream_t stream);
 

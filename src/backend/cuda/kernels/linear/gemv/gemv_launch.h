@@ -7,6 +7,8 @@
 
 namespace dsv4rt::cuda {
 
+class CudaDevice;
+
 // p.items clusters of p.segments blocks.
 Status launch_gemv(const CudaDevice& device, const LinearParams& p, const LinearPlan& plan, cudaStream_t stream);
 

@@ -7,6 +7,8 @@
 
 namespace dsv4rt::cuda {
 
+class CudaDevice;
+
 // p.items clusters of p.segments / groups blocks.
 Status launch_splitk(const CudaDevice& device, const LinearParams& p, const LinearPlan& plan, cudaStream_t stream);
 

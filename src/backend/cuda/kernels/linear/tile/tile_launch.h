@@ -1,11 +1,14 @@
 // Launches of the tile kernel.
 #pragma once
 
+#include <array>
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/kernels/linear/linear_dispatch.h"
 
 namespace dsv4rt::cuda {
+
+class CudaDevice;
 
 // Any number of clusters.
 Status launch_tiles(const CudaDevice& device, const LinearParams& p, const LinearPlan& plan, cudaStream_t stream);
