@@ -21,7 +21,8 @@ endif()
 # DSV4RT_HAVE_CUDA: whether the CUDA backend is built. Its kernels take minutes to compile, so AUTO builds them
 # where they can run: with a toolkit and a GPU in this machine.
 # The toolkit's parts in use: nvcc, the static runtime, the headers of the driver, of NVTX and of cuBLASLt. The library
-# libcublasLt.so is loaded by programs that ask for it (LinearPrecision::kNvfp4), never linked.
+# libcublasLt.so is loaded by programs that ask for it (LinearPrecision::kNvfp4), never linked. Its NVFP4 operands came
+# with 12.8; nothing before 12.9 was tried.
 set(DSV4RT_HAVE_CUDA OFF)
 if(DSV4RT_CUDA STREQUAL "ON")
   find_package(CUDAToolkit 12.9 REQUIRED)

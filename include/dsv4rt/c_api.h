@@ -39,7 +39,8 @@ extern "C" {
 // 10  accepted counts on the device          11  engines of several ranks
 // 12  linear_precision                       13  steps that hand sequences over to a rank,
 //                                               claim
-#define DSV4RT_C_API_VERSION 13
+// 14  linear_precision "nvfp4"; nondeterministic = 1 is refused
+#define DSV4RT_C_API_VERSION 14
 
 // ---- Library ------------------------------------------------------------------------------------
 

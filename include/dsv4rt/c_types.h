@@ -91,10 +91,10 @@ enum { DSV4RT_PARALLEL_TENSOR = 1, DSV4RT_PARALLEL_CONTEXT = 2 };
 // described. Every rank creates its engine with the same options but for rank and device; with backend "cpu" over MPI,
 // which the caller has initialised, with backend "cuda" over NCCL.
 typedef struct dsv4rt_parallel_options {
-  size_t struct_size;              // set by dsv4rt_parallel_options_init
-  int32_t kind;                    // DSV4RT_PARALLEL_...; required
-  int32_t rank;                    // this process is that one, 0 to size - 1
-  int32_t size;                    // required with backend "cuda"; 0 with backend "cpu": both are the communicator's
+  size_t struct_size;  // set by dsv4rt_parallel_options_init
+  int32_t kind;        // DSV4RT_PARALLEL_...; required
+  int32_t rank;        // this process is that one, 0 to size - 1
+  int32_t size;        // required with backend "cuda"; 0 with backend "cpu": both are the communicator's
   int32_t context_min_tokens;      // DSV4RT_PARALLEL_CONTEXT: shorter steps are computed by every rank
   double deadline_seconds;         // every exchange ends within it
   double create_deadline_seconds;  // dsv4rt_engine_create waits so long for the other ranks

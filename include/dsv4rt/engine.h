@@ -369,7 +369,7 @@ class Engine {
   // Snapshots: a sequence's cache as bytes that describe themselves (docs/cache.md "Snapshots"), to
   // be continued later, in another engine or elsewhere. Between steps only. Outputs and cache of a
   // restored sequence are those of one that was never saved, byte for byte, if both engines have the same
-  // linear_precision, but kNvfp4. Digests of config and weights bind it to the checkpoint.
+  // linear_precision and it is not kNvfp4. Digests of config and weights bind it to the checkpoint.
   // Host memory: one block, or the whole snapshot without a sink. kFailedPrecondition while a step is outstanding, and
   // for an increment on anything but what was last saved (or restored) of the sequence: a save that failed in between
   // does not count; a sequence cut below what was saved, or one that branch made, is saved whole first.

@@ -118,7 +118,7 @@ class Nvfp4ProductGpuTest : public GpuTest {
 
   // Held as rows where the input scale says how.
   std::unique_ptr<PackedLinear> pack_with_rows(const TestMatrix& matrix) {
-    auto weight = cuda::pack_linear(gpu(), *device_, matrix.host, true);
+    auto weight = cuda::pack_linear(gpu(), *device_, matrix.host, LinearPrecision::kNvfp4);
     EXPECT_OK(weight);
     return std::move(weight).value();
   }
@@ -130,11 +130,9 @@ class Nvfp4ProductGpuTest : public GpuTest {
   cuda::Scratch scratch_;
 };
 
-TestMatrix nvfp4_matrix(std::uint32_t seed, float input_scale) {
-  TestMatrix matrix;
+void fill_nvfp4(TestMatrix& matrix, std::uint32_t seed, float input_scale) {
   fill_matrix(matrix, WeightEncoding::kNvfp4, ActivationRounding::kNone, kOut, kIn, seed);
   matrix.host.input_scale = input_scale;
-  return matrix;
 }
 
 // Three weights share x; the last has another input scale, for which x is encoded anew.
@@ -148,7 +146,8 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
   std::vector<std::unique_ptr<PackedLinear>> weights;
   std::vector<std::unique_ptr<PackedLinear>> host_weights;
   for (std::size_t i = 0; i < kInputScales.size(); ++i) {
-    const TestMatrix matrix = nvfp4_matrix(static_cast<std::uint32_t>(i), kInputScales[i]);
+    TestMatrix matrix;
+    fill_nvfp4(matrix, static_cast<std::uint32_t>(i), kInputScales[i]);
     weights.push_back(pack_with_rows(matrix));
     host_weights.push_back(pack(**cpu, matrix.host));
   }
@@ -186,7 +185,9 @@ TEST_F(Nvfp4ProductGpuTest, OperandsAsDocumented) {
 }
 
 TEST_F(Nvfp4ProductGpuTest, ScratchIsTakenAsPlanned) {
-  const auto weight = pack_with_rows(nvfp4_matrix(1, 0x1p-6F));
+  TestMatrix matrix;
+  fill_nvfp4(matrix, 1, 0x1p-6F);
+  const auto weight = pack_with_rows(matrix);
   const DeviceArray<bf16> x(gpu(), std::vector<bf16>(7 * kIn));
   const DeviceArray<float> y(gpu(), std::vector<float>(7 * kYStride));
   const LinearCall call{x.data(), kIn, weight.get(), y.data(), kYStride, OutputType::kF32};
@@ -207,13 +208,16 @@ TEST_F(Nvfp4ProductGpuTest, OtherCallsStayExact) {
   std::vector<bf16> values(static_cast<std::size_t>(kTokens * kIn));
   for (bf16& value : values) value = random_bf16(random, -6, 3);
   const DeviceArray<bf16> x(gpu(), values);
-  const auto with_rows = pack_with_rows(nvfp4_matrix(1, 0x1p-6F));
-  const auto without_scale = pack_with_rows(nvfp4_matrix(2, 0));
-  TestMatrix bf16_matrix;
-  fill_matrix(bf16_matrix, WeightEncoding::kBf16, ActivationRounding::kNone, kOut, kIn, 3);
-  const auto of_bf16 = pack_with_rows(bf16_matrix);
-  constexpr std::int64_t kValues = kTokens * kYStride + 1;
-  const DeviceArray<float> y(gpu(), std::vector<float>(4 * kValues));
+  std::array<TestMatrix, 3> matrices;
+  fill_nvfp4(matrices[0], 1, 0x1p-6F);
+  fill_nvfp4(matrices[1], 2, 0);
+  fill_matrix(matrices[2], WeightEncoding::kBf16, ActivationRounding::kNone, kOut, kIn, 3);
+  const auto with_rows = pack_with_rows(matrices[0]);
+  const auto without_scale = pack_with_rows(matrices[1]);
+  const auto of_bf16 = pack_with_rows(matrices[2]);
+  constexpr std::int64_t kValues = kTokens * kYStride + 4;  // aligned as the array is
+  const std::vector<float> nothing(3 * kValues, -1.5F);
+  const DeviceArray<float> y(gpu(), nothing);
   const auto calls = [&](bool aligned) {
     float* const first = y.data() + (aligned ? 0 : 1);
     return std::array{LinearCall{x.data(), kIn, with_rows.get(), first, kYStride, OutputType::kF32},
@@ -221,6 +225,7 @@ TEST_F(Nvfp4ProductGpuTest, OtherCallsStayExact) {
                       LinearCall{x.data(), kIn, of_bf16.get(), y.data() + 2 * kValues, kYStride, OutputType::kF32}};
   };
   const auto outputs = [&](Ops& ops, bool aligned) {
+    copy_to_device(y.data(), nothing.data(), nothing.size() * sizeof(float));
     const auto given = calls(aligned);
     EXPECT_OK(ops.linear(kTokens, given));
     EXPECT_OK(gpu().synchronize());

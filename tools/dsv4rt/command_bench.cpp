@@ -298,9 +298,9 @@ Status bench_whole_prefill(const BenchFlags& flags) {
   report["deterministic"] = inspector.deterministic();
   report["linear_precision"] = linear_precision_name(inspector.linear_precision());
   if (flags.json != "-") std::cout << table.to_string();
-  return finish_report(report, flags, watch, stage_timer.get(),
-                       std::string("check: a prompt in two halves gives the same outputs") +
-                           (inspector.deterministic() ? ", byte for byte" : ", within 4 % of their norm") + "\n");
+  return finish_report(
+      report, flags, watch, stage_timer.get(),
+      std::string("check: a prompt in two halves gives the same outputs") + closeness(inspector) + "\n");
 }
 
 // Independent engines; without --whole-step, the shape of --batch and --context.

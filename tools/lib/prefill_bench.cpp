@@ -16,10 +16,6 @@
 namespace dsv4rt {
 namespace {
 
-// Distance allowed where sums depend on the number of rows (LinearPrecision::kNvfp4), over half a prompt's outputs in
-// the last layer: twice the 2 % by which products with sums of 14 bits moved them.
-constexpr double kHalvesTolerance = 0.04;
-
 using Clock = std::chrono::steady_clock;
 
 class PrefillBench {
@@ -73,7 +69,7 @@ class PrefillBench {
     DSV4RT_ASSIGN_OR_RETURN(const std::vector<bf16> actual, output(0, second));
     DSV4RT_RETURN_IF_ERROR(engine_.release(halves));
     const double distance = relative_distance(expected, actual);
-    if (agree(distance, inspector_.deterministic(), kHalvesTolerance)) return distance;
+    if (agree(distance, inspector_.deterministic(), kTokenTolerance)) return distance;
     return Status{StatusCode::kMismatch, "the last layer's output for a prompt of " + std::to_string(tokens_) +
                                              " tokens changes by " + std::to_string(distance) +
                                              " of its norm when it is prefilled in two halves"};

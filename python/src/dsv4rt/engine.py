@@ -75,7 +75,7 @@ class Engine:
 
     def create_sharing(self, options: EngineOptions | None = None, **fields: Any) -> Engine:
         """Another engine with the weights of this one, which are in memory once and stay as long as one of their
-        engines does. Without options it has this engine's; profile, backend, device, layers, determinism and
+        engines does. Without options it has this engine's; profile, backend, device, layers and
         linear_precision cannot differ."""
         engine = type(self).__new__(type(self))
         engine._open(_engine_options(options if options is not None else self.options, fields), None, None, owner=self)

@@ -216,7 +216,7 @@ class CudaBackend final : public Backend {
   }
   Result<std::unique_ptr<PackedLinear>> pack_linear(const HostLinear& weight) override {
     DSV4RT_ON_DEVICE(*device_);
-    return cuda::pack_linear(*this, *device_, weight, holds_rows(), linear_precision_);
+    return cuda::pack_linear(*this, *device_, weight, linear_precision_);
   }
   [[nodiscard]] LinearPrecision linear_precision() const noexcept override { return linear_precision_; }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <functional>
 #include <memory>
 
 #include "backend/cuda/device/cuda_device.h"

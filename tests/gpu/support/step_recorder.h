@@ -41,9 +41,9 @@ class StepRecorder {
 
   // Runs the step and returns the outputs of all layers, valid rows only. Padding rows are NaN.
   std::vector<Bf16Bits> run(std::span<const StepEntry> entries, const std::vector<Bf16Bits>& rows,
-                            std::span<const std::int32_t> accepted, std::int32_t pad_to_tokens = 0) {
+                            std::span<const std::int32_t> accepted) {
     const auto hidden = static_cast<std::size_t>(engine_->config().hidden_size);
-    const auto step = engine_->prepare(entries, {.pad_to_tokens = pad_to_tokens, .capture = capture_});
+    const auto step = engine_->prepare(entries, {.capture = capture_});
     EXPECT_OK(step);
     if (!step.ok()) return {};
     auto stream = static_cast<cudaStream_t>(engine_->stream());

@@ -289,6 +289,10 @@ class Files(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done)
             self.assertIn(flag.encode() + b":", done.stderr)
             self.assertIn(b"none", done.stderr)
+        done = run("doctor", "--kernels", "--config", CONFIG, "--linear-precision", "nvfp4")
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn(b"--linear-precision: nvfp4", done.stderr)
+        self.assertIn(b"accepted: exact, fp8", done.stderr)
 
     def test_no_color(self):
         def on_terminal(environment):

@@ -184,7 +184,7 @@ TEST(EngineReplay, CapturedStepsGiveTheSameAnswersAndAreCounted) {
 TEST(EngineReplay, TheReportSaysThePrecisionOfLinears) {
   EngineReplayOptions options = alone_options();
   ASSERT_OK(adopt_limits(options.replay.scheduler, options.engine.limits));
-  for (const LinearPrecision precision : {LinearPrecision::kExact, LinearPrecision::kFp8}) {
+  for (const LinearPrecision precision : kLinearPrecisions) {
     const auto engine = Engine::create(options.engine);
     ASSERT_OK(engine);
     BackendSwap backend(**engine);
@@ -196,6 +196,7 @@ TEST(EngineReplay, TheReportSaysThePrecisionOfLinears) {
     ASSERT_OK(summary);
     const Json told = Json::parse(summary_json(*summary)).at("engine");
     EXPECT_EQ(told.value("linear_precision", "nothing"), linear_precision_name(precision));
+    EXPECT_EQ(told.at("deterministic"), precision != LinearPrecision::kNvfp4);
   }
 }
 

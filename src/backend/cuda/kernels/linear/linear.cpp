@@ -51,19 +51,18 @@ Status CudaOps::linear(std::int32_t tokens, std::span<const LinearCall> calls) {
   DSV4RT_RETURN_IF_ERROR(require(tokens >= 0, "linear", "tokens", tokens, "0 and more"));
   for (const LinearCall& call : calls) DSV4RT_RETURN_IF_ERROR(check_call(tokens, call));
   if (tokens == 0) return {};
-  const auto exact = [&](const LinearCall& call) {
-    return library_ == nullptr || call.encoded || !library_->takes(tokens, call);
-  };
+  // cuBLASLt takes weights that lie in lanes alone (CublasLtLinear::takes).
+  const auto exact = [&](const LinearCall& call) { return library_ == nullptr || !library_->takes(tokens, call); };
   // All use the scratch: tiles run first, lanes and cuBLASLt in stream order after them.
   LinearLauncher tiles(device_, tokens, scratch_, stream_);
   for (const LinearCall& call : calls) {
-    if (exact(call) && shape_of(call).tiles) DSV4RT_RETURN_IF_ERROR(tiles.add(call));
+    if (shape_of(call).tiles) DSV4RT_RETURN_IF_ERROR(tiles.add(call));
   }
   DSV4RT_RETURN_IF_ERROR(tiles.flush());
   PortableLauncher lanes(tokens, scratch_, stream_);
   for (const LinearCall& call : calls) {
     const LinearShape shape = shape_of(call);
-    if (!exact(call) || shape.tiles) continue;
+    if (shape.tiles || !exact(call)) continue;
     DSV4RT_RETURN_IF_ERROR(check_input(shape, call.x, call.x_stride));
     DSV4RT_ASSIGN_OR_RETURN(const LinearPlan plan,
                             plan_linear({.facts = device_.facts()}, tokens, std::span(&shape, 1)));
@@ -78,9 +77,7 @@ Result<bool> CudaOps::encodes_outputs(std::int32_t tokens, std::span<const Linea
   return LinearLauncher(device_, tokens, scratch_, stream_).encodes_outputs(calls);
 }
 
-// What cuBLASLt multiplies it encodes itself.
 bool CudaOps::takes_encoded_rows(std::int32_t tokens, const PackedLinear& weight) const {
-  if (library_ != nullptr && library_->takes(tokens, {.weight = &weight})) return false;
   return cuda::takes_encoded_rows(tokens, static_cast<const CudaPackedLinear&>(weight));
 }
 
@@ -93,8 +90,7 @@ Status CudaOps::normed_linear(const RmsNormParams& norm, std::span<const LinearC
   }
   const bool together = norm.tokens > 0 && std::all_of(calls.begin(), calls.end(), [&](const LinearCall& call) {
                           const auto& weight = static_cast<const CudaPackedLinear&>(*call.weight);
-                          return weight.wgmma_packed() && weight.in_features() == norm.width && call.x == norm.y &&
-                                 (library_ == nullptr || !library_->takes(norm.tokens, call));
+                          return weight.wgmma_packed() && weight.in_features() == norm.width && call.x == norm.y;
                         });
   if (together) {
     LinearLauncher launcher(device_, norm.tokens, scratch_, stream_);

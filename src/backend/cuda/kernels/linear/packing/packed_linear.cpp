@@ -72,7 +72,7 @@ std::int64_t CudaPackedLinear::padded_inputs() const noexcept {
 }
 
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
-                                                  bool with_rows, LinearPrecision precision) {
+                                                  LinearPrecision precision) {
   DSV4RT_RETURN_IF_ERROR(check_stored(weight));
   const std::optional<TileKind> tiles = tile_kind_of(device.has_sm90a(), weight, precision);
   try {
@@ -83,7 +83,7 @@ Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDe
       DSV4RT_ASSIGN_OR_RETURN(scales, upload_bytes(backend, packed.scales, weight.name + " scales"));
     }
     auto linear = std::make_unique<CudaPackedLinear>(weight, tiles, std::move(codes), std::move(scales));
-    if (with_rows && can_be_rows(weight)) {
+    if (precision == LinearPrecision::kNvfp4 && can_be_rows(weight)) {
       const PackedBytes rows = pack_rows(weight);
       DSV4RT_ASSIGN_OR_RETURN(Buffer row_codes, upload_bytes(backend, rows.codes, weight.name + " rows"));
       DSV4RT_ASSIGN_OR_RETURN(Buffer row_scales, upload_bytes(backend, rows.scales, weight.name + " row scales"));

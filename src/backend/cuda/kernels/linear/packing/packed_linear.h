@@ -81,10 +81,9 @@ bool can_be_rows(const HostLinear& weight);
 // The bytes of rows; 0 for a weight that cannot be held so.
 std::int64_t row_copy_bytes(const HostLinear& weight);
 
-// Packs on the host and uploads; with_rows: as rows too, where it can. kUnsupported naming the tensor when first_row is
+// Packs on the host and uploads, for kNvfp4 as rows too where it can. kUnsupported naming the tensor when first_row is
 // not a multiple of 16, kBadInput when the stored arrays are too short.
 Result<std::unique_ptr<PackedLinear>> pack_linear(Backend& backend, const CudaDevice& device, const HostLinear& weight,
-                                                  bool with_rows = false,
                                                   LinearPrecision precision = LinearPrecision::kExact);
 
 }  // namespace dsv4rt::cuda
