@@ -198,7 +198,7 @@ Result<Json> kernels_report(const DoctorFlags& flags, const Json& cuda) {
   DSV4RT_ASSIGN_OR_RETURN(question.linear_precision,
                           named("--linear-precision", linear_precision_from_name(flags.linear_precision)));
   if (question.linear_precision == LinearPrecision::kNvfp4) {
-    return Status{StatusCode::kUnsupported,
+    return Status{StatusCode::kInvalidArgument,
                   "--linear-precision: nvfp4, with --kernels: cuBLASLt chooses kernels by each product's shape; "
                   "accepted: exact, fp8"};
   }
