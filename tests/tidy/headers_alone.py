@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compiles every header alone, included twice: python3 headers_alone.py --root DIR --compiler CXX [-- <flag>...]
 
-A header under src/, include/, tools/ or tests/ must bring what it uses and survive repetition. Public C headers
+A header under src/, include/ or tools/ must bring what it uses and survive repetition. (Those of tests, which take
+longest, have no users but the tests that compile them.) Public C headers
 (c_api*.h) are also compiled as C11. Headers of device code (.cuh) are compiled by nvcc where --cuda-compiler names
 it, and left out otherwise. With --compile-commands those are left out that a source of the build includes before
 anything else: the build has compiled them so, and tidy.py asks for their #pragma once.
@@ -48,10 +49,9 @@ def opened_headers(root, compile_commands):
 
 def compile_alone(root, compiler, flags, path):
     own_folder = (root / path).parent
-    command = [compiler, *flags, "-I", str(root / "include"), "-I", str(root / "src"),
-               "-I", str(root), "-I", str(root / "tests"), "-I", str(root / "tools")]
-    if path.parts[0] in ("tools", "tests"):
-        command += ["-I", str(own_folder), f'-DDSV4RT_SOURCE_DIR="{root}"']
+    command = [compiler, *flags, "-I", str(root / "include"), "-I", str(root / "src"), "-I", str(root)]
+    if path.parts[0] == "tools":
+        command += ["-I", str(own_folder)]
     line = f'#include "{include_name(path)}"\n'
     with tempfile.TemporaryDirectory() as folder:
         if path.suffix == CUDA_SUFFIX:  # nvcc does not read standard input
@@ -76,7 +76,7 @@ def main():
 
     skipped = tuple(folder.rstrip("/") + "/" for folder in arguments.not_built)
     headers = [path for path in tidy.tree_files(arguments.root)
-               if path.suffix in tidy_code.HEADER_SUFFIXES and path.parts[0] in ("include", "src", "tools", "tests")
+               if path.suffix in tidy_code.HEADER_SUFFIXES and path.parts[0] in ("include", "src", "tools")
                and not path.as_posix().startswith(skipped)]
     opened = opened_headers(arguments.root, arguments.compile_commands) if arguments.compile_commands else set()
     jobs = [(path, arguments.compiler, CXX_FLAGS + arguments.flags) for path in headers
