@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Python package into a virtual environment of its own and runs its tests:
-# scripts/test_python.sh [--library FILE] [--pinned] [<pytest argument>...].
+# scripts/test_python.sh [--library FILE] [--pinned] [--environment-only | <pytest argument>...].
 #   --library FILE  a libdsv4rt.so of this tree that is built already; without it the library is built
+#   --environment-only  just makes the environment, which a later run finds
 #   --pinned        what it takes from PyPI in the versions of python/tests/pinned.txt, not in the newest ones
 # The environment (torch, transformers and others from PyPI) is kept in ${XDG_CACHE_HOME:-~/.cache}; only making it
 # needs the network. A test that is skipped counts as failed. PYTHON names another interpreter than python3, which gets
@@ -10,12 +11,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 library=
 pinned=
+environment_only=0
 while (($# > 0)); do
   case "$1" in
     --library)
       library=$(realpath -e -- "${2:-}") || { echo "scripts/test_python.sh: --library: no file '${2:-}'" >&2; exit 2; }
       shift 2 ;;
     --pinned) pinned=-pinned; shift ;;
+    --environment-only) environment_only=1; shift ;;
     *) break ;;
   esac
 done
@@ -28,9 +31,11 @@ packages=(scikit-build-core ninja "cffi>=1.15" "numpy>=1.24" "ml_dtypes>=0.3" "s
 [[ -z $pinned ]] || mapfile -t packages < <(grep -v '^#' python/tests/pinned.txt)
 if [[ ! -e $environment/complete || $(<"$environment/complete") != "${packages[*]}" ]]; then
   "$python" -m venv "$environment"
-  "$environment/bin/pip" install --quiet --upgrade pip "${packages[@]}"
+  # Not all of torch is imported: what is gets compiled then.
+  "$environment/bin/pip" install --quiet --no-compile --upgrade pip "${packages[@]}"
   printf %s "${packages[*]}" >"$environment/complete"
 fi
+((environment_only == 0)) || exit 0
 # The compiler that CMake takes by itself, so that compiler caches know it from other builds.
 export CXX="${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 "$environment/bin/pip" install --quiet --no-build-isolation --no-deps \
