@@ -405,7 +405,7 @@ void Engine::Impl::identify_prefixes(const Sha256::Digest& digest) {
                               std::string(row_format_name(settings.row_format)) + ", index keys " +
                               std::string(index_key_format_name(settings.index_format)) + ", blocks of " +
                               std::to_string(options.csa_rows_per_block) + " and " +
-                              std::to_string(options.hca_rows_per_block) + " rows" + ", linears " +
+                              std::to_string(options.hca_rows_per_block) + " rows, linears " +
                               std::string(linear_precision_name(options.linear_precision));
   prefix_identity = PrefixHasher::engine_digest(checkpoint.bytes(), std::as_bytes(std::span(formats)));
 }
