@@ -101,8 +101,8 @@ has_part() { [[ ,$parts, == *",$1,"* ]]; }
 # of few launches, and no kernel without shared memory. In the kernel that takes tokens of few rows, scores and
 # selection, it stalls when blocks form clusters and some of their warps end before others are at the cluster's barrier,
 # and now and then when warps pass registers on: it sees clusters in a build where they do neither, and single blocks as
-# they are. Of attention in prompts, whose warps pass on all the
-# registers that there are, it ended no test within two minutes: it gets a build that passes on none.
+# they are. Of attention in prompts, whose warps pass on all the registers that there are, it ended no test within two
+# minutes: it gets a build that passes on none.
 sanitized=(
   "memcheck engine_gpu_test Formats/*:EngineGpu.FewTokens:EngineGpu.SeedProfile:EngineGpu.OddHeadCounts"
   "memcheck golden_trace_gpu_test *TailOfAPrefillChunk*:*ChildOutlives*"
